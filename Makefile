@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Needs Go 1.21 or newer, which fetches the Go named here by itself, and
+# Python 3.10 or newer with venv. The tests also need a C compiler, for the race
+# detector, and use Node where it is there. Everything else is installed below
+# .tools/ by tools/setup.sh.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+GO_VERSION := go1.27.3
+export GOTOOLCHAIN := $(GO_VERSION)
+
+TOOL := $(GO) tool -modfile=tools/go.mod
+TOOLS := $(abspath .tools)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+E2E_PACKAGES := ./e2e/... ./envoy/...
+
+# What the programs are told about the tools below .tools/.
+ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYTHON='$(TOOLS)/venv/bin/python'
+
+# Settings for one call, as in `make fuzz FUZZ_TIME=5m`.
+FUZZ ?= .
+FUZZ_TIME ?= 30s
+FLAKY_COUNT ?= 20
+PKG ?= ./...
+RUN ?= .
+BENCH_FLAGS ?=
+VULN_DB ?=
+
+##@ Use
+
+help: ## list the targets
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+build: go ## build bin/holdgate
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/holdgate ./cmd/holdgate
+
+run: build tools ## serve a small model that sleeps until it is asked; Ctrl-C ends it
+	@$(ENV) bin/holdgate up -f examples/local/models.yaml
+
+demo: build tools ## watch a sleeping model answer real requests, in under a minute
+	@$(ENV) $(GO) run ./examples/demo
+
+##@ Test
+
+test: unit e2e ## all tests: unit, then e2e
+
+unit: go ## unit tests, with the race detector
+	$(GO) test -race -shuffle=on -p 2 -run '$(RUN)' $(PKG)
+
+e2e: build tools-test ## tests with the real Envoy, engine and clients
+	$(ENV) $(GO) test -tags e2e -p 1 -count=1 -timeout 25m -run '$(RUN)' $(E2E_PACKAGES)
+
+fuzz: go ## fuzz each target for FUZZ_TIME (30s), or those that FUZZ matches
+	tools/fuzz.sh '$(FUZZ_TIME)' '$(FUZZ)'
+
+flaky: go ## run the unit tests FLAKY_COUNT (20) times
+	$(GO) test -race -shuffle=on -count=$(FLAKY_COUNT) -p 2 -run '$(RUN)' $(PKG)
+
+bench: build tools ## measure what Holdgate costs, beside Envoy alone and the floor
+	@$(ENV) $(GO) run ./bench $(BENCH_FLAGS)
+
+bench-smoke: build tools ## run each benchmark once, to see that it works
+	$(ENV) $(GO) test -run '^$$' -bench . -benchtime 1x -p 2 ./...
+	$(ENV) $(GO) run ./bench -quick
+
+##@ Code
+
+lint: go ## read the code for faults
+	tools/checks.sh
+	$(TOOL) golangci-lint run
+	$(TOOL) buf lint
+
+fix: go ## repair what lint found and can repair by itself
+	$(TOOL) golangci-lint run --fix
+
+vet: go ## read the code as the Go team does
+	$(GO) vet ./...
+	$(GO) vet -tags e2e ./...
+
+fmt: go ## format the code
+	$(TOOL) golangci-lint fmt
+	$(TOOL) buf format --write
+
+fmt-check: go ## fail if the code is not formatted
+	$(TOOL) golangci-lint fmt --diff
+	$(TOOL) buf format --diff --exit-code
+
+vuln: go ## look for known vulnerabilities in what is used; VULN_DB names another database
+	$(TOOL) govulncheck $(if $(VULN_DB),-db '$(VULN_DB)') ./...
+
+generate: go ## make the Go code of the agent protocol
+	$(TOOL) buf generate
+
+check: ## what CI does, then fail if that changed the tree
+	@before=$$(git status --porcelain; git diff | cksum); \
+	$(MAKE) fmt-check vet lint generate test bench-smoke; \
+	[[ $$before == "$$(git status --porcelain; git diff | cksum)" ]] || \
+		{ echo 'error: the tree has changed:' >&2; git status --short >&2; exit 1; }
+
+##@ Tools
+
+tools: ## install what Holdgate runs with below .tools/
+	@tools/setup.sh run
+
+tools-test: ## install what the e2e tests run with as well
+	@tools/setup.sh test
+
+clean: ## remove what was built
+	rm -rf bin
+
+clean-tools: ## remove what was installed
+	rm -rf .tools e2e/clients/node/node_modules
+
+go:
+	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
+		{ echo "error: Go 1.21 or newer is needed, it fetches $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
+
+.PHONY: help build run demo test unit e2e fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
+	tools tools-test clean clean-tools go

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// TokenAuth lets streams pass that carry one of the tokens as a bearer token.
+// The tokens are asked for at each new stream, so a list that changes takes
+// effect at once. An empty list lets everybody pass.
+func TokenAuth(tokens func() []string) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		md, _ := metadata.FromIncomingContext(ss.Context())
+		if !tokenKnown(tokens(), md.Get("authorization")) {
+			return status.Error(codes.Unauthenticated, "the token is missing or unknown (--token-file)")
+		}
+		return handler(srv, ss)
+	}
+}
+
+// tokenKnown takes the same time for every wrong token of a length.
+func tokenKnown(tokens, headers []string) bool {
+	if len(tokens) == 0 {
+		return true
+	}
+	if len(headers) != 1 {
+		return false
+	}
+	scheme, given, _ := strings.Cut(headers[0], " ")
+	if !strings.EqualFold(scheme, "bearer") || given == "" {
+		return false
+	}
+	sum := sha256.Sum256([]byte(given))
+	known := 0
+	for _, t := range tokens {
+		want := sha256.Sum256([]byte(t))
+		known |= subtle.ConstantTimeCompare(sum[:], want[:])
+	}
+	return known == 1
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"strings"
+	"time"
+	"unicode"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// maxReason bounds what an agent may say about a failed wake.
+const maxReason = 512
+
+// statusFrom takes in a Status.
+func (r *Registry) statusFrom(rec *record, s *pb.Status) {
+	r.update(func() {
+		if rec.released {
+			return
+		}
+		rec.lastSeen = time.Now()
+		rec.status = s
+		handled := min(s.GetHandled(), rec.seq) // nobody has heard what was not said
+		rec.handled = max(rec.handled, handled)
+		r.countOthers(rec, s)
+		// What was sent before the agent took in the last Wake or Sleep says
+		// nothing about what it does after it.
+		if handled >= rec.command {
+			r.apply(rec, s, handled)
+		}
+		r.settle(rec)
+	})
+}
+
+// apply changes rec's state to what s says.
+func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
+	before, healthyBefore := rec.reported, rec.healthy
+	if s.GetState() != pb.State_STATE_UNSPECIFIED {
+		rec.reported = s.GetState()
+	}
+	rec.healthy = s.GetHealthy()
+	serving := rec.reported == pb.State_STATE_SERVING
+	if serving && rec.healthy {
+		rec.wakeSent, rec.wakeFailed = false, false
+		if rec.failed && handled >= rec.failSeq {
+			rec.failed = false
+			rec.probeAt = time.Time{}
+		}
+	}
+	if serving && before == rec.reported && rec.healthy != healthyBefore && !rec.slept {
+		r.log.Info().Str("agent", rec.hello.info.ID).Bool("healthy", rec.healthy).Msg("agent health changed")
+	}
+	if rec.reported != pb.State_STATE_ASLEEP {
+		return
+	}
+	if before == pb.State_STATE_SERVING {
+		r.asleepAgain(rec)
+	}
+	if rec.wakeSent {
+		r.wakeFailed(rec, "the engine went back to sleep")
+	}
+}
+
+// asleepAgain logs that an engine which served has ended.
+func (r *Registry) asleepAgain(rec *record) {
+	cause := "the engine ended by itself"
+	if rec.slept {
+		cause = "idle"
+	}
+	for _, name := range rec.hello.info.Models {
+		r.log.Info().Str("model", name).Str("agent", rec.hello.info.ID).Str("cause", cause).Msg("asleep again")
+	}
+}
+
+// countOthers notes how many of the agent's slots other routers use. The
+// engine's number is some moments old, so it counts only where there are
+// other routers.
+func (r *Registry) countOthers(rec *record, s *pb.Status) {
+	g := &rec.replica.gate
+	var others int64
+	if s.InFlight != nil && s.GetRouters() > 1 {
+		others = max(int64(s.GetInFlight())-g.inFlight(), 0)
+	}
+	if before := g.others.Swap(others); others < before {
+		r.fx.changed = append(r.fx.changed, rec.replica.targets...)
+	}
+}
+
+// resultFrom takes in a WakeResult. A success needs nothing: the Status that
+// follows it counts.
+func (r *Registry) resultFrom(rec *record, w *pb.WakeResult) {
+	r.update(func() {
+		if rec.released {
+			return
+		}
+		rec.lastSeen = time.Now()
+		if !w.GetOk() && rec.waking() {
+			r.wakeFailed(rec, cleanReason(w.GetReason()))
+		}
+		r.settle(rec)
+	})
+}
+
+// cleanReason makes an agent's words fit for a log line and an error message.
+func cleanReason(s string) string {
+	s = strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || c == unicode.ReplacementChar {
+			return ' '
+		}
+		return c
+	}, s)
+	if len(s) > maxReason {
+		s = strings.ToValidUTF8(s[:maxReason], "") + "…"
+	}
+	if s = strings.TrimSpace(s); s == "" {
+		return "the agent gave no reason"
+	}
+	return s
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+var llama = sitemap.Target{Model: "llama", Kind: sitemap.Chat}
+
+// unixListener makes connections that look as if they came over a unix socket.
+type unixListener struct{ net.Listener }
+
+type unixConn struct{ net.Conn }
+
+func (unixConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+func (l unixListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return unixConn{c}, nil
+}
+
+// router is a registry behind a real gRPC server, with what it called back.
+type router struct {
+	*Registry
+	t      *testing.T
+	client pb.AgentRegistryClient
+
+	mu      sync.Mutex
+	changes map[sitemap.Target]int
+	failed  []string
+	serving []string
+	onFail  func(model string)
+}
+
+func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
+	t.Helper()
+	rt := &router{t: t, changes: map[sitemap.Target]int{}}
+	rt.Registry = New(Options{
+		Log:      zerolog.New(zerolog.NewTestWriter(t)),
+		OnChange: func(tg sitemap.Target) { rt.mu.Lock(); rt.changes[tg]++; rt.mu.Unlock() },
+		OnWakeFailed: func(model, reason string) {
+			rt.mu.Lock()
+			rt.failed = append(rt.failed, model+": "+reason)
+			rt.mu.Unlock()
+			if rt.onFail != nil {
+				rt.onFail(model)
+			}
+		},
+		OnServing: func(a *AgentInfo) { rt.mu.Lock(); rt.serving = append(rt.serving, a.ID); rt.mu.Unlock() },
+	})
+	lis := bufconn.Listen(1 << 16)
+	srv := grpc.NewServer(options...)
+	pb.RegisterAgentRegistryServer(srv, rt.Service())
+	go func() { _ = srv.Serve(unixListener{lis}) }()
+	conn, err := grpc.NewClient("passthrough:///router",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		srv.Stop()
+	})
+	rt.client = pb.NewAgentRegistryClient(conn)
+	return rt
+}
+
+func (rt *router) changesOf(tg sitemap.Target) int {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.changes[tg]
+}
+
+func (rt *router) failures() []string {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return append([]string(nil), rt.failed...)
+}
+
+// instance makes a UUID that is told by a number.
+func instance(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
+
+// aHello is a valid Hello, changed by each edit.
+func aHello(edits ...func(*pb.Hello)) *pb.Hello {
+	h := &pb.Hello{
+		AgentId: "a", Instance: instance(1), Address: "127.0.0.1:8000",
+		Models: []string{"llama"}, Kinds: []string{"chat"}, Slots: 2,
+		Engine: "llamacpp", State: pb.State_STATE_SERVING,
+	}
+	for _, e := range edits {
+		e(h)
+	}
+	return h
+}
+
+func asleep(h *pb.Hello)    { h.State, h.CanWake = pb.State_STATE_ASLEEP, true }
+func canWake(h *pb.Hello)   { h.CanWake = true }
+func restarted(h *pb.Hello) { h.Instance = instance(2) }
+func named(id string) func(*pb.Hello) {
+	return func(h *pb.Hello) { h.AgentId = id }
+}
+
+func idle(d time.Duration) func(*pb.Hello) {
+	return func(h *pb.Hello) { h.CanWake, h.IdleTimeout = true, durationpb.New(d) }
+}
+
+// scripted is an agent that a test plays.
+type scripted struct {
+	t      *testing.T
+	stream pb.AgentRegistry_ConnectClient
+	end    context.CancelFunc
+
+	mu   sync.Mutex
+	got  []*pb.RouterMessage
+	err  error
+	over bool
+	seq  uint64
+}
+
+// connect opens a stream and says Hello.
+func (rt *router) connect(h *pb.Hello) *scripted {
+	rt.t.Helper()
+	ctx, end := context.WithCancel(rt.t.Context())
+	st, err := rt.client.Connect(ctx)
+	require.NoError(rt.t, err)
+	a := &scripted{t: rt.t, stream: st, end: end}
+	go a.receive()
+	rt.t.Cleanup(end)
+	if h != nil {
+		a.send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: h}})
+	}
+	synctest.Wait()
+	return a
+}
+
+func (a *scripted) receive() {
+	for {
+		m, err := a.stream.Recv()
+		a.mu.Lock()
+		if err != nil {
+			a.err, a.over = err, true
+			a.mu.Unlock()
+			return
+		}
+		a.got = append(a.got, m)
+		a.seq = max(a.seq, m.GetWake().GetSeq(), m.GetSleep().GetSeq(), m.GetStatusRequest().GetSeq())
+		a.mu.Unlock()
+	}
+}
+
+func (a *scripted) send(m *pb.AgentMessage) {
+	a.t.Helper()
+	require.NoError(a.t, a.stream.Send(m))
+	synctest.Wait()
+}
+
+// status sends a Status that takes all received messages into account.
+func (a *scripted) status(state pb.State, edits ...func(*pb.Status)) {
+	a.t.Helper()
+	a.mu.Lock()
+	s := &pb.Status{State: state, Healthy: state == pb.State_STATE_SERVING, Handled: a.seq, Routers: 1}
+	a.mu.Unlock()
+	for _, e := range edits {
+		e(s)
+	}
+	a.send(&pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: s}})
+}
+
+func unhealthy(s *pb.Status) { s.Healthy = false }
+
+// stale makes a Status that was sent before the last message arrived.
+func stale(s *pb.Status) { s.Handled-- }
+
+func (a *scripted) wakeFailed(reason string) {
+	a.t.Helper()
+	a.send(&pb.AgentMessage{Message: &pb.AgentMessage_WakeResult{WakeResult: &pb.WakeResult{Model: "llama", Reason: reason}}})
+}
+
+// took returns the names of the messages received since the last call.
+func (a *scripted) took() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var names []string
+	for _, m := range a.got {
+		switch m := m.GetMessage().(type) {
+		case *pb.RouterMessage_Welcome:
+			names = append(names, "welcome")
+		case *pb.RouterMessage_Reject:
+			names = append(names, "reject "+m.Reject.GetCode())
+		case *pb.RouterMessage_Wake:
+			names = append(names, "wake "+m.Wake.GetModel())
+		case *pb.RouterMessage_Sleep:
+			names = append(names, "sleep")
+		case *pb.RouterMessage_StatusRequest:
+			names = append(names, "status?")
+		}
+	}
+	a.got = nil
+	return names
+}
+
+func (a *scripted) ended() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.over
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Limits of a Hello.
+const (
+	maxName   = 256
+	maxModels = 256
+	maxKinds  = 16
+	maxSlots  = 65536
+	maxLabels = 64
+	// maxIdle keeps times within what a Duration can hold.
+	maxIdle = 365 * 24 * time.Hour
+)
+
+// ParseKind reads the name of a kind as agents give it: a kind, or one of the
+// capabilities llm and reranker.
+func ParseKind(s string) (sitemap.Kind, error) {
+	switch s {
+	case "llm":
+		return sitemap.Chat, nil
+	case "reranker":
+		return sitemap.Rerank, nil
+	}
+	k, err := sitemap.ParseKind(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a capability: use llm, embedding or reranker", s)
+	}
+	return k, nil
+}
+
+// problems collects what is wrong, each with its field.
+type problems []string
+
+func (p *problems) add(field, format string, args ...any) {
+	*p = append(*p, field+": "+fmt.Sprintf(format, args...))
+}
+
+// checkHello checks an agent's first message, nil when it was something else.
+// A rejection by invalid_hello names all problems at once.
+func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejected) {
+	if m == nil {
+		return hello{}, &rejected{code: codeInvalidHello, message: "the first message must be a Hello"}
+	}
+	var p problems
+	p.name("agent_id", m.GetAgentId())
+	if _, err := uuid.Parse(m.GetInstance()); err != nil || len(m.GetInstance()) != 36 {
+		p.add("instance", "must be a UUID")
+	}
+	address, err := checkAddress(m.GetAddress(), from)
+	if err != nil {
+		p.add("address", "%s", err.Error())
+	}
+	p.models(m.GetModels())
+	kinds := p.kinds(m.GetKinds())
+	if m.GetSlots() < 1 || m.GetSlots() > maxSlots {
+		p.add("slots", "must be between 1 and %d, is %d", maxSlots, m.GetSlots())
+	}
+	p.name("engine", m.GetEngine())
+	if m.GetRegion() != "" {
+		p.name("region", m.GetRegion())
+	}
+	p.labels(m.GetLabels())
+	if m.GetState() < pb.State_STATE_ASLEEP || m.GetState() > pb.State_STATE_SERVING {
+		p.add("state", "must be asleep, waking or serving")
+	}
+	idle := p.idleTimeout(m)
+	if len(p) > 0 {
+		return hello{}, &rejected{code: codeInvalidHello, message: strings.Join(p, "; ")}
+	}
+	if err := allowed(address.Addr(), from, allow); err != nil {
+		return hello{}, &rejected{code: codeAddressNotAllowed, message: "address: " + err.Error()}
+	}
+	return hello{
+		info: &AgentInfo{
+			ID: m.GetAgentId(), Instance: m.GetInstance(), Engine: m.GetEngine(), Region: m.GetRegion(),
+			Labels: maps.Clone(m.GetLabels()), Models: slices.Clone(m.GetModels()), Kinds: kinds,
+			Address: address.String(),
+		},
+		slots: int64(m.GetSlots()), state: m.GetState(), canWake: m.GetCanWake(), idleTimeout: idle,
+	}, nil
+}
+
+// name checks a required name.
+func (p *problems) name(field, s string) {
+	if err := CheckName(s); err != nil {
+		p.add(field, "%s", err.Error())
+	}
+}
+
+// CheckName says what is wrong with the name of an agent, a model, an engine
+// or a region, nil for nothing.
+func CheckName(s string) error {
+	switch {
+	case s == "":
+		return errors.New("is required")
+	case len(s) > maxName:
+		return fmt.Errorf("must have at most %d bytes, has %d", maxName, len(s))
+	case !utf8.ValidString(s):
+		return errors.New("must be valid UTF-8")
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return errors.New("must not contain control characters")
+	}
+	return nil
+}
+
+func (p *problems) models(models []string) {
+	if len(models) < 1 || len(models) > maxModels {
+		p.add("models", "must be between 1 and %d, are %d", maxModels, len(models))
+		return
+	}
+	seen := map[string]bool{}
+	for i, m := range models {
+		field := fmt.Sprintf("models[%d]", i)
+		p.name(field, m)
+		if seen[m] {
+			p.add(field, "is there twice")
+		}
+		seen[m] = true
+	}
+}
+
+// kinds gives the kinds in order, each once.
+func (p *problems) kinds(names []string) []sitemap.Kind {
+	if len(names) < 1 || len(names) > maxKinds {
+		p.add("kinds", "must be between 1 and %d, are %d", maxKinds, len(names))
+		return nil
+	}
+	kinds := make([]sitemap.Kind, 0, len(names))
+	for i, name := range names {
+		k, err := ParseKind(name)
+		if err != nil {
+			p.add(fmt.Sprintf("kinds[%d]", i), "must be chat (llm), embedding or rerank (reranker)")
+			continue
+		}
+		kinds = append(kinds, k)
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
+
+func (p *problems) labels(labels map[string]string) {
+	if len(labels) > maxLabels {
+		p.add("labels", "must be at most %d, are %d", maxLabels, len(labels))
+		return
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(labels), cmp.Compare[string]) {
+		if err := CheckName(k); err != nil {
+			p.add(fmt.Sprintf("labels[%.300q]", k), "the name %s", err.Error())
+		}
+		if v := labels[k]; v != "" {
+			p.name(fmt.Sprintf("labels[%.300q]", k), v)
+		}
+	}
+}
+
+func (p *problems) idleTimeout(m *pb.Hello) time.Duration {
+	d := m.GetIdleTimeout()
+	if d == nil {
+		return 0
+	}
+	idle := d.AsDuration()
+	switch {
+	case d.CheckValid() != nil || idle < 0 || idle > maxIdle:
+		p.add("idle_timeout", "must be between 0 and %v", maxIdle)
+	case idle > 0 && !m.GetCanWake():
+		p.add("idle_timeout", "needs can_wake: an engine that was put to sleep could not be woken")
+	}
+	return idle
+}
+
+// checkAddress reads where an agent's engine listens.
+func checkAddress(s string, from peerAddr) (netip.AddrPort, error) {
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return netip.AddrPort{}, errors.New("must be ip:port, not a name")
+	}
+	ip := a.Addr()
+	if ip.Zone() != "" {
+		return netip.AddrPort{}, errors.New("must not have a zone")
+	}
+	ip = ip.Unmap()
+	if ip == netip.IPv4Unspecified() {
+		if ip = from.ip; !ip.IsValid() && from.local {
+			ip = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+	}
+	switch {
+	case a.Port() == 0:
+		return netip.AddrPort{}, errors.New("must have a port above 0")
+	case !ip.IsValid():
+		return netip.AddrPort{}, errors.New("0.0.0.0 stands for the address that the agent connects from, and that is not known: name the address")
+	case ip.IsUnspecified():
+		return netip.AddrPort{}, errors.New("must name an address; only 0.0.0.0 may stand for the one that the agent connects from")
+	case ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return netip.AddrPort{}, errors.New("must not be a multicast or broadcast address")
+	case ip.IsLinkLocalUnicast():
+		return netip.AddrPort{}, errors.New("must not be a link-local address")
+	}
+	return netip.AddrPortFrom(ip, a.Port()), nil
+}
+
+// allowed says whether an agent may name ip: its own, any loopback address when
+// it is on this machine, or one in the networks that the router allows.
+func allowed(ip netip.Addr, from peerAddr, allow []netip.Prefix) error {
+	if ip == from.ip || from.local && ip.IsLoopback() {
+		return nil
+	}
+	for _, n := range allow {
+		if n.Contains(ip) {
+			return nil
+		}
+	}
+	own := "a unix socket"
+	if from.ip.IsValid() {
+		own = from.ip.String()
+	}
+	return fmt.Errorf("%s is not where the agent connects from (%s): use 0.0.0.0 for that, or let the router allow the network (--agents-allow-cidr)", ip, own)
+}

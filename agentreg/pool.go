@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// AgentInfo is what a request needs to know about the agent that serves it. It
+// never changes after the agent registered.
+type AgentInfo struct {
+	ID       string
+	Instance string
+	Engine   string
+	Region   string
+	Labels   map[string]string
+	Models   []string
+	Kinds    []sitemap.Kind
+	// Address is ip:port as Envoy takes it, IPv6 in brackets.
+	Address string
+}
+
+// Outcome is what became of a Take.
+type Outcome uint8
+
+// The outcomes of Take.
+const (
+	// Taken: the slot is the caller's, who must release it.
+	Taken Outcome = iota
+	// Full: replicas are in routing, and none has a free slot.
+	Full
+	// None: no replica is in routing.
+	None
+)
+
+// String gives the outcome's name for logs and tests.
+func (o Outcome) String() string {
+	switch o {
+	case Taken:
+		return "taken"
+	case Full:
+		return "full"
+	case None:
+		return "none"
+	}
+	return "unknown"
+}
+
+// closed is set in a gate's count while its replica is out of routing.
+const closed = int64(1) << 40
+
+// gate counts a replica's slots. The count and whether slots may be taken are
+// one word, so that a replica is closed at zero or not at all.
+type gate struct {
+	n         atomic.Int64 // slots taken, plus closed
+	others    atomic.Int64 // slots taken by other routers, as last reported
+	idleSince atomic.Int64 // when the last slot was released, since the epoch
+	slots     int64
+}
+
+// inFlight is the number of slots taken.
+func (g *gate) inFlight() int64 { return g.n.Load() &^ closed }
+
+// replica is an agent as the hot path sees it.
+type replica struct {
+	info    *AgentInfo
+	targets []sitemap.Target
+	gate    gate
+}
+
+// pool is one target's replicas in routing. The slice never changes.
+type pool struct {
+	replicas []*replica
+	turn     atomic.Uint32
+}
+
+// pick finds the least loaded replica with a free slot, and its count. Among
+// equals the turn decides. Without one it says why.
+func (p *pool) pick() (best *replica, count int64, o Outcome) {
+	o = None
+	var load int64
+	size := uint32(len(p.replicas)) //nolint:gosec // far below the limit
+	start := p.turn.Add(1)
+	for i := range size {
+		rep := p.replicas[(start+i)%size]
+		n := rep.gate.n.Load()
+		if n&closed != 0 {
+			continue
+		}
+		l := n + rep.gate.others.Load()
+		if l >= rep.gate.slots {
+			if best == nil {
+				o = Full
+			}
+			continue
+		}
+		// l/slots < load/best.slots, without the division.
+		if best == nil || l*best.gate.slots < load*rep.gate.slots {
+			best, count, load, o = rep, n, l, Taken
+		}
+	}
+	return best, count, o
+}
+
+// Serving says how many replicas of t are in routing.
+func (r *Registry) Serving(t sitemap.Target) int {
+	if p := (*r.routing.Load())[t]; p != nil {
+		return len(p.replicas)
+	}
+	return 0
+}
+
+// Take takes a slot on the least loaded replica of t. The slot is nil unless
+// the outcome is Taken; then the caller must release it.
+func (r *Registry) Take(t sitemap.Target) (*Slot, Outcome) {
+	for {
+		p := (*r.routing.Load())[t]
+		if p == nil {
+			return nil, None
+		}
+		rep, count, o := p.pick()
+		if o != Taken {
+			return nil, o
+		}
+		// Another Take, a Release or the end of the replica came between: look again.
+		if rep.gate.n.CompareAndSwap(count, count+1) {
+			return &Slot{registry: r, replica: rep}, Taken
+		}
+	}
+}
+
+// Slot is the right to send one request to one replica.
+type Slot struct {
+	registry *Registry
+	replica  *replica
+	released atomic.Bool
+}
+
+// Agent is the agent that the slot is on.
+func (s *Slot) Agent() *AgentInfo { return s.replica.info }
+
+// Release gives the slot back. Calls after the first do nothing.
+func (s *Slot) Release() {
+	if !s.released.CompareAndSwap(false, true) {
+		return
+	}
+	r, g := s.registry, &s.replica.gate
+	// Before the count: who sees it at zero must see since when.
+	g.idleSince.Store(int64(time.Since(r.epoch)))
+	if g.n.Add(-1) == closed {
+		r.forget(s.replica)
+	}
+	r.changed(s.replica.targets)
+}
+
+// Failed says that the slot's replica refused or reset a request. It is out of
+// routing until a Status, which is asked for at once, says that it is healthy.
+// The slot is still to be released.
+func (s *Slot) Failed(reason string) {
+	r := s.registry
+	r.update(func() {
+		rec := r.agents[s.replica.info.ID]
+		if rec != nil && rec.replica == s.replica {
+			r.backendFailed(rec, reason)
+		}
+	})
+}

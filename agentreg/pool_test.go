@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// offline registers an agent without a stream; what is sent to it stays in the
+// session's outbox.
+func offline(tb require.TestingT, r *Registry, h *pb.Hello) *record {
+
+	checked, rej := checkHello(h, onUnix, nil)
+	require.Nil(tb, rej)
+	s := newSession()
+	require.True(tb, r.admit(s))
+	rec, err := r.join(checked, s)
+	require.NoError(tb, err)
+	return rec
+}
+
+func TestTakePicksTheLeastLoadedShare(t *testing.T) {
+	t.Parallel()
+	r := New(Options{Log: zerolog.Nop()})
+	offline(t, r, aHello())
+	offline(t, r, aHello(named("b"), func(h *pb.Hello) { h.Slots = 6 }))
+	count := map[string]int{}
+	for range 8 {
+		slot, o := r.Take(llama)
+		require.Equal(t, Taken, o)
+		count[slot.Agent().ID]++
+		if count["a"] == 1 && count["b"] == 3 {
+			count["even"]++
+		}
+	}
+	require.Equal(t, map[string]int{"a": 2, "b": 6, "even": 1}, count)
+	_, o := r.Take(llama)
+	require.Equal(t, Full, o)
+	_, o = r.Take(sitemap.Target{Model: "llama", Kind: sitemap.Rerank})
+	require.Equal(t, None, o)
+}
+
+func TestEqualReplicasTakeTurns(t *testing.T) {
+	t.Parallel()
+	r := New(Options{Log: zerolog.Nop()})
+	for _, id := range []string{"a", "b", "c"} {
+		offline(t, r, aHello(named(id)))
+	}
+	count := map[string]int{}
+	for range 9 {
+		slot, _ := r.Take(llama)
+		count[slot.Agent().ID]++
+		slot.Release()
+	}
+	require.Equal(t, map[string]int{"a": 3, "b": 3, "c": 3}, count)
+}
+
+func TestTakeAndReleaseAllocateOneSlot(t *testing.T) {
+	r := New(Options{Log: zerolog.Nop(), OnChange: func(sitemap.Target) {}})
+	offline(t, r, aHello())
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() {
+		slot, _ := r.Take(llama)
+		_ = slot.Agent()
+		slot.Release()
+	}), 1.0)
+	require.Zero(t, testing.AllocsPerRun(100, func() { r.Serving(llama) }))
+}
+
+// TestSlotsAddUpUnderRaces takes and gives back slots from many goroutines
+// while agents fail, reconnect and leave. No slot may be granted twice, and
+// nothing may be left in the end.
+func TestSlotsAddUpUnderRaces(t *testing.T) {
+	t.Parallel()
+	r := New(Options{Log: zerolog.Nop()})
+	const agents, slots = 4, 3
+	ids := []string{"a", "b", "c", "d"}
+	var held [agents]atomic.Int64
+	index := map[string]int{"a": 0, "b": 1, "c": 2, "d": 3}
+	hello := func(i int) *pb.Hello {
+		return aHello(named(ids[i]), func(h *pb.Hello) { h.Slots, h.Instance = slots, instance(i) })
+	}
+	for i := range agents {
+		offline(t, r, hello(i))
+	}
+	var users, churn sync.WaitGroup
+	stop := make(chan struct{})
+	for range 8 {
+		users.Go(func() {
+			for range 3000 {
+				slot, o := r.Take(llama)
+				if o != Taken {
+					continue
+				}
+				h := &held[index[slot.Agent().ID]]
+				if n := h.Add(1); n > slots {
+					t.Errorf("%d slots of %d taken", n, slots)
+				}
+				if rand.IntN(50) == 0 {
+					slot.Failed("test")
+				}
+				h.Add(-1)
+				slot.Release()
+				slot.Release()
+			}
+		})
+	}
+	churn.Go(func() {
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			i := n % agents
+			r.mu.Lock()
+			rec := r.agents[ids[i]]
+			r.mu.Unlock()
+			switch n % 3 {
+			case 0:
+				r.dismiss(rec.session)
+				offline(t, r, hello(i))
+			case 1:
+				offline(t, r, hello(i))
+			default:
+				r.statusFrom(rec, &pb.Status{State: pb.State_STATE_SERVING, Healthy: true, Handled: 1 << 40})
+			}
+		}
+	})
+	users.Wait()
+	close(stop)
+	churn.Wait()
+	for _, a := range r.Agents() {
+		require.Zero(t, a.InFlight)
+	}
+	require.Empty(t, r.lingering)
+	for _, id := range ids {
+		r.dismiss(r.agents[id].session)
+	}
+	require.Zero(t, r.Serving(llama))
+	require.Empty(t, r.models)
+	require.Empty(t, *r.routing.Load())
+}
+
+func BenchmarkTakeRelease(b *testing.B) {
+	r := New(Options{Log: zerolog.Nop(), OnChange: func(sitemap.Target) {}})
+	for _, id := range []string{"a", "b", "c", "d"} {
+		offline(b, r, aHello(named(id), func(h *pb.Hello) { h.Slots = 64 }))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		slot, _ := r.Take(llama)
+		slot.Release()
+	}
+}

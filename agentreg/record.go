@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// record is one registered agent. The registry's mutex guards all of it but
+// the replica's gate.
+type record struct {
+	replica *replica
+	hello   hello
+	session *session
+	timer   *time.Timer
+	joined  time.Time
+
+	lastSeen time.Time
+	status   *pb.Status // the last one, for the status page
+
+	reported pb.State // what the agent last said that counts
+	healthy  bool
+	slept    bool // this router said Sleep, and not Wake since
+	routed   bool // in routing
+
+	seq     uint64    // of the last message that carried one
+	command uint64    // seq of the last Wake or Sleep: older statuses tell no state
+	handled uint64    // the highest seq that the agent has taken in
+	saidAt  time.Time // when command was sent
+
+	wakeSent   bool // a Wake has neither succeeded nor failed yet
+	wakeAt     time.Time
+	wakeFailed bool // not to be asked again before retryAt or the next wish
+	wakeReason string
+	retryAt    time.Time
+
+	failed   bool      // a request saw it refuse
+	failSeq  uint64    // the first seq whose answer proves it healthy again
+	failRow  int       // how often in a row it failed right after it came back
+	backAt   time.Time // when it entered routing
+	probeAt  time.Time // when to ask for a Status; zero: asked
+	released bool      // left: nothing more may be done with it
+}
+
+// asleep says whether, from this router's view, a Wake is what the agent needs.
+func (a *record) asleep() bool {
+	return !a.wakeSent && (a.slept || a.reported == pb.State_STATE_ASLEEP)
+}
+
+// waking says whether the agent is on its way to serve.
+func (a *record) waking() bool {
+	return a.wakeSent || !a.slept && a.reported == pb.State_STATE_WAKING
+}
+
+// routable says whether requests may be sent to the agent.
+func (a *record) routable() bool {
+	return a.reported == pb.State_STATE_SERVING && a.healthy &&
+		!a.slept && !a.wakeSent && !a.failed && !a.released
+}
+
+// join registers the agent of a stream. An agent of the same id is replaced:
+// by the same instance silently, by another with a Reject. An instance that was
+// itself replaced before is refused.
+func (r *Registry) join(h hello, s *session) (rec *record, err error) {
+	r.update(func() {
+		if _, open := r.sessions[s]; !open {
+			err = errClosed
+			return
+		}
+		if r.superseded.has(h.info.Instance) {
+			err = errSuperseded
+			return
+		}
+		rec = r.enter(h, s)
+	})
+	return rec, err
+}
+
+func (r *Registry) enter(h hello, s *session) *record {
+	now := time.Now()
+	rec := &record{
+		hello: h, session: s, joined: now, lastSeen: now,
+		reported: h.state, healthy: h.state == pb.State_STATE_SERVING,
+		replica: r.replicaFor(h),
+	}
+	old := r.agents[h.info.ID]
+	if old != nil {
+		r.replace(old, rec)
+		delete(r.lingering, h.info.Instance) // the replica is in use again
+	}
+	if old == nil || old.hello.info.Instance != h.info.Instance {
+		r.log.Info().Str("agent", h.info.ID).Str("address", h.info.Address).
+			Strs("models", h.info.Models).Str("engine", h.info.Engine).
+			Str("state", stateName(h.state)).Msg("agent registered")
+	}
+	s.agent = rec
+	r.agents[h.info.ID] = rec
+	for _, name := range h.info.Models {
+		r.model(name).agents[rec] = struct{}{}
+	}
+	rec.timer = time.AfterFunc(r.opts.Liveness, func() { r.tick(rec) })
+	// Before anything that settle has to say.
+	s.send(r.welcome())
+	if old != nil {
+		r.settle(old)
+	}
+	r.settle(rec)
+	return rec
+}
+
+// replace takes old out for rec, which has the same id.
+func (r *Registry) replace(old, rec *record) {
+	if old.hello.info.Instance == rec.hello.info.Instance {
+		rec.wakeAt = old.wakeAt
+		r.detach(old, errReconnected)
+		return
+	}
+	r.superseded.add(old.hello.info.Instance)
+	r.log.Info().Str("agent", old.hello.info.ID).Str("cause", "superseded").Msg("agent left")
+	r.detach(old, errSuperseded)
+}
+
+// replicaFor gives the replica for h: the one this instance had before, with
+// the slots that are still taken on it, or a new one.
+func (r *Registry) replicaFor(h hello) *replica {
+	before := r.lingering[h.info.Instance]
+	if old := r.agents[h.info.ID]; old != nil && old.hello.info.Instance == h.info.Instance {
+		before = old.replica
+	}
+	delete(r.lingering, h.info.Instance)
+	if before != nil && before.gate.slots == h.slots && reflect.DeepEqual(before.info, h.info) {
+		return before
+	}
+	rep := &replica{info: h.info, targets: h.targets()}
+	rep.gate.slots = h.slots
+	rep.gate.n.Store(closed)
+	return rep
+}
+
+// remove takes an agent out whose stream has ended or is to end.
+func (r *Registry) remove(rec *record, cause error) {
+	r.log.Info().Str("agent", rec.hello.info.ID).AnErr("cause", cause).Msg("agent left")
+	r.detach(rec, cause)
+	r.settle(rec)
+}
+
+// detach takes rec out of the tables and ends its stream. The caller settles it.
+func (r *Registry) detach(rec *record, cause error) {
+	rec.released = true
+	rec.timer.Stop()
+	rec.session.end(cause)
+	if r.agents[rec.hello.info.ID] == rec {
+		delete(r.agents, rec.hello.info.ID)
+	}
+	for _, name := range rec.hello.info.Models {
+		if m := r.models[name]; m != nil {
+			delete(m.agents, rec)
+		}
+	}
+	r.route(rec)
+	if rec.replica.gate.inFlight() > 0 {
+		r.lingering[rec.hello.info.Instance] = rec.replica
+	}
+}
+
+// forget drops a replica that was kept for the slots taken on it.
+func (r *Registry) forget(rep *replica) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lingering[rep.info.Instance] == rep && rep.gate.inFlight() == 0 {
+		delete(r.lingering, rep.info.Instance)
+	}
+}
+
+// route puts rec into routing or takes it out, as it now should be.
+func (r *Registry) route(rec *record) {
+	want := rec.routable()
+	if want == rec.routed {
+		return
+	}
+	rec.routed = want
+	if want {
+		rec.backAt = time.Now()
+		rec.replica.gate.idleSince.Store(int64(time.Since(r.epoch)))
+		rec.replica.gate.n.And(^closed)
+		r.fx.serving = append(r.fx.serving, rec.replica.info)
+		r.ready(rec)
+	} else {
+		rec.replica.gate.n.Or(closed)
+	}
+	r.publish(rec.replica, want)
+	r.fx.changed = append(r.fx.changed, rec.replica.targets...)
+}
+
+// publish replaces the snapshot by one with or without rep.
+func (r *Registry) publish(rep *replica, in bool) {
+	next := maps.Clone(*r.routing.Load())
+	for _, t := range rep.targets {
+		var replicas []*replica
+		if p := next[t]; p != nil {
+			replicas = slices.DeleteFunc(slices.Clone(p.replicas), func(x *replica) bool { return x == rep })
+		}
+		if in {
+			replicas = append(replicas, rep)
+		}
+		if len(replicas) == 0 {
+			delete(next, t)
+			continue
+		}
+		next[t] = &pool{replicas: replicas}
+	}
+	r.routing.Store(&next)
+}
+
+// ready logs that the models of rec can be asked.
+func (r *Registry) ready(rec *record) {
+	for _, name := range rec.hello.info.Models {
+		since := rec.wakeAt
+		if m := r.models[name]; since.IsZero() && m != nil && m.wanted {
+			since = m.wantedSince
+		}
+		if since.IsZero() {
+			continue
+		}
+		r.log.Info().Str("model", name).Str("agent", rec.hello.info.ID).
+			Float64("after", time.Since(since).Seconds()).Msg("ready")
+	}
+	rec.wakeAt = time.Time{}
+}
+
+// settle brings everything that follows from a change of rec up to date:
+// routing, the wakes of its models, and its timer.
+func (r *Registry) settle(rec *record) {
+	r.route(rec)
+	for _, name := range rec.hello.info.Models {
+		if m := r.models[name]; m != nil {
+			r.reconcile(m)
+			r.tidy(m)
+		}
+	}
+	r.arm(rec)
+}
+
+// hello is a checked Hello.
+type hello struct {
+	info        *AgentInfo
+	slots       int64
+	state       pb.State
+	canWake     bool
+	idleTimeout time.Duration
+}
+
+// targets are all pairs of the agent's models and kinds.
+func (h hello) targets() []sitemap.Target {
+	targets := make([]sitemap.Target, 0, len(h.info.Models)*len(h.info.Kinds))
+	for _, m := range h.info.Models {
+		for _, k := range h.info.Kinds {
+			targets = append(targets, sitemap.Target{Model: m, Kind: k})
+		}
+	}
+	return targets
+}

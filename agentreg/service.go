@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// flushTime is how long the last words to an agent may take.
+const flushTime = time.Second
+
+// Service is the gRPC service that agents connect to.
+func (r *Registry) Service() pb.AgentRegistryServer { return &service{registry: r} }
+
+type service struct {
+	pb.UnimplementedAgentRegistryServer
+
+	registry *Registry
+}
+
+type stream = pb.AgentRegistry_ConnectServer
+
+// Connect serves one agent: one goroutine sends, one receives, and this one
+// waits for whatever ends the stream first.
+func (s *service) Connect(st stream) error {
+	r := s.registry
+	sess := newSession()
+	if !r.admit(sess) {
+		return sess.result()
+	}
+
+	stop := context.AfterFunc(st.Context(), func() { sess.end(errClosed) })
+	defer stop()
+	hello := time.AfterFunc(r.opts.Liveness, func() { sess.end(errNoHello) })
+	defer hello.Stop()
+
+	flushed := make(chan struct{})
+	go func() {
+		defer close(flushed)
+		sess.write(st)
+	}()
+	go func() { sess.end(s.read(st, sess, hello)) }()
+
+	<-sess.done
+	r.dismiss(sess)
+	timer := time.NewTimer(flushTime)
+	defer timer.Stop()
+	select {
+	case <-flushed:
+	case <-st.Context().Done():
+	case <-timer.C:
+	}
+	return sess.result()
+}
+
+// admit counts a stream in, so that Drain can end it. It reports false, with
+// the session ended, when the router is draining.
+func (r *Registry) admit(s *session) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining {
+		s.end(errDraining)
+		return false
+	}
+	r.sessions[s] = struct{}{}
+	return true
+}
+
+// dismiss counts an ended stream out, and its agent with it. A Hello that is
+// being read still finds that its stream is gone.
+func (r *Registry) dismiss(s *session) {
+	r.update(func() {
+		delete(r.sessions, s)
+		if rec := s.agent; rec != nil && !rec.released {
+			r.remove(rec, s.cause)
+		}
+	})
+}
+
+// read takes the Hello, registers the agent, and takes its messages until the
+// stream ends. It returns why it ended.
+func (s *service) read(st stream, sess *session, timeout *time.Timer) error {
+	m, err := st.Recv()
+	if err != nil {
+		return errClosed
+	}
+	timeout.Stop()
+	r := s.registry
+	h, rej := checkHello(m.GetHello(), peerOf(st.Context()), r.opts.AllowCIDR)
+	if rej != nil {
+		r.log.Warn().Str("code", rej.code).Str("problem", rej.message).Msg("agent rejected")
+		return rej
+	}
+	rec, err := r.join(h, sess)
+	if err != nil {
+		return err
+	}
+	return s.listen(st, rec)
+}
+
+// listen takes the agent's messages until the stream ends.
+func (s *service) listen(st stream, rec *record) error {
+	for {
+		m, err := st.Recv()
+		if err != nil {
+			return errClosed
+		}
+		switch m := m.GetMessage().(type) {
+		case *pb.AgentMessage_Status:
+			s.registry.statusFrom(rec, m.Status)
+		case *pb.AgentMessage_WakeResult:
+			s.registry.resultFrom(rec, m.WakeResult)
+		case *pb.AgentMessage_Bye:
+			return errBye
+		case *pb.AgentMessage_Hello:
+			return &rejected{code: codeInvalidHello, message: "a stream carries one Hello"}
+		}
+	}
+}
+
+// welcome is the first message to an accepted agent.
+func (r *Registry) welcome() *pb.RouterMessage {
+	return &pb.RouterMessage{Message: &pb.RouterMessage_Welcome{Welcome: &pb.Welcome{
+		RouterId: r.routerID, Heartbeat: durationpb.New(r.opts.Liveness / 3),
+	}}}
+}
+
+// write sends what is queued until the stream ends, and then the farewell.
+func (s *session) write(st stream) {
+	for {
+		select {
+		case m := <-s.outbox:
+			if err := st.Send(m); err != nil {
+				s.end(errClosed)
+				return
+			}
+		case <-s.done:
+			if m := s.farewell(); m != nil {
+				_ = st.Send(m) // the agent may be gone already
+			}
+			return
+		}
+	}
+}
+
+// peerAddr is the other end of a stream.
+type peerAddr struct {
+	ip    netip.Addr // invalid on a unix socket
+	local bool       // loopback or unix socket
+}
+
+func peerOf(ctx context.Context) peerAddr {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return peerAddr{}
+	}
+	if p.Addr.Network() == "unix" {
+		return peerAddr{local: true}
+	}
+	tcp, ok := p.Addr.(*net.TCPAddr)
+	if !ok {
+		return peerAddr{}
+	}
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	return peerAddr{ip: ip, local: ip.IsLoopback()}
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// ModelState sums up the agents of one model.
+type ModelState struct {
+	Model string
+	Kinds []sitemap.Kind
+	// Serving is the number of replicas in routing, Asleep of those that a Wake
+	// would help.
+	Serving int
+	Asleep  int
+	// Waking: an agent is on its way.
+	Waking bool
+}
+
+func sortModels(list []ModelState) {
+	slices.SortFunc(list, func(a, b ModelState) int { return cmp.Compare(a.Model, b.Model) })
+}
+
+// AgentStatus is one agent for the status page.
+type AgentStatus struct {
+	*AgentInfo
+	// State is serving, waking or asleep, from this router's view; Healthy and
+	// InRouting say whether a serving agent gets requests.
+	State     string
+	Healthy   bool
+	InRouting bool
+	CanWake   bool
+	// IdleTimeout is 0 when the agent is never told to sleep.
+	IdleTimeout time.Duration
+	Slots       int64
+	// InFlight counts this router's requests. The others are the engine's own
+	// numbers, nil where it does not tell.
+	InFlight int64
+	Reported *uint32
+	Running  *uint32
+	Waiting  *uint32
+	KVUse    *float64
+	// LastWakeError is empty unless the last wake failed.
+	LastWakeError string
+	Joined        time.Time
+	LastSeen      time.Time
+}
+
+// Agents lists the registered agents by id.
+func (r *Registry) Agents() []AgentStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]AgentStatus, 0, len(r.agents))
+	for _, rec := range r.agents {
+		list = append(list, rec.view())
+	}
+	slices.SortFunc(list, func(a, b AgentStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return list
+}
+
+func (a *record) view() AgentStatus {
+	v := AgentStatus{
+		AgentInfo: a.replica.info,
+		State:     a.stateName(), Healthy: a.healthy, InRouting: a.routed,
+		CanWake: a.hello.canWake, IdleTimeout: a.hello.idleTimeout,
+		Slots: a.replica.gate.slots, InFlight: a.replica.gate.inFlight(),
+		Joined: a.joined, LastSeen: a.lastSeen,
+	}
+	if a.wakeFailed {
+		v.LastWakeError = a.wakeReason
+	}
+	if s := a.status; s != nil {
+		v.Reported, v.Running, v.Waiting, v.KVUse = s.InFlight, s.Running, s.Waiting, s.KvUse
+	}
+	return v
+}
+
+func (a *record) stateName() string {
+	switch {
+	case a.waking():
+		return stateName(pb.State_STATE_WAKING)
+	case a.asleep():
+		return stateName(pb.State_STATE_ASLEEP)
+	}
+	return stateName(a.reported)
+}
+
+func stateName(s pb.State) string {
+	switch s {
+	case pb.State_STATE_ASLEEP:
+		return "asleep"
+	case pb.State_STATE_WAKING:
+		return "waking"
+	case pb.State_STATE_SERVING:
+		return "serving"
+	case pb.State_STATE_UNSPECIFIED:
+	}
+	return "unknown"
+}
+
+// instanceSet remembers the last instances that were superseded, so that none
+// of them comes back and supersedes its successor.
+type instanceSet struct {
+	order []string
+	in    map[string]struct{}
+}
+
+// maxSuperseded bounds an instanceSet.
+const maxSuperseded = 4096
+
+func (s *instanceSet) has(instance string) bool {
+	_, ok := s.in[instance]
+	return ok
+}
+
+func (s *instanceSet) add(instance string) {
+	if s.in == nil {
+		s.in = map[string]struct{}{}
+	}
+	if s.has(instance) {
+		return
+	}
+	if len(s.order) == maxSuperseded {
+		delete(s.in, s.order[0])
+		s.order = s.order[1:]
+	}
+	s.order = append(s.order, instance)
+	s.in[instance] = struct{}{}
+}

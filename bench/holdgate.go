@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json/v2"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// benchMap places the model at this site and lets it sleep.
+const benchMap = `{"generation":1,"sites":[],"placements":[` +
+	`{"model":"` + benchModel + `","kind":"chat","site":"bench","scale_from_zero":true,"hold_budget":"10m"}]}`
+
+// holdgate is the real binary as a process, with its map.
+type holdgate struct {
+	pid    int
+	admin  string
+	agents string
+	client *http.Client
+	envoy  envoyInFront
+}
+
+// envoyInFront is the Envoy through which Holdgate's clients come.
+type envoyInFront struct {
+	pid         int
+	edge, admin string
+}
+
+// startHoldgate runs "holdgate serve" with more arguments where the default
+// limits are not what is measured.
+func startHoldgate(ctx context.Context, b *bed, binary string, more ...string) (*holdgate, error) {
+	if _, err := os.Stat(binary); err != nil {
+		return nil, fmt.Errorf("finding holdgate (build it with make build, or name it by -holdgate): %w", err)
+	}
+	file := b.path("ports.json")
+	process, err := b.start("holdgate", binary, append([]string{
+		"serve", "--site-id", "bench",
+		"--extproc-listen", "unix://" + b.path("extproc.sock"),
+		"--agents-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
+		"--relay", "unix://" + b.path("relay.sock"), "--ports-file", file,
+	}, more...)...)
+	if err != nil {
+		return nil, err
+	}
+	if err := waitFile(ctx, process, file); err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading the ports of holdgate: %w", err)
+	}
+	var ports struct {
+		Admin  string `json:"admin"`
+		Agents string `json:"agents"`
+	}
+	if err := json.Unmarshal(content, &ports); err != nil {
+		return nil, fmt.Errorf("reading the ports of holdgate: %w", err)
+	}
+	h := &holdgate{pid: process.Pid(), admin: ports.Admin, agents: ports.Agents, client: &http.Client{Timeout: 10 * time.Second}}
+	return h, h.putMap(ctx)
+}
+
+func (h *holdgate) putMap(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+h.admin+"/v1/sitemap", strings.NewReader(benchMap))
+	if err != nil {
+		return fmt.Errorf("pushing the map: %w", err)
+	}
+	request.Header.Set("content-type", "application/json")
+	_, err = h.do(request)
+	return err
+}
+
+func (h *holdgate) do(request *http.Request) ([]byte, error) {
+	response, err := h.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", request.URL, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: %s: %.500s", request.Method, request.URL, response.Status, body)
+	}
+	return body, nil
+}
+
+// metric is one value of the metrics page, found by its whole series name;
+// found is false when the page has no such series.
+func (h *holdgate) metric(ctx context.Context, series string) (value float64, found bool, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+h.admin+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, false, fmt.Errorf("reading metrics: %w", err)
+	}
+	page, err := h.do(request)
+	if err != nil {
+		return 0, false, err
+	}
+	scanner := bufio.NewScanner(bytes.NewReader(page))
+	for scanner.Scan() {
+		rest, is := strings.CutPrefix(scanner.Text(), series+" ")
+		if !is {
+			continue
+		}
+		value, err := strconv.ParseFloat(rest, 64)
+		if err != nil {
+			return 0, false, fmt.Errorf("reading metric %s: %w", series, err)
+		}
+		return value, true, nil
+	}
+	return 0, false, nil
+}
+
+// waitDemand returns when exactly n requests are held.
+func (h *holdgate) waitDemand(ctx context.Context, n int) error {
+	const series = `hivenet_pending_demand{model="` + benchModel + `"}`
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		value, found, err := h.metric(ctx, series)
+		if err != nil {
+			return err
+		}
+		if found && int(value) == n {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %d held requests, %v are: %w", n, value, ctx.Err())
+		}
+	}
+}

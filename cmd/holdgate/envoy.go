@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/config"
+)
+
+// configFlags are the flags of the fields of envoy.Config.
+var configFlags = map[string]string{
+	"EdgeListen":      "--edge-listen",
+	"AdminListen":     "--admin-listen",
+	"ExtProc":         "--extproc",
+	"LanesDir":        "--lanes-dir",
+	"MaxRequestBytes": "--max-request-bytes",
+	"HoldMax":         "--hold-max",
+	"HeapBytes":       "--heap-bytes",
+}
+
+func newEnvoyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "envoy",
+		Short: "Render an Envoy bootstrap, or check one",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(newEnvoyRenderCommand(), newEnvoyCheckCommand())
+	return cmd
+}
+
+func newEnvoyRenderCommand() *cobra.Command {
+	var (
+		c       envoy.Config
+		out     string
+		maxBody = config.Bytes(envoy.DefaultMaxRequestBytes)
+		heap    = config.Bytes(envoy.DefaultHeapBytes)
+	)
+	cmd := &cobra.Command{
+		Use:   "render",
+		Short: "Print the bootstrap of an Envoy that asks holdgate serve",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.MaxRequestBytes, c.HeapBytes = int64(maxBody), uint64(heap)
+			text, err := renderBootstrap(c)
+			if err != nil {
+				return err
+			}
+			return writeOut(cmd, out, text)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&c.EdgeListen, "edge-listen", "0.0.0.0:8080", "`ip:port` that clients reach")
+	flags.StringVar(&c.AdminListen, "admin-listen", envoy.DefaultAdminListen, "`ip:port` of Envoy's admin interface")
+	flags.StringVar(&c.ExtProc, "extproc", "", "where holdgate serve listens, unix:///path or host:port (default unix://LANES_DIR/"+envoy.ExtProcSocket+")")
+	flags.StringVar(&c.LanesDir, "lanes-dir", "/run/holdgate", "`directory` of "+envoy.ReholdSocket+" and "+envoy.RelaySocket)
+	flags.Var(&maxBody, "max-request-bytes", "largest body, as given to holdgate serve")
+	flags.DurationVar(&c.HoldMax, "hold-max", envoy.DefaultHoldMax, "longest hold")
+	flags.Var(&heap, "heap-bytes", "memory at which Envoy starts to refuse")
+	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
+	return cmd
+}
+
+// renderBootstrap names flags where envoy.Render names fields.
+func renderBootstrap(c envoy.Config) ([]byte, error) {
+	b, err := envoy.Render(c)
+	if err != nil {
+		return nil, flagErrors(err)
+	}
+	return envoy.YAML(b)
+}
+
+func flagErrors(err error) error {
+	fields := envoy.FieldErrors(err)
+	if len(fields) == 0 {
+		return err
+	}
+	errs := make([]error, 0, len(fields))
+	for _, f := range fields {
+		errs = append(errs, fmt.Errorf("%s: %w", configFlags[f.Field], f.Err))
+	}
+	return errors.Join(errs...)
+}
+
+func writeOut(cmd *cobra.Command, file string, text []byte) error {
+	if file == "" {
+		_, err := cmd.OutOrStdout().Write(text)
+		return err
+	}
+	if err := os.WriteFile(file, text, 0o644); err != nil { //nolint:gosec // it holds no secret, and Envoy may run as another user.
+		return fmt.Errorf("writing the bootstrap: %w", err)
+	}
+	return nil
+}
+
+func newEnvoyCheckCommand() *cobra.Command {
+	var budget time.Duration
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Say what in an Envoy bootstrap would break held requests",
+		Long: "Check reads a bootstrap (- is standard input), lets the real Envoy validate it when\n" +
+			"there is one (HOLDGATE_ENVOY, else PATH), and prints what would break held\n" +
+			"requests. It fails when there is such a thing.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if budget <= 0 {
+				return fmt.Errorf("--wake-hold-budget: must be above 0, is %v", budget)
+			}
+			text, err := readIn(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			return checkBootstrap(cmd.Context(), cmd.OutOrStdout(), text, budget)
+		},
+	}
+	cmd.Flags().DurationVar(&budget, "wake-hold-budget", 5*time.Minute, "longest hold, as given to holdgate serve")
+	return cmd
+}
+
+func readIn(cmd *cobra.Command, file string) ([]byte, error) {
+	if file == "-" {
+		text, err := io.ReadAll(cmd.InOrStdin())
+		if err != nil {
+			return nil, fmt.Errorf("reading standard input: %w", err)
+		}
+		return text, nil
+	}
+	text, err := os.ReadFile(file) //nolint:gosec // the user names the file.
+	if err != nil {
+		return nil, fmt.Errorf("reading the bootstrap: %w", err)
+	}
+	return text, nil
+}
+
+// checkBootstrap prints the findings and fails when one is not a mere note.
+func checkBootstrap(ctx context.Context, out io.Writer, text []byte, budget time.Duration) error {
+	b, findings, err := envoy.Parse(text)
+	if err != nil {
+		return err
+	}
+	findings = append(findings, envoy.Check(b, budget)...)
+	problems := 0
+	for _, f := range findings {
+		fmt.Fprintln(out, f)
+		if !f.Note {
+			problems++
+		}
+	}
+	validation := validateBootstrap(ctx, out, text)
+	if problems > 0 {
+		return errors.Join(fmt.Errorf("%d of the settings would break held requests", problems), validation)
+	}
+	if validation == nil {
+		fmt.Fprintln(out, "ok")
+	}
+	return validation
+}
+
+// validateBootstrap asks the real Envoy. It is no error to have none.
+func validateBootstrap(ctx context.Context, out io.Writer, text []byte) error {
+	binary, err := envoy.Find(ctx)
+	if errors.Is(err, envoy.ErrNoBinary) {
+		fmt.Fprintf(out, "not validated: %v\n", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := binary.Validate(ctx, text); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "valid for Envoy %s\n", binary.Version)
+	return nil
+}

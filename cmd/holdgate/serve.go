@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/holdgate/holdgate/internal/app"
+	"github.com/holdgate/holdgate/internal/config"
+)
+
+func newServeCommand() *cobra.Command {
+	var c config.Serve
+	var file string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the ext_proc service, the agent service and the admin API",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file != "" {
+				if err := config.ReadFile(file, cmd.Flags()); err != nil {
+					return usageError{err}
+				}
+			}
+			if err := c.Validate(); err != nil {
+				return usageError{err}
+			}
+			log, err := config.Logger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
+			if err != nil {
+				return usageError{err}
+			}
+			return serve(cmd.Context(), &c, log)
+		},
+	}
+	c.Flags(cmd.Flags())
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with the same names as the flags; a flag on the command line wins")
+	return cmd
+}
+
+// serve runs until ctx ends or a server fails.
+func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
+	a, err := app.New(c, log)
+	if err != nil {
+		return err
+	}
+	if err := a.Start(ctx); err != nil {
+		return err
+	}
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-a.Failed():
+	}
+	if err := a.Stop(context.WithoutCancel(ctx)); err != nil {
+		log.Error().Err(err).Msg("shutting down")
+	}
+	return failure
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Asks one question with the official OpenAI client for Node, and tells what
+// came back in one line of JSON, in the form of ../python/chat.py.
+
+import { performance } from "node:perf_hooks";
+import { parseArgs } from "node:util";
+
+import OpenAI from "openai";
+
+const { values: options } = parseArgs({
+  options: {
+    "base-url": { type: "string" },
+    model: { type: "string" },
+    stream: { type: "boolean", default: false },
+    prompt: { type: "string", default: "Say hello in one short sentence." },
+    "api-key": { type: "string", default: "none" },
+    "max-tokens": { type: "string", default: "16" },
+    "max-retries": { type: "string", default: "0" },
+    timeout: { type: "string", default: "60" }, // seconds
+  },
+});
+
+/** Returns the pieces of text that the client received. */
+async function ask() {
+  const client = new OpenAI({
+    baseURL: `${options["base-url"].replace(/\/+$/, "")}/v1`,
+    apiKey: options["api-key"],
+    maxRetries: Number(options["max-retries"]),
+    timeout: 1000 * Number(options.timeout),
+  });
+  const question = {
+    model: options.model,
+    max_tokens: Number(options["max-tokens"]),
+    temperature: 0,
+    messages: [{ role: "user", content: options.prompt }],
+  };
+  if (!options.stream) {
+    const answer = await client.chat.completions.create(question);
+    return [answer.choices[0].message.content];
+  }
+  const pieces = [];
+  for await (const event of await client.chat.completions.create({ ...question, stream: true })) {
+    for (const choice of event.choices) {
+      if (choice.delta.content) pieces.push(choice.delta.content);
+    }
+  }
+  return pieces;
+}
+
+if (!options["base-url"] || !options.model) {
+  console.error("usage: node chat.mjs --base-url URL --model M [--stream]");
+  process.exit(2);
+}
+const begin = performance.now();
+try {
+  const pieces = await ask();
+  const seconds = Math.round(performance.now() - begin) / 1000;
+  console.log(JSON.stringify({ text: pieces.join(""), seconds, chunks: pieces.length }));
+} catch (error) {
+  console.log(JSON.stringify({ error: error.constructor.name, status: error.status ?? 0, message: error.message }));
+  process.exitCode = 1;
+}

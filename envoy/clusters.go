@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	compositev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/composite/v3"
+	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// The clusters of a rendered bootstrap.
+const (
+	holdgateCluster     = "holdgate"
+	destinationsCluster = "destinations"
+	firstCluster        = "first"
+	reholdCluster       = "rehold"
+	relayCluster        = "relay"
+)
+
+const (
+	connectTimeout = time.Second
+	// streamWindow keeps an upload that Holdgate does not read yet in the
+	// client's hands; with Envoy's default windows 21 to 34 MB pile up.
+	streamWindow = 256 << 10
+	// engineIdle is below the 5 s after which uvicorn closes an idle connection
+	// under the next request.
+	engineIdle = 4 * time.Second
+	// unbounded lifts Envoy's limits: a held request is one open stream, and
+	// the default of 1024 would fail request 1025, warm or held.
+	unbounded = 100000
+	// protocolOptions is the key that Envoy looks HttpProtocolOptions up by.
+	protocolOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+)
+
+func (r *renderer) clusters() []*clusterv3.Cluster {
+	return []*clusterv3.Cluster{
+		r.holdgate(),
+		r.destinations(),
+		r.originalDestination(firstCluster),
+		r.lane(),
+		r.originalDestination(relayCluster),
+	}
+}
+
+// holdgate is where ext_proc and the access logs go.
+func (r *renderer) holdgate() *clusterv3.Cluster {
+	c := static(holdgateCluster, r.addresses.extProc)
+	if e := r.addresses.extProc; e.pipe == "" && !e.isIP() {
+		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+	}
+	c.CircuitBreakers = thresholds(&clusterv3.CircuitBreakers_Thresholds{
+		MaxConnections:     wrapperspb.UInt32(unbounded),
+		MaxPendingRequests: wrapperspb.UInt32(unbounded),
+		MaxRequests:        wrapperspb.UInt32(unbounded),
+	})
+	c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(streamWindow)
+	c.TypedExtensionProtocolOptions = r.protocol(&upstreamv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: explicit(&upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+				Http2ProtocolOptions: &corev3.Http2ProtocolOptions{InitialStreamWindowSize: wrapperspb.UInt32(streamWindow)},
+			},
+		}),
+	})
+	return c
+}
+
+// destinations sends attempt 1 to the address in the metadata and attempt 2 to
+// the rehold lane, where Holdgate picks another replica or holds again.
+func (r *renderer) destinations() *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:           destinationsCluster,
+		ConnectTimeout: durationpb.New(connectTimeout),
+		LbPolicy:       clusterv3.Cluster_CLUSTER_PROVIDED,
+		// The default allows three retries at a time.
+		CircuitBreakers: thresholds(&clusterv3.CircuitBreakers_Thresholds{MaxRetries: wrapperspb.UInt32(unbounded)}),
+		ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
+			Name: "envoy.clusters.composite",
+			TypedConfig: r.pack(&compositev3.ClusterConfig{
+				Clusters: []*compositev3.ClusterConfig_ClusterEntry{{Name: firstCluster}, {Name: reholdCluster}},
+			}),
+		}},
+		TypedExtensionProtocolOptions: r.protocol(&upstreamv3.HttpProtocolOptions{
+			UpstreamProtocolOptions: http1(),
+			HttpFilters:             r.attemptFilters(),
+		}),
+	}
+}
+
+// originalDestination connects to the ip:port in the metadata.
+func (r *renderer) originalDestination(name string) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ConnectTimeout:       durationpb.New(connectTimeout),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
+		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
+		LbConfig: &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{
+			MetadataKey: &metadatav3.MetadataKey{
+				Key: Namespace,
+				Path: []*metadatav3.MetadataKey_PathSegment{{
+					Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: FirstKey},
+				}},
+			},
+		}},
+		CircuitBreakers: thresholds(noLimits()),
+		// A machine that vanished is noticed.
+		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: &corev3.TcpKeepalive{
+			KeepaliveTime:     wrapperspb.UInt32(10),
+			KeepaliveInterval: wrapperspb.UInt32(5),
+			KeepaliveProbes:   wrapperspb.UInt32(3),
+		}},
+		TypedExtensionProtocolOptions: r.protocol(&upstreamv3.HttpProtocolOptions{
+			CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(engineIdle)},
+			UpstreamProtocolOptions:   http1(),
+		}),
+	}
+}
+
+// lane is the way into the rehold listener.
+func (r *renderer) lane() *clusterv3.Cluster {
+	c := static(reholdCluster, r.addresses.rehold)
+	c.CircuitBreakers = thresholds(noLimits())
+	return c
+}
+
+// static is a cluster of one endpoint, which is also its cluster's name.
+func static(name string, at endpoint) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ConnectTimeout:       durationpb.New(connectTimeout),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{
+			ClusterName: name,
+			Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at.address()}},
+			}}}},
+		},
+	}
+}
+
+func noLimits() *clusterv3.CircuitBreakers_Thresholds {
+	return &clusterv3.CircuitBreakers_Thresholds{
+		MaxConnections:     wrapperspb.UInt32(unbounded),
+		MaxPendingRequests: wrapperspb.UInt32(unbounded),
+		MaxRequests:        wrapperspb.UInt32(unbounded),
+		MaxRetries:         wrapperspb.UInt32(unbounded),
+	}
+}
+
+func thresholds(t *clusterv3.CircuitBreakers_Thresholds) *clusterv3.CircuitBreakers {
+	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{t}}
+}
+
+func explicit(c *upstreamv3.HttpProtocolOptions_ExplicitHttpConfig) *upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_ {
+	return &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: c}
+}
+
+// http1 is what engines and the lane speak.
+func http1() *upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_ {
+	return explicit(&upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
+		ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
+			HttpProtocolOptions: &corev3.Http1ProtocolOptions{},
+		},
+	})
+}
+
+func (r *renderer) protocol(o *upstreamv3.HttpProtocolOptions) map[string]*anypb.Any {
+	return map[string]*anypb.Any{protocolOptions: r.pack(o)}
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The sockets of a lanes directory.
+const (
+	ExtProcSocket = "extproc.sock"
+	ReholdSocket  = "rehold.sock"
+	RelaySocket   = "relay.sock"
+)
+
+// What a Config that leaves a field empty gets.
+const (
+	DefaultAdminListen     = "127.0.0.1:0"
+	DefaultMaxRequestBytes = 10 << 20
+	DefaultHoldMax         = time.Hour
+	DefaultHeapBytes       = 2 << 30
+)
+
+const (
+	// bodyHeadroom keeps Envoy's retry buffer above the body limit, or a retry
+	// of the largest body that is let in answers 507.
+	bodyHeadroom = 1 << 20
+	// idleHeadroom keeps stream_idle_timeout above the longest hold.
+	idleHeadroom = time.Minute
+	// maxRequestBytes leaves the headroom room in the uint32 that Envoy reads.
+	maxRequestBytes = 1 << 31
+	minHeapBytes    = 64 << 20
+	maxHold         = 24 * time.Hour
+	// maxSocketPath is what sun_path holds, less the closing zero byte.
+	maxSocketPath = 107
+)
+
+// Config says what a bootstrap is rendered from.
+type Config struct {
+	// EdgeListen is the ip:port that clients reach. Port 0 is allowed.
+	EdgeListen string
+	// AdminListen is the ip:port of Envoy's admin interface.
+	AdminListen string
+	// ExtProc is where holdgate serve listens: unix:///path or host:port. Empty
+	// means extproc.sock in LanesDir.
+	ExtProc string
+	// LanesDir is the absolute directory of rehold.sock and relay.sock.
+	LanesDir string
+	// MaxRequestBytes is the largest body that holdgate serve lets in.
+	MaxRequestBytes int64
+	// HoldMax is the longest hold.
+	HoldMax time.Duration
+	// HeapBytes is where Envoy's overload manager starts to refuse.
+	HeapBytes uint64
+}
+
+// withDefaults fills the fields that were left empty.
+func (c Config) withDefaults() Config {
+	if c.AdminListen == "" {
+		c.AdminListen = DefaultAdminListen
+	}
+	if c.ExtProc == "" {
+		c.ExtProc = "unix://" + filepath.Join(c.LanesDir, ExtProcSocket)
+	}
+	if c.MaxRequestBytes == 0 {
+		c.MaxRequestBytes = DefaultMaxRequestBytes
+	}
+	if c.HoldMax == 0 {
+		c.HoldMax = DefaultHoldMax
+	}
+	if c.HeapBytes == 0 {
+		c.HeapBytes = DefaultHeapBytes
+	}
+	return c
+}
+
+// endpoint is an address that Envoy listens on or connects to: a pipe or a
+// host and port. The host may be a name only where Envoy connects.
+type endpoint struct {
+	pipe string
+	host string
+	port uint32
+}
+
+// addresses are the parsed forms of a Config's text fields.
+type addresses struct {
+	edge, admin, extProc, rehold, relay endpoint
+}
+
+// FieldError is what is wrong with one field of a Config.
+type FieldError struct {
+	Field string
+	Err   error
+}
+
+// Error begins with the field's name.
+func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
+
+// Unwrap gives the problem without the field.
+func (e *FieldError) Unwrap() error { return e.Err }
+
+// FieldErrors are the problems in an error of Render, in the order of the
+// fields.
+func FieldErrors(err error) []*FieldError {
+	all, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	var fields []*FieldError
+	for _, e := range all.Unwrap() {
+		if f, ok := errors.AsType[*FieldError](e); ok {
+			fields = append(fields, f)
+		}
+	}
+	return fields
+}
+
+// parse checks every field and gives all problems at once, each beginning with
+// the field's name. It expects the defaults to be filled.
+func (c Config) parse() (addresses, error) {
+	var (
+		a    addresses
+		errs []error
+	)
+	take := func(field string, e endpoint, err error) endpoint {
+		if err != nil {
+			errs = append(errs, &FieldError{Field: field, Err: err})
+		}
+		return e
+	}
+	edge, err := parseListen(c.EdgeListen)
+	a.edge = take("EdgeListen", edge, err)
+	admin, err := parseListen(c.AdminListen)
+	a.admin = take("AdminListen", admin, err)
+	if err := checkLanesDir(c.LanesDir); err != nil {
+		errs = append(errs, &FieldError{Field: "LanesDir", Err: err})
+	} else {
+		a.rehold.pipe = filepath.Join(c.LanesDir, ReholdSocket)
+		a.relay.pipe = filepath.Join(c.LanesDir, RelaySocket)
+		// An ExtProc below a bad LanesDir would only repeat the complaint.
+		extProc, err := parseTarget(c.ExtProc)
+		a.extProc = take("ExtProc", extProc, err)
+	}
+	return a, errors.Join(append(errs, c.checkNumbers()...)...)
+}
+
+func (c Config) checkNumbers() []error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, &FieldError{Field: field, Err: fmt.Errorf(format, args...)})
+	}
+	if c.MaxRequestBytes < 1 || c.MaxRequestBytes > maxRequestBytes {
+		bad("MaxRequestBytes", "must be between 1 and %d, is %d", maxRequestBytes, c.MaxRequestBytes)
+	}
+	if c.HoldMax <= 0 || c.HoldMax > maxHold {
+		bad("HoldMax", "must be above 0 and at most %v, is %v", maxHold, c.HoldMax)
+	}
+	if c.HeapBytes < minHeapBytes {
+		bad("HeapBytes", "must be at least %d (64 MiB), is %d", minHeapBytes, c.HeapBytes)
+	}
+	return errs
+}
+
+// parseListen reads an address to listen on. Envoy binds to addresses, not to
+// names.
+func parseListen(s string) (endpoint, error) {
+	if s == "" {
+		return endpoint{}, errors.New("is required, for example 0.0.0.0:8080")
+	}
+	ap, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return endpoint{}, fmt.Errorf("must be an IP address and a port, for example 0.0.0.0:8080 or [::]:8080, is %q", s)
+	}
+	if ap.Addr().Zone() != "" {
+		return endpoint{}, fmt.Errorf("must have no zone, is %q", s)
+	}
+	return endpoint{host: ap.Addr().Unmap().String(), port: uint32(ap.Port())}, nil
+}
+
+// parseTarget reads an address to connect to.
+func parseTarget(s string) (endpoint, error) {
+	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+		if err := checkPath(path); err != nil {
+			return endpoint{}, err
+		}
+		if len(path) > maxSocketPath {
+			return endpoint{}, fmt.Errorf("a unix socket's path has at most %d bytes, this one has %d", maxSocketPath, len(path))
+		}
+		return endpoint{pipe: path}, nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || !validHost(host) {
+		return endpoint{}, fmt.Errorf("must be unix:///path or host:port, is %q", s)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return endpoint{}, fmt.Errorf("must have a port between 1 and 65535, is %q", s)
+	}
+	return endpoint{host: host, port: uint32(n)}, nil
+}
+
+// validHost tells whether host is an address or the letters of a DNS name.
+func validHost(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
+	return host != "" && len(host) <= 253 && strings.Trim(host, letters) == ""
+}
+
+func checkLanesDir(dir string) error {
+	if dir == "" {
+		return errors.New("is required: the directory of rehold.sock and relay.sock")
+	}
+	if err := checkPath(dir); err != nil {
+		return err
+	}
+	if n := len(filepath.Join(dir, ExtProcSocket)); n > maxSocketPath {
+		return fmt.Errorf("is too long for a unix socket: %d bytes with the socket's name, at most %d", n, maxSocketPath)
+	}
+	return nil
+}
+
+func checkPath(path string) error {
+	switch {
+	case !filepath.IsAbs(path):
+		return fmt.Errorf("must be an absolute path, is %q", path)
+	case !utf8.ValidString(path) || strings.ContainsRune(path, 0):
+		return fmt.Errorf("must be UTF-8 without zero bytes, is %q", path)
+	}
+	return nil
+}
+
+// isIP tells whether Envoy may connect without resolving the host.
+func (e endpoint) isIP() bool {
+	_, err := netip.ParseAddr(e.host)
+	return err == nil
+}
+
+// String is the form that a Config takes.
+func (e endpoint) String() string {
+	if e.pipe != "" {
+		return "unix://" + e.pipe
+	}
+	return net.JoinHostPort(e.host, strconv.FormatUint(uint64(e.port), 10))
+}

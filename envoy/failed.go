@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
+	headersv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
+	codecv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+)
+
+// The rehold lane learns by a header why it has the request: the access-log
+// record of the failed attempt travels on another stream and may come later.
+const (
+	attemptHeader = "x-holdgate-attempt"
+	attemptValue  = "%DYNAMIC_METADATA(holdgate:first)%;sent=%UPSTREAM_WIRE_BYTES_SENT%"
+	// failedValue is empty, and adds no header, on a first attempt.
+	failedValue = "%CEL(upstream.request_attempt_count > 1 ? request.headers['" + attemptHeader + "'] : '')%"
+)
+
+// Failed is what the header FailedHeader says of the attempt before a pass
+// through the rehold lane.
+type Failed struct {
+	// Address is where the attempt went.
+	Address netip.AddrPort
+	// Sent is how many bytes of the request were written to it. With 0 it took
+	// no connection, so it never saw the request.
+	Sent uint64
+}
+
+// ParseFailed reads the value of FailedHeader.
+func ParseFailed(s string) (Failed, error) {
+	address, sent, ok := strings.Cut(s, ";sent=")
+	if !ok {
+		return Failed{}, fmt.Errorf("reading %s %q: no ;sent= in it", FailedHeader, s)
+	}
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return Failed{}, fmt.Errorf("reading %s %q: %w", FailedHeader, s, err)
+	}
+	n, err := strconv.ParseUint(sent, 10, 64)
+	if err != nil {
+		return Failed{}, fmt.Errorf("reading %s %q: %w", FailedHeader, s, err)
+	}
+	return Failed{Address: at, Sent: n}, nil
+}
+
+// attemptFilters run once per attempt, so that the second can name the first.
+// Envoy takes them from the composite cluster, not from its members.
+func (r *renderer) attemptFilters() []*hcmv3.HttpFilter {
+	return []*hcmv3.HttpFilter{
+		r.filter("envoy.filters.http.header_mutation", &headersv3.HeaderMutation{
+			Mutations: &headersv3.Mutations{RequestMutations: []*mutationv3.HeaderMutation{
+				// The lane has read it; the engine behind the lane must not see it.
+				removeHeader(FailedHeader),
+				setHeader(attemptHeader, attemptValue),
+				setHeader(FailedHeader, failedValue),
+				removeHeader(attemptHeader),
+			}},
+		}),
+		r.filter("envoy.filters.http.upstream_codec", &codecv3.UpstreamCodec{}),
+	}
+}
+
+func removeHeader(name string) *mutationv3.HeaderMutation {
+	return &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: name}}
+}
+
+func setHeader(name, value string) *mutationv3.HeaderMutation {
+	return &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Append{Append: header(name, value, overwriteOrAdd)}}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"time"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	tometadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	extProcFilter  = "envoy.filters.http.ext_proc"
+	routerFilter   = "envoy.filters.http.router"
+	messageTimeout = 5 * time.Second
+	logFlush       = time.Second
+)
+
+// failedAttempt are the response flags of an attempt that gave no answer: no
+// connection, a connection that ended, a reset, a protocol error, no host.
+var failedAttempt = []string{"UF", "UC", "UR", "UPE", "UO", "UH"}
+
+func (r *renderer) filter(name string, config proto.Message) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{
+		Name:       name,
+		ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: r.pack(config)},
+	}
+}
+
+// extProc is the filter that asks Holdgate. The lane's name travels in gRPC
+// metadata, which no client can set.
+func (r *renderer) extProc(lane string) *hcmv3.HttpFilter {
+	service := grpcService(&corev3.HeaderValue{Key: LaneMetadata, Value: lane})
+	service.Timeout = durationpb.New(0)
+	return r.filter(extProcFilter, &extprocv3.ExternalProcessor{
+		GrpcService: service,
+		// Runs for headers-only requests; a full-duplex body has no timer.
+		MessageTimeout: durationpb.New(messageTimeout),
+		StatusOnError:  &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
+		// Nothing of the response is exchanged: once a request was forwarded its
+		// answer is Envoy's alone, and survives a crash of holdgate serve.
+		ProcessingMode: &extprocv3.ProcessingMode{
+			RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
+			RequestBodyMode:     extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED,
+			RequestTrailerMode:  extprocv3.ProcessingMode_SEND,
+			ResponseHeaderMode:  extprocv3.ProcessingMode_SKIP,
+			ResponseBodyMode:    extprocv3.ProcessingMode_NONE,
+			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
+		},
+		MetadataOptions: &extprocv3.MetadataOptions{
+			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{Namespace}},
+		},
+	})
+}
+
+// destinationRouter tells Holdgate of each attempt that failed, before the
+// request's own record is written at its end.
+func (r *renderer) destinationRouter() *hcmv3.HttpFilter {
+	failed := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: failedAttempt},
+	}}
+	return r.router(r.grpcLog(LogAttempt, failed))
+}
+
+func (r *renderer) router(upstreamLog *accesslogv3.AccessLog) *hcmv3.HttpFilter {
+	router := &routerv3.Router{SuppressEnvoyHeaders: true}
+	if upstreamLog != nil {
+		router.UpstreamLog = []*accesslogv3.AccessLog{upstreamLog}
+	}
+	return r.filter(routerFilter, router)
+}
+
+// grpcLog sends one record at a time, as soon as there is one.
+func (r *renderer) grpcLog(name string, filter *accesslogv3.AccessLogFilter) *accesslogv3.AccessLog {
+	return &accesslogv3.AccessLog{
+		Name:   "envoy.access_loggers.http_grpc",
+		Filter: filter,
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: r.pack(&grpclogv3.HttpGrpcAccessLogConfig{
+			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
+				LogName:             name,
+				TransportApiVersion: corev3.ApiVersion_V3,
+				GrpcService:         grpcService(),
+				BufferSizeBytes:     wrapperspb.UInt32(1),
+				BufferFlushInterval: durationpb.New(logFlush),
+			},
+		})},
+	}
+}
+
+// destinationFromHeader turns the relay's header into the metadata that names
+// the destination. A route's request_headers_to_remove would act before the
+// cluster reads it.
+func (r *renderer) destinationFromHeader() *hcmv3.HttpFilter {
+	return r.filter("envoy.filters.http.header_to_metadata", &tometadatav3.Config{
+		RequestRules: []*tometadatav3.Config_Rule{{
+			Header: DestinationHeader,
+			OnHeaderPresent: &tometadatav3.Config_KeyValuePair{
+				MetadataNamespace: Namespace,
+				Key:               FirstKey,
+			},
+			Remove: true,
+		}},
+	})
+}
+
+// dropForgedHeaders removes what only Holdgate's own lanes may say, before any
+// filter, log or route sees the request.
+func (r *renderer) dropForgedHeaders() *corev3.TypedExtensionConfig {
+	return &corev3.TypedExtensionConfig{
+		Name: "envoy.http.early_header_mutation.header_mutation",
+		TypedConfig: r.pack(&earlyv3.HeaderMutation{
+			Mutations: []*mutationv3.HeaderMutation{
+				removeHeader(DestinationHeader), removeHeader(FlagsHeader), removeHeader(FailedHeader),
+			},
+		}),
+	}
+}

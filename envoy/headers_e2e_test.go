@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package envoy
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// exchange sends raw to the edge and reads the answer's head and body.
+func exchange(t *testing.T, l *lab, raw string) (head string, body []byte) {
+	t.Helper()
+	c, err := net.Dial("tcp", l.envoy.EdgeAddr())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, raw)
+	require.NoError(t, err)
+	all, err := io.ReadAll(c)
+	require.NoError(t, err)
+	before, after, ok := bytes.Cut(all, []byte("\r\n\r\n"))
+	require.True(t, ok, "no head in %q", all)
+	return string(before) + "\r\n\r\n", after
+}
+
+// fields are the header lines of head, with lower-case names.
+func fields(t *testing.T, head string) map[string][]string {
+	t.Helper()
+	_, lines, _ := strings.Cut(head, "\r\n")
+	parsed, err := textproto.NewReader(bufio.NewReader(strings.NewReader(lines))).ReadMIMEHeader()
+	require.NoError(t, err)
+	lower := map[string][]string{}
+	for k, v := range parsed {
+		lower[strings.ToLower(k)] = v
+	}
+	return lower
+}
+
+const clientHead = "POST /v1/chat/completions?a=%2Fb//c HTTP/1.1\r\nHost: models.example\r\nConnection: close\r\nContent-Length: 3\r\n" +
+	"Content-Type: application/json\r\nAuthorization: Bearer key\r\nX-Custom: one\r\nX-Custom: two\r\nx_under: 1\r\nVia: 1.1 proxy\r\nForwarded: for=1.2.3.4\r\n" +
+	"User-Agent: test\r\nX-Forwarded-For: 10.0.0.1\r\nX-Envoy-Retry-On: 5xx\r\nX-Envoy-Max-Retries: 9\r\nX-Envoy-Upstream-Rq-Timeout-Ms: 1\r\n"
+
+func TestAServedRequestKeepsItsHeadersAndGainsOnlyTwo(t *testing.T) {
+	t.Parallel()
+	addr, seen := rawEngine(t, "HTTP/1.1 200 OK\r\nserver: engine\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\ncontent-type: application/json\r\ncontent-length: 2\r\nx-engine: yes\r\n\r\nok")
+	l := newLab(t, 1, func(asked) answer { return answer{first: addr} })
+	head, body := exchange(t, l, clientHead+"\r\nabc")
+
+	got := <-seen
+	require.True(t, strings.HasPrefix(got, "POST /v1/chat/completions?a=%2Fb//c HTTP/1.1\r\n"), got)
+	request := fields(t, got)
+	require.Len(t, request["x-request-id"], 1)
+	delete(request, "x-request-id")
+	require.Equal(t, map[string][]string{
+		"host":              {"models.example"},
+		"content-length":    {"3"},
+		"content-type":      {"application/json"},
+		"authorization":     {"Bearer key"},
+		"x-custom":          {"one", "two"},
+		"x_under":           {"1"},
+		"via":               {"1.1 proxy"},
+		"forwarded":         {"for=1.2.3.4"},
+		"user-agent":        {"test"},
+		"x-forwarded-for":   {"10.0.0.1"},
+		"x-forwarded-proto": {"http"},
+	}, request, "Envoy takes its own x-envoy headers, which would steer it, from clients")
+
+	require.Equal(t, "ok", string(body))
+	response := fields(t, head)
+	require.Len(t, response["x-request-id"], 1)
+	delete(response, "x-request-id")
+	require.Equal(t, map[string][]string{
+		"server":         {"engine"},
+		"date":           {"Thu, 01 Jan 2026 00:00:00 GMT"},
+		"content-type":   {"application/json"},
+		"content-length": {"2"},
+		"x-engine":       {"yes"},
+		"connection":     {"close"},
+	}, response)
+}
+
+func TestHeadersOfTheMetadataComeWithANativeAnswer(t *testing.T) {
+	t.Parallel()
+	addr, _ := rawEngine(t, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nserver-timing: own;dur=1\r\nx-ratelimit-remaining-requests: 99\r\n\r\n")
+	l := newLab(t, 1, func(asked) answer {
+		return answer{first: addr, metadata: map[string]any{RateLimitKey: "7", ServerTimingKey: "hold;dur=3, queue;dur=0"}}
+	})
+	head, _ := exchange(t, l, clientHead+"\r\nabc")
+	response := fields(t, head)
+	require.Equal(t, []string{"own;dur=1", "hold;dur=3, queue;dur=0"}, response["server-timing"])
+	require.Equal(t, []string{"7"}, response["x-ratelimit-remaining-requests"])
+}
+
+func TestAnEnginesOwnHeadersStayWhenTheMetadataHasNone(t *testing.T) {
+	t.Parallel()
+	addr, _ := rawEngine(t, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nserver-timing: own;dur=1\r\nx-ratelimit-remaining-requests: 99\r\n\r\n")
+	l := newLab(t, 1, func(asked) answer { return answer{first: addr} })
+	head, _ := exchange(t, l, clientHead+"\r\nabc")
+	response := fields(t, head)
+	require.Equal(t, []string{"own;dur=1"}, response["server-timing"])
+	require.Equal(t, []string{"99"}, response["x-ratelimit-remaining-requests"])
+}
+
+func TestClientsCannotForgeWhatTheLanesSay(t *testing.T) {
+	t.Parallel()
+	addr, seen := rawEngine(t, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+	l := newLab(t, 1, func(asked) answer { return answer{first: addr} })
+	forged := ""
+	for _, name := range []string{DestinationHeader, FlagsHeader, FailedHeader, "X-Holdgate-Destination", attemptHeader, LaneMetadata} {
+		forged += name + ": 127.0.0.1:1\r\n"
+	}
+	exchange(t, l, clientHead+forged+"\r\nabc")
+	a := l.nextAsk(t)
+	require.Equal(t, LaneEdge, a.lane)
+	for _, name := range []string{DestinationHeader, FlagsHeader, FailedHeader} {
+		require.NotContains(t, a.headers, name, "ext_proc saw it")
+	}
+	request := fields(t, <-seen)
+	for _, name := range []string{DestinationHeader, FlagsHeader, FailedHeader, attemptHeader} {
+		require.NotContains(t, request, name, "the engine saw it")
+	}
+}
+
+func TestTheRecordOfARequestHasTheIDThatExtProcGaveIt(t *testing.T) {
+	t.Parallel()
+	addr := goodEngine(t, echo)
+	l := newLab(t, 1, func(asked) answer {
+		return answer{first: addr, set: map[string]string{"x-request-id": "given-by-ext-proc"}}
+	})
+	head, _ := exchange(t, l, clientHead+"X-Request-Id: from-the-client\r\n\r\nabc")
+	require.Equal(t, "from-the-client", l.nextAsk(t).headers["x-request-id"])
+	require.Equal(t, []string{"given-by-ext-proc"}, fields(t, head)["x-request-id"])
+	record := l.nextLog(t, LogEdge).entry
+	require.Equal(t, "given-by-ext-proc", record.GetRequest().GetRequestId())
+	require.Equal(t, "10.0.0.1", record.GetCommonProperties().GetDownstreamRemoteAddress().GetSocketAddress().GetAddress(), "a client can write it")
+	require.Equal(t, "127.0.0.1", record.GetCommonProperties().GetDownstreamDirectRemoteAddress().GetSocketAddress().GetAddress())
+	require.Equal(t, addr, record.GetCommonProperties().GetMetadata().GetFilterMetadata()[Namespace].GetFields()[FirstKey].GetStringValue())
+	require.Equal(t, uint32(http.StatusOK), record.GetResponse().GetResponseCode().GetValue())
+}
+
+func TestHeadersUpToTheLimitPassAndAboveItAreRefusedInJSON(t *testing.T) {
+	t.Parallel()
+	addr := goodEngine(t, echo)
+	l := newLab(t, 1, func(asked) answer { return answer{first: addr} })
+	large := func(size int) string {
+		return fmt.Sprintf("%sX-Large: %s\r\n\r\nabc", clientHead, strings.Repeat("x", size))
+	}
+	head, body := exchange(t, l, large(60<<10))
+	require.Contains(t, head, "HTTP/1.1 200 OK")
+	require.Equal(t, "abc", string(body))
+	head, _ = exchange(t, l, large(70<<10))
+	require.Contains(t, head, "HTTP/1.1 431 ")
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// Settings that a Config does not change.
+const (
+	heapRefresh = 250 * time.Millisecond
+	// laneMode lets only Envoy's own user connect to a lane.
+	laneMode              = 0o600
+	connectionBuffer      = 1 << 20
+	maxRequestHeadersKiB  = 64
+	uploadTimeout         = time.Minute
+	requestHeadersTimeout = 10 * time.Second
+	retryBackOff          = time.Millisecond
+	retryBackOffMax       = 5 * time.Millisecond
+	retriedAfter          = "connect-failure,refused-stream,reset-before-request,reset"
+	contentLengthMetadata = "%DYNAMIC_METADATA(holdgate:content_length)%"
+	rateLimitMetadata     = "%DYNAMIC_METADATA(holdgate:ratelimit_remaining)%"
+	serverTimingMetadata  = "%DYNAMIC_METADATA(holdgate:server_timing)%"
+	connectionManagerName = "envoy.filters.network.http_connection_manager"
+	overwriteOrAdd        = corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
+	appendOrAdd           = corev3.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD
+)
+
+func (r *renderer) listeners() []*listenerv3.Listener {
+	return []*listenerv3.Listener{
+		r.listener(edgeListener, r.addresses.edge, r.edge()),
+		r.listener(reholdListener, r.addresses.rehold, r.rehold()),
+		r.listener(relayListener, r.addresses.relay, r.relay()),
+	}
+}
+
+func (r *renderer) listener(name string, at endpoint, manager *hcmv3.HttpConnectionManager) *listenerv3.Listener {
+	address := at.address()
+	if pipe := address.GetPipe(); pipe != nil {
+		pipe.Mode = laneMode
+	}
+	return &listenerv3.Listener{
+		Name:                          name,
+		Address:                       address,
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(connectionBuffer),
+		FilterChains: []*listenerv3.FilterChain{{
+			Filters: []*listenerv3.Filter{{
+				Name:       connectionManagerName,
+				ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: r.pack(manager)},
+			}},
+		}},
+	}
+}
+
+// manager is what the three listeners share. Nothing is added to a request or
+// an answer that can be left out.
+func (r *renderer) manager(name string) *hcmv3.HttpConnectionManager {
+	return &hcmv3.HttpConnectionManager{
+		CodecType:  hcmv3.HttpConnectionManager_AUTO,
+		StatPrefix: name,
+		// Silent holds outlive the default of 300 s; the hold budget is the clock.
+		StreamIdleTimeout:          durationpb.New(r.config.HoldMax + idleHeadroom),
+		MaxRequestHeadersKb:        wrapperspb.UInt32(maxRequestHeadersKiB),
+		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
+	}
+}
+
+func (r *renderer) edge() *hcmv3.HttpConnectionManager {
+	m := r.manager(edgeListener)
+	m.AccessLog = append(m.AccessLog, r.grpcLog(LogEdge, nil))
+	// Bounds a slow upload; it stops when the request is complete.
+	m.RequestTimeout = durationpb.New(uploadTimeout)
+	m.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
+	m.AlwaysSetRequestIdInResponse = true
+	m.EarlyHeaderMutationExtensions = append(m.EarlyHeaderMutationExtensions, r.dropForgedHeaders())
+	m.LocalReplyConfig = ownErrors()
+	m.RouteSpecifier = r.destinationRoutes()
+	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneEdge), r.destinationRouter()}
+	return m
+}
+
+func (r *renderer) rehold() *hcmv3.HttpConnectionManager {
+	m := r.manager(reholdListener)
+	m.LocalReplyConfig = ownErrors()
+	m.RouteSpecifier = r.destinationRoutes()
+	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneRehold), r.destinationRouter()}
+	return m
+}
+
+func (r *renderer) relay() *hcmv3.HttpConnectionManager {
+	m := r.manager(relayListener)
+	m.LocalReplyConfig = flaggedErrors()
+	m.RouteSpecifier = relayRoutes()
+	m.HttpFilters = []*hcmv3.HttpFilter{r.destinationFromHeader(), r.router(nil)}
+	return m
+}
+
+// destinationRoutes sends everything to the destination that ext_proc named.
+func (r *renderer) destinationRoutes() *hcmv3.HttpConnectionManager_RouteConfig {
+	host := everything(&routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: destinationsCluster},
+		Timeout:          durationpb.New(0),
+		RetryPolicy: &routev3.RetryPolicy{
+			RetryOn:    retriedAfter,
+			NumRetries: wrapperspb.UInt32(1),
+			RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
+				BaseInterval: durationpb.New(retryBackOff),
+				MaxInterval:  durationpb.New(retryBackOffMax),
+			},
+		},
+	})
+	//nolint:staticcheck // request_body_buffer_limit does not exist before Envoy 1.40.
+	host.PerRequestBufferLimitBytes = wrapperspb.UInt32(uint32(r.config.MaxRequestBytes + bodyHeadroom)) //nolint:gosec // parse bounds it.
+	// Full-duplex mode drops content-length; ext_proc names it again.
+	host.RequestHeadersToAdd = []*corev3.HeaderValueOption{header("content-length", contentLengthMetadata, overwriteOrAdd)}
+	// A key that is missing adds no header. An engine's own timings stay.
+	host.ResponseHeadersToAdd = []*corev3.HeaderValueOption{
+		header("x-ratelimit-remaining-requests", rateLimitMetadata, overwriteOrAdd),
+		header("server-timing", serverTimingMetadata, appendOrAdd),
+	}
+	return inline(host)
+}
+
+func relayRoutes() *hcmv3.HttpConnectionManager_RouteConfig {
+	host := everything(&routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: relayCluster},
+		Timeout:          durationpb.New(0),
+	})
+	// Only the mapper of flaggedErrors may say this to Holdgate, no engine.
+	host.GetRoutes()[0].ResponseHeadersToRemove = []string{FlagsHeader}
+	return inline(host)
+}
+
+// everything is a virtual host with one route for all paths.
+func everything(action *routev3.RouteAction) *routev3.VirtualHost {
+	return &routev3.VirtualHost{
+		Name:    "all",
+		Domains: []string{"*"},
+		Routes: []*routev3.Route{{
+			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_Route{Route: action},
+		}},
+	}
+}
+
+func inline(host *routev3.VirtualHost) *hcmv3.HttpConnectionManager_RouteConfig {
+	return &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{host}}}
+}
+
+func header(key, value string, action corev3.HeaderValueOption_HeaderAppendAction) *corev3.HeaderValueOption {
+	return &corev3.HeaderValueOption{
+		Header:       &corev3.HeaderValue{Key: key, Value: value},
+		AppendAction: action,
+	}
+}

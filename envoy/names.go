@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+// Namespace is the dynamic metadata that Holdgate writes and Envoy reads. All
+// values are strings.
+const Namespace = "holdgate"
+
+// The keys of Namespace.
+const (
+	// FirstKey is the ip:port of the first attempt.
+	FirstKey = "first"
+	// ModeKey is ModeNative on forwarded requests and ModeLocal on each answer
+	// that Holdgate makes, or Envoy takes the answer for an error of its own.
+	ModeKey = "mode"
+	// ContentLengthKey is the length of the body that is sent back in chunks.
+	ContentLengthKey = "content_length"
+	// RateLimitKey becomes x-ratelimit-remaining-requests on a native answer.
+	RateLimitKey = "ratelimit_remaining"
+	// ServerTimingKey is added to server-timing on a native answer.
+	ServerTimingKey = "server_timing"
+)
+
+// The values of ModeKey.
+const (
+	ModeNative = "native"
+	ModeLocal  = "local"
+)
+
+// LaneMetadata is the gRPC initial metadata of an ext_proc stream that names
+// its listener. No client can set it.
+const LaneMetadata = "x-holdgate-lane"
+
+// The values of LaneMetadata.
+const (
+	LaneEdge   = "edge"
+	LaneRehold = "rehold"
+)
+
+// The names of the access logs.
+const (
+	// LogEdge has one record per request at its end.
+	LogEdge = "edge"
+	// LogAttempt has one record per attempt that gave no answer, in both lanes.
+	LogAttempt = "attempt"
+)
+
+// Headers between Envoy and Holdgate. Clients cannot send them through the
+// edge, and engines never see them.
+const (
+	// DestinationHeader tells the relay lane the engine's ip:port.
+	DestinationHeader = "x-holdgate-destination"
+	// FlagsHeader is the relay lane's word on why an engine gave no answer:
+	// Envoy's response flags. Only answers that Envoy made itself carry it.
+	FlagsHeader = "x-holdgate-flags"
+	// FailedHeader tells the rehold lane which attempt brought it the request,
+	// see ParseFailed. It is missing when no attempt was made, because the
+	// destination was no address.
+	FailedHeader = "x-holdgate-failed"
+)

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdgate/holdgate/internal/proc"
+)
+
+// adminAnswerLimit bounds what is read of an admin answer.
+const adminAnswerLimit = 1 << 20
+
+var errNotReady = errors.New("not ready yet")
+
+// waitReady asks again and again until Envoy is ready, ends, or ctx does.
+func (p *Process) waitReady(ctx context.Context, adminFile string) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
+	ticker := time.NewTicker(startPoll)
+	defer ticker.Stop()
+	for {
+		if err := p.look(ctx, client, adminFile); err == nil {
+			return nil
+		}
+		select {
+		case <-p.child.Done():
+			return fmt.Errorf("it ended: %s", proc.Describe(p.child.Err()))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// look takes the addresses once Envoy is ready.
+func (p *Process) look(ctx context.Context, client *http.Client, adminFile string) error {
+	text, err := os.ReadFile(adminFile) //nolint:gosec // the path is ours.
+	if err != nil {
+		return err
+	}
+	admin := strings.TrimSpace(string(text))
+	if admin == "" {
+		return errNotReady
+	}
+	if _, err := get(ctx, client, "http://"+admin+"/ready"); err != nil {
+		return err
+	}
+	listeners, err := get(ctx, client, "http://"+admin+"/listeners?format=json")
+	if err != nil {
+		return err
+	}
+	edge, err := edgeAddress(listeners)
+	if err != nil {
+		return err
+	}
+	p.admin, p.edge = admin, edge
+	return nil
+}
+
+func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, adminAnswerLimit))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%w: %s", errNotReady, resp.Status)
+	}
+	return body, nil
+}
+
+// edgeAddress finds the edge in the admin's list of listeners. A port of 0
+// means that the listener is not bound yet.
+func edgeAddress(listeners []byte) (string, error) {
+	var list struct {
+		Statuses []struct {
+			Name  string `json:"name"`
+			Local struct {
+				Socket struct {
+					Address string `json:"address"`
+					Port    uint16 `json:"port_value"`
+				} `json:"socket_address"`
+			} `json:"local_address"`
+		} `json:"listener_statuses"`
+	}
+	if err := json.Unmarshal(listeners, &list); err != nil {
+		return "", fmt.Errorf("reading the list of listeners: %w", err)
+	}
+	for _, l := range list.Statuses {
+		if l.Name != edgeListener {
+			continue
+		}
+		if l.Local.Socket.Port == 0 {
+			return "", errNotReady
+		}
+		return net.JoinHostPort(l.Local.Socket.Address, strconv.Itoa(int(l.Local.Socket.Port))), nil
+	}
+	return "", nil
+}
+
+// tailSize is enough for the lines that say why a start failed.
+const tailSize = 4 << 10
+
+// tail passes what it is given on and keeps the end of it.
+type tail struct {
+	next io.Writer
+	mu   sync.Mutex
+	kept []byte
+}
+
+// Write never fails: a log that cannot be written must not end Envoy.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	t.kept = append(t.kept, p...)
+	if over := len(t.kept) - tailSize; over > 0 {
+		t.kept = append(t.kept[:0], t.kept[over:]...)
+	}
+	t.mu.Unlock()
+	if t.next != nil {
+		_, _ = t.next.Write(p)
+	}
+	return len(p), nil
+}
+
+func (t *tail) bytes() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]byte(nil), t.kept...)
+}

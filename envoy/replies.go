@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// messagesPath begins the endpoints that speak the Anthropic envelope.
+	messagesPath = "/v1/messages"
+	retryAfter   = 5
+)
+
+// ownError is one class of errors that Envoy itself answers with.
+type ownError struct {
+	op        accesslogv3.ComparisonFilter_Op
+	status    uint32
+	code      string
+	kind      string // error.type of the Anthropic envelope.
+	message   string
+	retryable bool
+}
+
+// ownErrorClasses are tried in this order.
+var ownErrorClasses = []ownError{
+	{
+		op: accesslogv3.ComparisonFilter_GE, status: 500,
+		code: "router_unavailable", kind: "overloaded_error",
+		message: "the router is not available; retry in 5 seconds", retryable: true,
+	},
+	{
+		op: accesslogv3.ComparisonFilter_EQ, status: 413,
+		code: "request_too_large", kind: "request_too_large",
+		message: "the request is too large",
+	},
+	{
+		op: accesslogv3.ComparisonFilter_EQ, status: 408,
+		code: "request_timeout", kind: "invalid_request_error",
+		message: "the request did not arrive in time",
+	},
+	{
+		op: accesslogv3.ComparisonFilter_GE, status: 400,
+		code: "request_invalid", kind: "invalid_request_error",
+		message: "the HTTP request is not acceptable",
+	},
+}
+
+// ownErrors turns what Envoy answers by itself into the JSON envelope.
+func ownErrors() *hcmv3.LocalReplyConfig {
+	c := &hcmv3.LocalReplyConfig{}
+	for _, e := range ownErrorClasses {
+		c.Mappers = append(c.Mappers, e.mapper(true), e.mapper(false))
+	}
+	return c
+}
+
+// mapper matches e on the endpoints of the Anthropic API, or on any.
+func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
+	filters := []*accesslogv3.AccessLogFilter{statusFilter(e.op, e.status), notHoldgates()}
+	if anthropic {
+		filters = append(filters, pathFilter(messagesPath))
+	}
+	m := &hcmv3.ResponseMapper{
+		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{
+			AndFilter: &accesslogv3.AndFilter{Filters: filters},
+		}},
+		BodyFormatOverride: &corev3.SubstitutionFormatString{
+			Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: e.body(anthropic)},
+		},
+	}
+	if e.retryable {
+		m.HeadersToAdd = []*corev3.HeaderValueOption{header("retry-after", "5", overwriteOrAdd)}
+	}
+	return m
+}
+
+// body is the envelope of DESIGN.md as a format of Envoy.
+func (e ownError) body(anthropic bool) *structpb.Struct {
+	inner := map[string]*structpb.Value{
+		"code":    structpb.NewStringValue(e.code),
+		"message": structpb.NewStringValue(e.message),
+		"source":  structpb.NewStringValue("router"),
+	}
+	if e.retryable {
+		inner["retry_after"] = structpb.NewNumberValue(retryAfter)
+	}
+	outer := map[string]*structpb.Value{}
+	if anthropic {
+		inner["type"] = structpb.NewStringValue(e.kind)
+		outer["type"] = structpb.NewStringValue("error")
+	}
+	outer["error"] = structpb.NewStructValue(&structpb.Struct{Fields: inner})
+	return &structpb.Struct{Fields: outer}
+}
+
+// flaggedErrors tells Holdgate, behind the relay, why Envoy got no answer from
+// an engine.
+func flaggedErrors() *hcmv3.LocalReplyConfig {
+	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{{
+		Filter:       statusFilter(accesslogv3.ComparisonFilter_GE, 400),
+		HeadersToAdd: []*corev3.HeaderValueOption{header(FlagsHeader, "%RESPONSE_FLAGS%", overwriteOrAdd)},
+	}}}
+}
+
+func statusFilter(op accesslogv3.ComparisonFilter_Op, status uint32) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_StatusCodeFilter{
+		StatusCodeFilter: &accesslogv3.StatusCodeFilter{Comparison: &accesslogv3.ComparisonFilter{
+			Op: op,
+			// Envoy wants a runtime key; nothing sets this one.
+			Value: &corev3.RuntimeUInt32{DefaultValue: status, RuntimeKey: "holdgate.local_reply"},
+		}},
+	}}
+}
+
+// notHoldgates matches replies that Holdgate did not make: of a request that
+// was forwarded, or of one on which nothing was decided. The filter's invert
+// has no effect (Envoy 1.40), so the forwarded mode is what is named.
+func notHoldgates() *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_MetadataFilter{
+		MetadataFilter: &accesslogv3.MetadataFilter{
+			Matcher: &matcherv3.MetadataMatcher{
+				Filter: Namespace,
+				Path: []*matcherv3.MetadataMatcher_PathSegment{{
+					Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: ModeKey},
+				}},
+				Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{
+					StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: ModeNative}},
+				}},
+			},
+			MatchIfKeyNotFound: wrapperspb.Bool(true),
+		},
+	}}
+}
+
+func pathFilter(prefix string) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_HeaderFilter{
+		HeaderFilter: &accesslogv3.HeaderFilter{Header: &routev3.HeaderMatcher{
+			Name: ":path",
+			HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
+				StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}},
+			},
+		}},
+	}}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"sync"
+	"time"
+
+	dataaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+)
+
+// The names of the logs that the bootstrap sets up.
+const (
+	logEdge    = "edge"    // one record at the end of each request
+	logAttempt = "attempt" // one record for each attempt that failed
+)
+
+// accessLog receives Envoy's records: they end the requests that Envoy carries.
+type accessLog struct {
+	accesslogv3.UnimplementedAccessLogServiceServer
+	s *Server
+}
+
+// StreamAccessLogs serves one of Envoy's log streams; each of its workers has one.
+func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	name := ""
+	defer func() {
+		if name == logEdge {
+			a.s.logs.closed(a.s)
+		}
+	}()
+	for {
+		m, err := gs.Recv()
+		if err != nil {
+			return nil //nolint:nilerr // Envoy has gone
+		}
+		// Only the first message of a stream names its log.
+		if id := m.GetIdentifier(); id != nil {
+			if name == "" && id.GetLogName() == logEdge {
+				a.s.logs.opened()
+			}
+			name = id.GetLogName()
+		}
+		for _, entry := range m.GetHttpLogs().GetLogEntry() {
+			a.s.record(name, entry)
+		}
+	}
+}
+
+func (s *Server) record(name string, entry *dataaccesslogv3.HTTPAccessLogEntry) {
+	fl := s.flights.find([]byte(entry.GetRequest().GetRequestId()))
+	if fl == nil {
+		return
+	}
+	switch name {
+	case logEdge:
+		s.flights.end(fl)
+	case logAttempt:
+		select {
+		case fl.failed <- attemptFlagsOf(entry.GetCommonProperties().GetResponseFlags()):
+		default:
+		}
+	}
+}
+
+// attemptFlagsOf names the flags that tell a refused connection from an engine
+// that died.
+func attemptFlagsOf(f *dataaccesslogv3.ResponseFlags) string {
+	switch {
+	case f.GetUpstreamConnectionFailure():
+		return "UF"
+	case f.GetNoHealthyUpstream():
+		return "UH"
+	case f.GetUpstreamOverflow():
+		return "UO"
+	case f.GetNoClusterFound():
+		return "NC"
+	default:
+		return "UC"
+	}
+}
+
+// logStreams counts the open streams of the edge's log. When the last one stays
+// closed, Envoy has gone, and with it every request that it carried.
+type logStreams struct {
+	mu   sync.Mutex
+	open int
+	last *time.Timer
+}
+
+// envoyGone is how long Envoy may be without a log stream before its requests
+// count as ended. It connects again at its next record.
+const envoyGone = 10 * time.Second
+
+func (l *logStreams) opened() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open++
+	if l.last != nil {
+		l.last.Stop()
+	}
+}
+
+func (l *logStreams) closed(s *Server) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if l.open > 0 {
+		return
+	}
+	closed := time.Now()
+	l.last = time.AfterFunc(envoyGone, func() {
+		if n := s.flights.endAll(closed); n > 0 {
+			s.d.Log.Warn().Int("requests", n).Msg("Envoy closed its access log and did not come back: its requests count as ended")
+		}
+	})
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"net/http"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// namespace is where Envoy keeps our dynamic metadata.
+const namespace = "holdgate"
+
+// local marks an answer as ours: Envoy's local_reply_config would take any answer
+// of status 400 and up without it for its own.
+var local = &structpb.Struct{Fields: map[string]*structpb.Value{
+	namespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+		"mode": structpb.NewStringValue("local"),
+	}}),
+}}
+
+type headerList [][2]string
+
+func (h headerList) options() []*corev3.HeaderValueOption {
+	out := make([]*corev3.HeaderValueOption, 0, len(h))
+	for _, kv := range h {
+		out = append(out, &corev3.HeaderValueOption{
+			Header:       &corev3.HeaderValue{Key: kv[0], RawValue: []byte(kv[1])},
+			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		})
+	}
+	return out
+}
+
+// immediate is the answer that ends a request at once.
+func immediate(status int, headers headerList, body []byte) *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
+			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(status)}, //nolint:gosec // an HTTP status
+			Headers: &extprocv3.HeaderMutation{SetHeaders: headers.options()},
+			Body:    body,
+		}},
+		DynamicMetadata: local,
+	}
+}
+
+// refused is a refusal before any byte was sent.
+func refused(r *Refusal, api API) *extprocv3.ProcessingResponse {
+	headers := headerList{{"content-type", "application/json"}}
+	if r.RetryAfter > 0 {
+		headers = append(headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
+	}
+	if r.Allow != "" {
+		headers = append(headers, [2]string{"allow", r.Allow})
+	}
+	return immediate(r.Status, headers, r.body(api))
+}
+
+// streamHead begins an answer that is sent piece by piece.
+func streamHead(status int, headers []*corev3.HeaderValue, end bool) *extprocv3.ProcessingResponse {
+	all := append([]*corev3.HeaderValue{{Key: ":status", RawValue: strconv.AppendInt(nil, int64(status), 10)}}, headers...)
+	return &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{
+			StreamedImmediateResponse: &extprocv3.StreamedImmediateResponse{
+				Response: &extprocv3.StreamedImmediateResponse_HeadersResponse{
+					HeadersResponse: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: all}, EndOfStream: end},
+				},
+			},
+		},
+		DynamicMetadata: local,
+	}
+}
+
+// streamBody is a piece of an answer that has begun.
+func streamBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{
+			StreamedImmediateResponse: &extprocv3.StreamedImmediateResponse{
+				Response: &extprocv3.StreamedImmediateResponse_BodyResponse{
+					BodyResponse: &extprocv3.StreamedBodyResponse{Body: piece, EndOfStream: end},
+				},
+			},
+		},
+	}
+}
+
+// committedHead is the head of an answer that begins before the engine has
+// answered.
+func committedHead(stream bool) *extprocv3.ProcessingResponse {
+	contentType := "application/json"
+	if stream {
+		contentType = "text/event-stream; charset=utf-8"
+	}
+	return streamHead(http.StatusOK, []*corev3.HeaderValue{
+		{Key: "content-type", RawValue: []byte(contentType)},
+		{Key: "cache-control", RawValue: []byte("no-cache")},
+		{Key: "x-accel-buffering", RawValue: []byte("no")},
+	}, false)
+}
+
+// Field numbers of the answers that are written by hand: they are sent for every
+// request that is served natively.
+const (
+	fieldHeadersResponse  = 1 // ProcessingResponse.request_headers
+	fieldBodyResponse     = 3 // ProcessingResponse.request_body
+	fieldTrailersResponse = 5 // ProcessingResponse.request_trailers
+	fieldDynamicMetadata  = 8 // ProcessingResponse.dynamic_metadata
+	fieldCommonResponse   = 1 // HeadersResponse.response, BodyResponse.response
+	fieldHeaderMutation   = 2 // CommonResponse.header_mutation
+	fieldBodyMutation     = 3 // CommonResponse.body_mutation
+	fieldSetHeaders       = 1 // HeaderMutation.set_headers
+	fieldRemoveHeaders    = 2 // HeaderMutation.remove_headers
+	fieldOptionHeader     = 1 // HeaderValueOption.header
+	fieldAppendAction     = 3 // HeaderValueOption.append_action
+	fieldStreamedResponse = 3 // BodyMutation.streamed_response
+	fieldStreamedBody     = 1 // StreamedBodyResponse.body
+	fieldStreamedEnd      = 2 // StreamedBodyResponse.end_of_stream
+	fieldStructFields     = 1 // Struct.fields
+	fieldMapKey           = 1
+	fieldMapValue         = 2
+	fieldStringValue      = 3 // Value.string_value
+	fieldStructValue      = 5 // Value.struct_value
+)
+
+// forwardHead is what a request that Envoy serves is sent on with.
+type forwardHead struct {
+	metadata headerList // of the namespace
+	set      headerList
+	remove   []string
+}
+
+// encode writes the HeadersResponse with its dynamic metadata.
+func (f *forwardHead) encode() *outbound {
+	var scratch [4][512]byte
+	mutation := scratch[0][:0]
+	for _, kv := range f.set {
+		header := appendString(scratch[1][:0], fieldKey, kv[0])
+		header = appendString(header, fieldRawValue, kv[1])
+		option := appendBytes(scratch[2][:0], fieldOptionHeader, header)
+		option = protowire.AppendTag(option, fieldAppendAction, protowire.VarintType)
+		option = protowire.AppendVarint(option, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
+		mutation = appendBytes(mutation, fieldSetHeaders, option)
+	}
+	for _, name := range f.remove {
+		mutation = appendString(mutation, fieldRemoveHeaders, name)
+	}
+	common := appendBytes(scratch[1][:0], fieldHeaderMutation, mutation)
+	response := appendBytes(scratch[2][:0], fieldCommonResponse, common)
+	out := make([]byte, 0, 512)
+	out = appendBytes(out, fieldHeadersResponse, response)
+
+	entries := scratch[0][:0]
+	for _, kv := range f.metadata {
+		value := appendString(scratch[1][:0], fieldStringValue, kv[1])
+		entries = appendEntry(entries, scratch[2][:0], kv[0], value)
+	}
+	value := appendBytes(scratch[1][:0], fieldStructValue, entries)
+	out = appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], namespace, value))
+	return &outbound{data: mem.BufferSlice{mem.SliceBuffer(out)}}
+}
+
+// untouchedHead lets a request go on as it is.
+func untouchedHead() *outbound {
+	return &outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, fieldHeadersResponse, nil))}}
+}
+
+// appendEntry writes one entry of a Struct; scratch is memory for the entry.
+func appendEntry(out, scratch []byte, key string, value []byte) []byte {
+	entry := appendString(scratch, fieldMapKey, key)
+	entry = appendBytes(entry, fieldMapValue, value)
+	return appendBytes(out, fieldStructFields, entry)
+}
+
+func appendString(b []byte, num protowire.Number, s string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+}
+
+func appendBytes(b []byte, num protowire.Number, v []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), v)
+}
+
+// forwardBody sends a chunk back as it came: only its frame is written. The
+// message takes the chunk over.
+func forwardBody(chunk mem.Buffer, end bool) *outbound {
+	n := chunk.Len()
+	streamed := protowire.SizeTag(fieldStreamedBody) + protowire.SizeBytes(n)
+	var tail []byte
+	if end {
+		tail = protowire.AppendVarint(protowire.AppendTag(nil, fieldStreamedEnd, protowire.VarintType), 1)
+		streamed += len(tail)
+	}
+	mutation := protowire.SizeTag(fieldStreamedResponse) + protowire.SizeBytes(streamed)
+	common := protowire.SizeTag(fieldBodyMutation) + protowire.SizeBytes(mutation)
+	response := protowire.SizeTag(fieldCommonResponse) + protowire.SizeBytes(common)
+	head := make([]byte, 0, 40)
+	for _, part := range [...]struct {
+		num  protowire.Number
+		size int
+	}{
+		{fieldBodyResponse, response},
+		{fieldCommonResponse, common},
+		{fieldBodyMutation, mutation},
+		{fieldStreamedResponse, streamed},
+		{fieldStreamedBody, n},
+	} {
+		head = protowire.AppendTag(head, part.num, protowire.BytesType)
+		head = protowire.AppendVarint(head, uint64(part.size)) //nolint:gosec // a size is not negative
+	}
+	data := mem.BufferSlice{mem.SliceBuffer(head), chunk}
+	if end {
+		data = append(data, mem.SliceBuffer(tail))
+	}
+	return &outbound{data: data}
+}
+
+// forwardTrailers sends the request's trailers on as they are.
+func forwardTrailers() *outbound {
+	return &outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, fieldTrailersResponse, nil))}}
+}

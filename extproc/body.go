@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"bytes"
+	"encoding/json/jsontext"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/andybalholm/brotli"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/grpc/mem"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Fields is what the decision needs of a body. What lies deeper than the top
+// level is the engine's business.
+type Fields struct {
+	Model               string
+	Stream              bool
+	MaxTokens           int64 // -1: not given
+	MaxCompletionTokens int64 // -1: not given
+}
+
+// coding is a Content-Encoding that can be read.
+type coding uint8
+
+const (
+	identity coding = iota
+	gzipCoding
+	zstdCoding
+	brotliCoding
+	unknownCoding
+)
+
+func codingOf(contentEncoding string) coding {
+	switch strings.ToLower(strings.TrimSpace(contentEncoding)) {
+	case "", "identity":
+		return identity
+	case "gzip", "x-gzip":
+		return gzipCoding
+	case "zstd":
+		return zstdCoding
+	case "br":
+		return brotliCoding
+	default:
+		return unknownCoding
+	}
+}
+
+// errDecodedTooLarge is a compressed body that is over the limit when decoded.
+var errDecodedTooLarge = errors.New("the decoded body is too large")
+
+// limited ends with errDecodedTooLarge instead of a silent end of file.
+type limited struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	if l.left < 0 {
+		return 0, errDecodedTooLarge
+	}
+	if int64(len(p)) > l.left+1 {
+		p = p[:l.left+1]
+	}
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, errDecodedTooLarge
+	}
+	return n, err
+}
+
+// decode reads a compressed body, at most limit bytes of it.
+func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
+	switch c {
+	case gzipCoding:
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, nil, err
+		}
+		return &limited{r: z, left: limit}, func() { _ = z.Close() }, nil
+	case zstdCoding:
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(limit, 1<<20)))) //nolint:gosec // a limit is positive
+		if err != nil {
+			return nil, nil, err
+		}
+		return &limited{r: z, left: limit}, z.Close, nil
+	case brotliCoding:
+		return &limited{r: brotli.NewReader(r), left: limit}, func() {}, nil
+	default:
+		return r, func() {}, nil
+	}
+}
+
+// body is a request's body in the chunks that Envoy sent.
+type body struct {
+	chunks []mem.Buffer
+	size   int64
+}
+
+func (b *body) add(chunk mem.Buffer) {
+	if chunk.Len() == 0 {
+		chunk.Free()
+		return
+	}
+	b.chunks = append(b.chunks, chunk)
+	b.size += int64(chunk.Len())
+}
+
+// free gives the buffers back.
+func (b *body) free() {
+	for _, c := range b.chunks {
+		c.Free()
+	}
+	b.chunks = nil
+}
+
+// chunkSize is what Envoy sends at once, and what it takes well.
+const chunkSize = 64 << 10
+
+// settle copies the body to memory of its exact size, for a wait: pooled buffers
+// are larger than what they carry. It returns the copy.
+func (b *body) settle() []byte {
+	all := make([]byte, 0, b.size)
+	for _, c := range b.chunks {
+		all = append(all, c.ReadOnlyData()...)
+	}
+	b.free()
+	for rest := all; len(rest) > 0; {
+		n := min(len(rest), chunkSize)
+		b.chunks = append(b.chunks, mem.SliceBuffer(rest[:n:n]))
+		rest = rest[n:]
+	}
+	return all
+}
+
+// chunkReader reads a body and leaves its chunks as they are.
+type chunkReader struct {
+	rest    []mem.Buffer
+	current []byte
+}
+
+func (r *chunkReader) Read(p []byte) (int, error) {
+	for len(r.current) == 0 {
+		if len(r.rest) == 0 {
+			return 0, io.EOF
+		}
+		r.current, r.rest = r.rest[0].ReadOnlyData(), r.rest[1:]
+	}
+	n := copy(p, r.current)
+	r.current = r.current[n:]
+	return n, nil
+}
+
+// fieldReader reads the fields of one body after the other.
+type fieldReader struct {
+	dec    jsontext.Decoder
+	single bytes.Buffer
+	kind   sitemap.Kind
+	fields Fields
+	seen   uint
+}
+
+var fieldReaders = sync.Pool{New: func() any { return &fieldReader{} }}
+
+// keepDecoder is the largest body whose decoder, with its buffer, is used again.
+const keepDecoder = 256 << 10
+
+// readFields reads the decision's fields, of a body in coding c and of at most
+// limit bytes. Every error is a *Refusal.
+func (b *body) readFields(kind sitemap.Kind, c coding, limit int64) (Fields, error) {
+	fr := fieldReaders.Get().(*fieldReader)
+	defer func() {
+		fr.single = bytes.Buffer{}
+		if b.size <= keepDecoder {
+			fieldReaders.Put(fr)
+		}
+	}()
+	fr.kind, fr.seen = kind, 0
+	fr.fields = Fields{MaxTokens: -1, MaxCompletionTokens: -1}
+	var r io.Reader
+	if c == identity && len(b.chunks) == 1 {
+		// The decoder reads a bytes.Buffer where it lies.
+		fr.single = *bytes.NewBuffer(b.chunks[0].ReadOnlyData())
+		r = &fr.single
+	} else {
+		r = &chunkReader{rest: b.chunks}
+	}
+	r, done, err := decode(c, r, limit)
+	if err != nil {
+		return Fields{}, RequestInvalid("the request body does not match its content-encoding")
+	}
+	defer done()
+	// Only the top level is checked for repeated names, by read.
+	fr.dec.Reset(r, jsontext.AllowDuplicateNames(true))
+	err = fr.read(limit)
+	return fr.fields, err
+}
+
+func (fr *fieldReader) read(limit int64) error {
+	err := fr.object()
+	var refusal *Refusal
+	var syntax *jsontext.SyntacticError
+	switch {
+	case err == nil, errors.As(err, &refusal):
+		return err
+	case errors.Is(err, errDecodedTooLarge):
+		return TooLarge(limit)
+	case errors.As(err, &syntax):
+		return RequestInvalid("the request body is not valid JSON near byte %d", syntax.ByteOffset)
+	case errors.Is(err, io.EOF):
+		return RequestInvalid("the request body is empty")
+	default:
+		return RequestInvalid("the request body does not match its content-encoding")
+	}
+}
+
+const (
+	seenModel = 1 << iota
+	seenStream
+	seenMaxTokens
+	seenMaxCompletionTokens
+)
+
+func (fr *fieldReader) object() error {
+	kind := fr.dec.PeekKind()
+	if _, err := fr.dec.ReadToken(); err != nil {
+		return err
+	}
+	if kind != '{' {
+		return RequestInvalid("the request body must be a JSON object")
+	}
+	for fr.dec.PeekKind() != '}' {
+		if err := fr.member(); err != nil {
+			return err
+		}
+	}
+	if _, err := fr.dec.ReadToken(); err != nil {
+		return err
+	}
+	switch _, err := fr.dec.ReadToken(); {
+	case err == nil:
+		return RequestInvalid("the request body has data after its JSON object")
+	case !errors.Is(err, io.EOF):
+		return err
+	case fr.seen&seenModel == 0:
+		return RequestInvalid("the request body has no model")
+	}
+	return nil
+}
+
+// member reads one member of the top-level object.
+func (fr *fieldReader) member() error {
+	raw, err := fr.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	name := raw[1 : len(raw)-1]
+	if bytes.IndexByte(name, '\\') >= 0 {
+		if name, err = jsontext.AppendUnquote(nil, raw); err != nil {
+			return err
+		}
+	}
+	var bit uint
+	var read func(*Fields, jsontext.Value) bool
+	var label string
+	switch string(name) {
+	case "model":
+		bit, read, label = seenModel, readModel, "model"
+	case "stream":
+		if fr.kind != sitemap.Chat {
+			return fr.dec.SkipValue()
+		}
+		bit, read, label = seenStream, readStream, "stream"
+	case "max_tokens":
+		bit, read, label = seenMaxTokens, readMaxTokens, "max_tokens"
+	case "max_completion_tokens":
+		bit, read, label = seenMaxCompletionTokens, readMaxCompletionTokens, "max_completion_tokens"
+	default:
+		return fr.dec.SkipValue()
+	}
+	if fr.seen&bit != 0 {
+		return RequestInvalid("the request body has more than one %s", label)
+	}
+	fr.seen |= bit
+	value, err := fr.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	if !read(&fr.fields, value) {
+		return RequestInvalid("%s in the request body is empty or has the wrong type", label)
+	}
+	return nil
+}
+
+func readModel(f *Fields, v jsontext.Value) bool {
+	if v.Kind() != '"' {
+		return false
+	}
+	text, err := jsontext.AppendUnquote(nil, v)
+	f.Model = string(text)
+	return err == nil && f.Model != ""
+}
+
+func readStream(f *Fields, v jsontext.Value) bool {
+	f.Stream = v.Kind() == 't'
+	return v.Kind() == 't' || v.Kind() == 'f' || v.Kind() == 'n'
+}
+
+func readMaxTokens(f *Fields, v jsontext.Value) bool { return readCount(&f.MaxTokens, v) }
+
+func readMaxCompletionTokens(f *Fields, v jsontext.Value) bool {
+	return readCount(&f.MaxCompletionTokens, v)
+}
+
+func readCount(n *int64, v jsontext.Value) bool {
+	if v.Kind() == 'n' {
+		return true
+	}
+	value, err := strconv.ParseFloat(string(v), 64)
+	if v.Kind() != '0' || err != nil || value < 0 {
+		return false
+	}
+	*n = int64(min(value, 1<<53))
+	return true
+}

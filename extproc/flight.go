@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+// flight is a request between its headers and its end, across the passes that the
+// rehold lane makes of it.
+type flight struct {
+	id      string
+	arrived time.Time
+	failed  chan string // flags of a failed attempt, from Envoy's log
+
+	mu     sync.Mutex
+	grant  holdstate.Grant // of the attempt that Envoy carries
+	ended  bool
+	routed bool
+	deaths int    // engines that had taken the request and died
+	passes int    // through the rehold lane
+	seq    uint64 // its place among the waiters
+}
+
+// flights is every request that has not ended, by request id.
+type flights struct {
+	mu sync.Mutex
+	by map[string]*flight
+}
+
+// start adds a request. An id that is no UUID, or in flight already, is replaced.
+func (f *flights) start(id []byte) *flight {
+	fl := &flight{arrived: time.Now(), failed: make(chan string, 1)}
+	if len(id) == 36 {
+		if _, err := uuid.ParseBytes(id); err == nil {
+			fl.id = string(id)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.by == nil {
+		f.by = map[string]*flight{}
+	}
+	if _, taken := f.by[fl.id]; taken || fl.id == "" {
+		fl.id = uuid.NewString()
+	}
+	f.by[fl.id] = fl
+	return fl
+}
+
+// find is the request with this id, nil when it is not in flight.
+func (f *flights) find(id []byte) *flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.by[string(id)]
+}
+
+// end removes a request and gives its slot back.
+func (f *flights) end(fl *flight) {
+	f.mu.Lock()
+	if f.by[fl.id] == fl {
+		delete(f.by, fl.id)
+	}
+	f.mu.Unlock()
+	fl.mu.Lock()
+	grant := fl.grant
+	fl.grant, fl.ended = nil, true
+	fl.mu.Unlock()
+	if grant != nil {
+		grant.Release()
+	}
+}
+
+// endAll ends every request that Envoy carries and that began before the time.
+func (f *flights) endAll(before time.Time) int {
+	f.mu.Lock()
+	var old []*flight
+	for _, fl := range f.by {
+		fl.mu.Lock()
+		if fl.grant != nil && fl.arrived.Before(before) {
+			old = append(old, fl)
+		}
+		fl.mu.Unlock()
+	}
+	f.mu.Unlock()
+	for _, fl := range old {
+		f.end(fl)
+	}
+	return len(old)
+}
+
+// carry hands a slot to the attempt that Envoy makes. A request that has ended in
+// the meantime gives it back at once.
+func (fl *flight) carry(g holdstate.Grant) {
+	fl.mu.Lock()
+	ended := fl.ended
+	if !ended {
+		fl.grant = g
+	}
+	fl.mu.Unlock()
+	if ended {
+		g.Release()
+	}
+}
+
+// take takes the slot back from an attempt that failed; nil when there is none.
+func (fl *flight) take() holdstate.Grant {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	g := fl.grant
+	fl.grant = nil
+	return g
+}
+
+// firstSlot is true once.
+func (fl *flight) firstSlot() bool {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	first := !fl.routed
+	fl.routed = true
+	return first
+}
+
+// died counts an engine that had taken the request, and says how many there were.
+func (fl *flight) died() int {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fl.deaths++
+	return fl.deaths
+}
+
+// pass counts a pass through the rehold lane.
+func (fl *flight) pass() int {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fl.passes++
+	return fl.passes
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+// hold is a request that waits: for a replica, then for a slot, then for the head
+// of the engine's answer. It is the stream's only writer. Keepalives are sent from
+// the same loop as the answer, so that none can follow the answer's first byte.
+type hold struct {
+	st        *stream
+	w         *holdstate.Waiter
+	relayed   bool // it was held and has keepalives: the answer is relayed
+	committed bool // a head was sent before the engine answered
+
+	keepalives *time.Ticker     // nil: none
+	tick       <-chan time.Time // its channel
+	budget     *time.Timer
+	queue      *time.Timer // nil until the first release
+	timedOut   bool
+}
+
+// wait lets the request wait and then answers it.
+func (st *stream) wait(d Decision) error {
+	st.s.holds.Add(1)
+	defer st.s.holds.Add(-1)
+	st.watch()
+	h := &hold{st: st, w: d.Waiter}
+	h.budget = time.NewTimer(time.Until(st.req.Arrived.Add(d.Budget)))
+	defer h.stop()
+	if interval := st.s.o.Keepalive; d.Held && interval > 0 && !st.head.keepaliveOff {
+		h.relayed = true
+		h.keepalives = time.NewTicker(interval)
+		h.tick = h.keepalives.C
+	}
+	st.req.payload = st.body.settle()
+	for {
+		s, err := h.untilSlot()
+		if s.State != holdstate.Granted {
+			return err
+		}
+		st.req.Seq, st.flight.seq = s.Seq, s.Seq
+		st.timing = h.timing()
+		if !h.relayed {
+			h.w.Tell(holdstate.Done)
+			return st.serve(s.Grant)
+		}
+		if again, err := h.relay(s.Grant); !again {
+			return err
+		}
+	}
+}
+
+func (h *hold) stop() {
+	h.budget.Stop()
+	if h.queue != nil {
+		h.queue.Stop()
+	}
+	if h.keepalives != nil {
+		h.keepalives.Stop()
+	}
+}
+
+// untilSlot waits until there is a slot, or ends the request. It returns where the
+// waiter stands; only a granted one goes on.
+func (h *hold) untilSlot() (holdstate.Status, error) {
+	for {
+		s := h.w.Status()
+		var budget, queue <-chan time.Time
+		switch s.State {
+		case holdstate.Held:
+			budget = h.budget.C
+		case holdstate.Released:
+			queue = h.queueTimer()
+		case holdstate.Granted:
+			return s, nil
+		case holdstate.Ended:
+			return s, h.ended(s)
+		}
+		select {
+		case <-h.w.Changed():
+		case <-budget:
+			h.w.Tell(holdstate.Expire)
+		case <-queue:
+			h.timedOut = true
+			h.w.Tell(holdstate.TimeOut)
+		case <-h.tick:
+			if h.keepalive() != nil {
+				return h.leave(), nil
+			}
+		case <-h.st.gone:
+			return h.leave(), nil
+		}
+	}
+}
+
+// queueTimer runs from the first release on.
+func (h *hold) queueTimer() <-chan time.Time {
+	if h.queue == nil {
+		h.queue = time.NewTimer(h.st.s.o.RequestTimeout)
+	}
+	return h.queue.C
+}
+
+// leave ends the wait of a client that went away.
+func (h *hold) leave() holdstate.Status {
+	s := h.w.Tell(holdstate.Leave)
+	if s.Grant != nil {
+		s.Grant.Release()
+	}
+	s.State = holdstate.Ended
+	return s
+}
+
+// ended answers a request whose wait ended without a slot.
+func (h *hold) ended(s holdstate.Status) error {
+	model := h.st.req.Model
+	switch s.Outcome {
+	case holdstate.OutcomeExpired:
+		return h.fail(Waking(model, h.st.s.d.Decider.RetryAfter(model)))
+	case holdstate.OutcomeDraining:
+		return h.fail(Draining())
+	case holdstate.OutcomeWakeFailed:
+		return h.fail(WakeFailed(model, s.Reason, h.st.s.d.Decider.RetryAfter(model)))
+	case holdstate.OutcomeReleased:
+		if h.timedOut {
+			return h.fail(RequestTimeout(model))
+		}
+	}
+	// The map no longer places the model here, or the last replica left a request
+	// that was never held: it is as if it arrived in this moment.
+	if h.committed {
+		return h.fail(ModelNotFound(model))
+	}
+	h.stop()
+	return h.st.decide()
+}
+
+// keepalive sends one keepalive, and the head before the first.
+func (h *hold) keepalive() error {
+	if !h.committed {
+		h.committed = true
+		if err := h.st.send(committedHead(h.st.req.Stream)); err != nil {
+			return err
+		}
+	}
+	return h.st.send(streamBody(keepaliveForm(h.st.req.Endpoint.API, h.st.req.Stream), false))
+}
+
+// keepaliveForm is the bytes of one keepalive. A comment has ONE newline: an empty
+// line after it is an empty event, which breaks clients. Anthropic's clients do
+// not count comments as signs of life, but pings.
+func keepaliveForm(api API, stream bool) []byte {
+	switch {
+	case !stream:
+		return []byte(" ")
+	case api == Anthropic:
+		return []byte(": keep-alive\nevent: ping\ndata: {\"type\": \"ping\"}\n\n")
+	default:
+		return []byte(": keep-alive\n")
+	}
+}
+
+// fail ends the request with a refusal, in the form that is still possible.
+func (h *hold) fail(r *Refusal) error {
+	if !h.committed {
+		return h.st.refuse(r)
+	}
+	return h.late(r, sourceRouter)
+}
+
+// late writes an error into an answer that has begun with status 200.
+func (h *hold) late(r *Refusal, source string) error {
+	switch {
+	case h.st.s.o.LateError == LateErrorAbort:
+		return abort(r)
+	case h.st.req.Stream:
+		return h.st.sent(h.st.send(streamBody(r.event(h.st.req.Endpoint.API, source), true)))
+	default:
+		return h.st.sent(h.st.send(streamBody(r.body(h.st.req.Endpoint.API), true)))
+	}
+}
+
+// abort cuts an answer that has begun: HTTP/1.1 clients see a broken chunked body,
+// HTTP/2 clients a reset.
+func abort(r *Refusal) error { return status.Error(codes.Aborted, r.Code) }
+
+// timing is the value of Server-Timing: how long the request was held, and how
+// long it then waited for a slot, in milliseconds.
+func (h *hold) timing() string {
+	held, queued := h.w.Waited()
+	return fmt.Sprintf("hold;dur=%d, queue;dur=%d", held.Milliseconds(), queued.Milliseconds())
+}

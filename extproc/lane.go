@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"strings"
+	"time"
+)
+
+// maxPasses bounds how often one request may come back through the rehold lane.
+// Replicas that refuse leave routing, so an honest request stays far below.
+const maxPasses = 64
+
+// attemptWait is how long a pass waits for Envoy's record of the attempt before
+// it. The record is sent first and comes within a millisecond.
+const attemptWait = 50 * time.Millisecond
+
+// failedAttempt gives up the replica that did not answer. It returns a refusal
+// when the request must not be tried on another one.
+func (st *stream) failedAttempt() *Refusal {
+	passes := st.flight.pass()
+	g := st.flight.take()
+	if g == nil {
+		return nil // the router was restarted in between
+	}
+	flags := st.flight.attemptFlags()
+	reason := "ended the connection before its answer"
+	if refusedConnection(flags) {
+		reason = "refused the connection"
+	}
+	g.Failed(reason)
+	g.Release()
+	dead := !refusedConnection(flags) && st.flight.died() >= 2
+	if dead || passes > maxPasses {
+		return BackendError(st.req.Model)
+	}
+	return nil
+}
+
+// attemptFlags are Envoy's response flags of the attempt that failed, empty when
+// its record did not come.
+func (fl *flight) attemptFlags() string {
+	timer := time.NewTimer(attemptWait)
+	defer timer.Stop()
+	select {
+	case flags := <-fl.failed:
+		return flags
+	case <-timer.C:
+		return ""
+	}
+}
+
+// refusedConnection says whether an attempt never reached the engine: connection
+// failure, no healthy host, overflow.
+func refusedConnection(flags string) bool {
+	for flag := range strings.SplitSeq(flags, ",") {
+		switch flag {
+		case "UF", "UH", "UO", "NC":
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"fmt"
+	"net/http"
+)
+
+// Refusal is an answer of the router itself, made without any engine.
+type Refusal struct {
+	Status     int
+	Code       string
+	Message    string
+	RetryAfter int    // seconds; 0: no header
+	Allow      string // of a 405
+}
+
+func (r *Refusal) Error() string { return fmt.Sprintf("%d %s: %s", r.Status, r.Code, r.Message) }
+
+// The refusals by outcome, as DESIGN's table of outcomes has them.
+
+// RequestInvalid is a request that cannot be read.
+func RequestInvalid(format string, args ...any) *Refusal {
+	return &Refusal{Status: http.StatusBadRequest, Code: "request_invalid", Message: fmt.Sprintf(format, args...)}
+}
+
+// NotFound is a path that is no endpoint.
+func NotFound() *Refusal {
+	return &Refusal{Status: http.StatusNotFound, Code: "not_found", Message: "this path is not an endpoint of the router"}
+}
+
+// MethodNotAllowed is a method that the endpoint does not take.
+func MethodNotAllowed(allow string) *Refusal {
+	return &Refusal{
+		Status: http.StatusMethodNotAllowed, Code: "method_not_allowed",
+		Message: "this endpoint takes only " + allow, Allow: allow,
+	}
+}
+
+// TooLarge is a body over the limit, in bytes.
+func TooLarge(limit int64) *Refusal {
+	return &Refusal{
+		Status: http.StatusRequestEntityTooLarge, Code: "request_too_large",
+		Message: fmt.Sprintf("the request body is larger than %d bytes", limit),
+	}
+}
+
+// UnsupportedEncoding is a Content-Encoding that cannot be read.
+func UnsupportedEncoding() *Refusal {
+	return &Refusal{
+		Status: http.StatusUnsupportedMediaType, Code: "unsupported_encoding",
+		Message: "the request body has an unsupported content-encoding; use gzip, zstd, br or none",
+	}
+}
+
+// ModelNotFound is a model that is neither served nor placed here.
+func ModelNotFound(model string) *Refusal {
+	return &Refusal{Status: http.StatusNotFound, Code: "model_not_found", Message: "model " + model + " does not exist here"}
+}
+
+// MapNotLoaded is a router that expects a map and has none yet.
+func MapNotLoaded() *Refusal {
+	return &Refusal{
+		Status: http.StatusServiceUnavailable, Code: "map_not_loaded", RetryAfter: 5,
+		Message: "the router has no sibling map yet; retry in 5 seconds",
+	}
+}
+
+// RegistryWarming is a model whose agents may not have registered since the start.
+func RegistryWarming(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusServiceUnavailable, Code: "registry_warming", RetryAfter: 2,
+		Message: "model " + model + " may not be registered yet; retry in 2 seconds",
+	}
+}
+
+// NoCapacity is a model whose replicas and capacity queue are full.
+func NoCapacity(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusServiceUnavailable, Code: "no_capacity", RetryAfter: 1,
+		Message: "all replicas of model " + model + " are busy; retry in 1 second",
+	}
+}
+
+// RequestTimeout is a wait for a slot that took too long.
+func RequestTimeout(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusGatewayTimeout, Code: "request_timeout",
+		Message: "no replica of model " + model + " had a free slot in time",
+	}
+}
+
+// BackendError is a request under which two engines died.
+func BackendError(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusBadGateway, Code: "backend_error",
+		Message: "the engines of model " + model + " ended the connection before they answered",
+	}
+}
+
+// Draining is a router that shuts down.
+func Draining() *Refusal {
+	return &Refusal{
+		Status: http.StatusServiceUnavailable, Code: "draining", RetryAfter: 5,
+		Message: "this router is shutting down; retry in 5 seconds",
+	}
+}
+
+// Waking is a hold whose budget ran out.
+func Waking(model string, retryAfter int) *Refusal {
+	return waking(retryAfter, fmt.Sprintf("model %s is waking up; retry in %d seconds", model, retryAfter))
+}
+
+// TooManyWaiting is a request beyond a hold limit.
+func TooManyWaiting(model string) *Refusal {
+	const retryAfter = 30
+	return waking(retryAfter, fmt.Sprintf(
+		"model %s is waking up and too many requests are already waiting for it; retry in %d seconds", model, retryAfter))
+}
+
+// WakeFailed is a model whose wake was reported failed.
+func WakeFailed(model, reason string, retryAfter int) *Refusal {
+	return waking(retryAfter, fmt.Sprintf("model %s could not be woken: %s; retry in %d seconds", model, reason, retryAfter))
+}
+
+func waking(retryAfter int, message string) *Refusal {
+	return &Refusal{Status: http.StatusServiceUnavailable, Code: "model_waking", Message: message, RetryAfter: retryAfter}
+}
+
+// errorObject is the object that every error body carries.
+type errorObject struct {
+	Type       string `json:"type,omitzero"`
+	Code       string `json:"code"`
+	Message    string `json:"message"`
+	Source     string `json:"source"`
+	RetryAfter int    `json:"retry_after,omitzero"`
+}
+
+// envelope is an error body. The members of the Responses API's error event are
+// only set there.
+type envelope struct {
+	Type    string      `json:"type,omitzero"`
+	Code    string      `json:"code,omitzero"`
+	Message string      `json:"message,omitzero"`
+	Param   jsontext.Value `json:"param,omitzero"`
+	Error   errorObject `json:"error"`
+}
+
+// source of an error: the router itself, or the engine behind a committed answer.
+const (
+	sourceRouter = "router"
+	sourceEngine = "engine"
+)
+
+func (r *Refusal) object(source string) errorObject {
+	return errorObject{Code: r.Code, Message: r.Message, Source: source, RetryAfter: r.RetryAfter}
+}
+
+// body is the JSON error in the form of the endpoint's protocol.
+func (r *Refusal) body(api API) []byte {
+	e := envelope{Error: r.object(sourceRouter)}
+	if api == Anthropic {
+		e.Type, e.Error.Type = "error", anthropicType(r.Status)
+	}
+	return marshal(e)
+}
+
+// event is the error as the last event of a stream that has begun.
+func (r *Refusal) event(api API, source string) []byte {
+	e := envelope{Error: r.object(source)}
+	name := ""
+	switch api {
+	case OpenAI:
+	case Anthropic:
+		name = "event: error\n"
+		e.Type, e.Error.Type = "error", anthropicType(r.Status)
+		e.Error.Message = r.Code + ": " + r.Message
+	case Responses:
+		name = "event: error\n"
+		e.Type, e.Code, e.Message, e.Param = "error", r.Code, r.Message, jsontext.Value("null")
+	}
+	return append(append([]byte(name+"data: "), marshal(e)...), "\n\n"...)
+}
+
+func marshal(e envelope) []byte {
+	b, err := json.Marshal(e)
+	if err != nil {
+		// Only text that is not UTF-8 can be refused, and all of it was checked.
+		return []byte(`{"error":{"code":"internal_error","message":"the error could not be written","source":"router"}}`)
+	}
+	return b
+}
+
+func anthropicType(status int) string {
+	switch status {
+	case http.StatusBadRequest:
+		return "invalid_request_error"
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return "overloaded_error"
+	default:
+		return "api_error"
+	}
+}

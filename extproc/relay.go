@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+// NewRelay makes the client of Envoy's relay lane.
+func NewRelay(network, address string) http.RoundTripper {
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, address)
+		},
+		// The engine's bytes are passed as they are.
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     30 * time.Second,
+	}
+}
+
+// answer is the engine's answer to one relayed attempt.
+type answer struct {
+	resp *http.Response
+	err  error
+}
+
+// piece is a part of the engine's body; a nil error means that more may follow.
+type piece struct {
+	data []byte
+	err  error
+}
+
+// relay calls the engine and passes its answer on. It returns again when the
+// engine refused or died before its head, and the request waits once more.
+func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
+	defer g.Release()
+	h.st.routed(g)
+	ctx, cancel := context.WithCancel(h.st.gs.Context())
+	defer cancel()
+	answers := make(chan answer, 1)
+	go func() {
+		resp, err := h.st.s.d.Relay.RoundTrip(h.st.relayRequest(ctx, g.Address()))
+		answers <- answer{resp: resp, err: err}
+	}()
+	for {
+		select {
+		case a := <-answers:
+			return h.answered(ctx, g, a)
+		case <-h.tick:
+			if h.keepalive() != nil {
+				h.leave()
+				return false, h.dropAnswer(cancel, answers)
+			}
+		case <-h.st.gone:
+			h.leave()
+			return false, h.dropAnswer(cancel, answers)
+		}
+	}
+}
+
+// dropAnswer cancels the call and waits until the engine's side of it is closed,
+// so that the slot is not given back while the engine still works.
+func (h *hold) dropAnswer(cancel context.CancelFunc, answers <-chan answer) error {
+	cancel()
+	if a := <-answers; a.err == nil {
+		_ = a.resp.Body.Close()
+	}
+	return nil
+}
+
+// answered goes on from the engine's head, or from its failure.
+func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again bool, err error) {
+	flags := ""
+	if a.err == nil {
+		defer func() { _ = a.resp.Body.Close() }()
+		flags = a.resp.Header.Get(headerRelayFlags)
+	}
+	if a.err == nil && flags == "" {
+		h.w.Tell(holdstate.Done)
+		// The engine has the whole request, or does not want it.
+		h.st.req.payload = nil
+		h.st.body.free()
+		h.st.releaseBytes()
+		return false, h.pump(ctx, a.resp)
+	}
+	var lane *net.OpError
+	if errors.As(a.err, &lane) && lane.Op == "dial" {
+		h.st.s.d.Log.Error().Err(a.err).Msg("calling an engine through Envoy's relay lane: is --relay the socket of the running Envoy?")
+		h.w.Tell(holdstate.Done)
+		return false, h.fail(BackendError(h.st.req.Model))
+	}
+	if refusedConnection(flags) {
+		g.Failed("refused the connection")
+	} else {
+		g.Failed("ended the connection before its answer")
+		if h.st.flight.died() >= 2 {
+			h.w.Tell(holdstate.Done)
+			return false, h.fail(BackendError(h.st.req.Model))
+		}
+	}
+	g.Release()
+	h.w.Tell(holdstate.Back)
+	return true, nil
+}
+
+// pump passes the engine's answer on.
+func (h *hold) pump(ctx context.Context, resp *http.Response) error {
+	if !h.committed {
+		if h.st.send(streamHead(resp.StatusCode, relayedHeaders(resp, h.st.timing), false)) != nil {
+			return nil
+		}
+	} else if resp.StatusCode >= http.StatusBadRequest && h.st.req.Stream {
+		return h.late(engineRefusal(resp), sourceEngine)
+	}
+	pieces := readPieces(ctx, resp.Body)
+	ticks := h.tick
+	if !h.committed {
+		ticks = nil // the engine's head was the first byte
+	}
+	var total int64
+	for {
+		select {
+		case p := <-pieces:
+			ticks = nil
+			if total += int64(len(p.data)); total > h.st.s.o.RelayMaxBytes {
+				return h.broken(fmt.Sprintf("the answer is larger than %d bytes", h.st.s.o.RelayMaxBytes))
+			}
+			end := errors.Is(p.err, io.EOF)
+			if p.err != nil && !end {
+				return h.broken("the engine ended its answer half way")
+			}
+			if h.st.send(streamBody(p.data, end)) != nil || end {
+				return nil
+			}
+		case <-ticks:
+			if h.keepalive() != nil {
+				return nil
+			}
+		case <-h.st.gone:
+			return nil
+		}
+	}
+}
+
+// broken ends an answer of which a part was passed on.
+func (h *hold) broken(message string) error {
+	r := &Refusal{Status: http.StatusBadGateway, Code: "backend_error", Message: message}
+	if !h.st.req.Stream {
+		return abort(r)
+	}
+	return h.late(r, sourceRouter)
+}
+
+// pieceSize holds many events, and two of them per relay cost little.
+const pieceSize = 16 << 10
+
+// readPieces reads an answer until its end, or until ctx ends. Each piece is valid
+// until the next is received.
+func readPieces(ctx context.Context, r io.Reader) <-chan piece {
+	pieces := make(chan piece)
+	go func() {
+		var buffers [2][]byte
+		for i := 0; ; i = 1 - i {
+			if buffers[i] == nil {
+				buffers[i] = make([]byte, pieceSize)
+			}
+			n, err := r.Read(buffers[i])
+			select {
+			case pieces <- piece{data: buffers[i][:n], err: err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return pieces
+}
+
+// hopByHop are the headers of one connection; none of them is passed on.
+var hopByHop = map[string]bool{
+	"connection": true, "keep-alive": true, "proxy-connection": true, "proxy-authenticate": true,
+	"proxy-authorization": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true,
+}
+
+// relayRequest is the request as the client sent it, but for what belongs to its
+// connection or to us. The answer must come in identity coding: keepalives may
+// have begun it.
+func (st *stream) relayRequest(ctx context.Context, address string) *http.Request {
+	r := &http.Request{
+		Method: string(st.head.method),
+		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: string(st.head.path)},
+		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header:        http.Header{"User-Agent": nil},
+		ContentLength: int64(len(st.req.payload)),
+	}
+	payload := st.req.payload
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(payload)), nil }
+	r.Body, _ = r.GetBody()
+	for name, value := range st.head.block.all() {
+		n := string(name)
+		switch {
+		case n == headerAuthority:
+			r.Host = string(value)
+		case n == "accept-encoding", n == "content-length", n == "expect", n == headerRequestID, hopByHop[n],
+			strings.HasPrefix(n, ":"), strings.HasPrefix(n, wakePrefix), strings.HasPrefix(n, ownPrefix):
+		default:
+			r.Header.Add(n, string(value))
+		}
+	}
+	r.Header.Set(headerRequestID, st.flight.id)
+	r.Header.Set(headerRelayDest, address)
+	return r.WithContext(ctx)
+}
+
+// relayedHeaders are the engine's own headers, and how long the request waited.
+func relayedHeaders(resp *http.Response, timing string) []*corev3.HeaderValue {
+	var out []*corev3.HeaderValue
+	for name, values := range resp.Header {
+		n := strings.ToLower(name)
+		if hopByHop[n] || strings.HasPrefix(n, ownPrefix) {
+			continue
+		}
+		for _, v := range values {
+			out = append(out, &corev3.HeaderValue{Key: n, RawValue: []byte(v)})
+		}
+	}
+	return append(out, &corev3.HeaderValue{Key: "server-timing", RawValue: []byte(timing)})
+}
+
+// engineErrorBytes is how much of an engine's error is read for its message.
+const engineErrorBytes = 64 << 10
+
+// engineRefusal is an engine's error, with its message where it gives one.
+func engineRefusal(resp *http.Response) *Refusal {
+	var envelope struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	r := &Refusal{Status: resp.StatusCode, Code: "backend_error", Message: fmt.Sprintf("the engine answered with status %d", resp.StatusCode)}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, engineErrorBytes))
+	if err == nil && json.Unmarshal(text, &envelope) == nil && envelope.Error.Message != "" {
+		r.Message = envelope.Error.Message
+	}
+	return r
+}

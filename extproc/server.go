@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+)
+
+// Options are the settings of the data path.
+type Options struct {
+	Keepalive         time.Duration // between keepalives of a held request; 0: none
+	RequestTimeout    time.Duration // how long a request may wait for a slot
+	MaxRequestBytes   int64         // of one body
+	MaxBodyBytesTotal int64         // of all bodies together; over it, reading pauses
+	RelayMaxBytes     int64         // of one relayed answer
+	LateError         LateError
+}
+
+// LateError is how an answer ends that failed after it had begun.
+type LateError string
+
+// The forms of late errors.
+const (
+	LateErrorBody  LateError = "body"  // an error in the answer
+	LateErrorAbort LateError = "abort" // the answer is cut, so that clients see it fail
+)
+
+// Deps are the collaborators. All are required.
+type Deps struct {
+	Decider  Decider
+	Observer Observer
+	Relay    http.RoundTripper // to Envoy's relay lane
+	Log      zerolog.Logger
+}
+
+// Server serves ext_proc and access-log streams.
+type Server struct {
+	extprocv3.UnimplementedExternalProcessorServer
+	o       Options
+	d       Deps
+	flights flights
+	holds   atomic.Int64 // requests that wait or are relayed
+	bodies  *semaphore.Weighted
+	logs    logStreams
+}
+
+// New makes a server.
+func New(o Options, d Deps) *Server {
+	return &Server{o: o, d: d, bodies: semaphore.NewWeighted(o.MaxBodyBytesTotal)}
+}
+
+// Register adds the services to s, which must have been made with ServerOptions.
+func (s *Server) Register(g *grpc.Server) {
+	extprocv3.RegisterExternalProcessorServer(g, s)
+	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{s: s})
+}
+
+// InFlight is the number of requests between their headers and their end.
+func (s *Server) InFlight() int {
+	s.flights.mu.Lock()
+	defer s.flights.mu.Unlock()
+	return len(s.flights.by)
+}
+
+// WaitForHolds returns when no request waits or is relayed any more, or when ctx
+// ends. New holds must have been stopped before.
+func (s *Server) WaitForHolds(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for s.holds.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ServerOptions are the options of the gRPC server that Envoy calls.
+func ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(Codec()),
+		experimental.BufferPool(buffers),
+		// Fixed windows: an upload that is not read yet stays in Envoy, and no
+		// bandwidth estimation runs.
+		grpc.StaticStreamWindowSize(256 << 10),
+		grpc.StaticConnWindowSize(16 << 20),
+		grpc.MaxRecvMsgSize(4 << 20), // Envoy's chunks have 64 KiB
+		// One stream is one request; Envoy opens a connection per 1,024 of them.
+		grpc.MaxConcurrentStreams(1 << 20),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// Process handles one HTTP request.
+func (s *Server) Process(gs extprocv3.ExternalProcessor_ProcessServer) (err error) {
+	st := &stream{s: s, gs: gs}
+	defer func() {
+		if p := recover(); p != nil {
+			// Envoy answers with status_on_error.
+			s.d.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("a request failed by a programming error")
+			err = status.Error(codes.Internal, "internal error")
+		}
+		st.close()
+	}()
+	return st.run()
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+// stream is one pass of one request: the edge's, or one of the rehold lane's.
+// Only the goroutine of run sends. As long as the body is read the same goroutine
+// receives; a request that waits has a reader of its own.
+type stream struct {
+	s      *Server
+	gs     extprocv3.ExternalProcessor_ProcessServer
+	raw    inbound // the headers message
+	head   head
+	body   body
+	bytes  int64 // taken from the server's total
+	flight *flight
+	req    Request
+	trail  bool          // the request has trailers
+	native bool          // Envoy carries the answer: its log ends the flight
+	gone   chan struct{} // closed when the client has left; nil until watch
+	timing string        // Server-Timing of a request that waited
+}
+
+// errGone is a client that left.
+var errGone = errors.New("the client left")
+
+func (st *stream) run() error {
+	in := inbound{}
+	if err := st.recv(&in); err != nil {
+		return nil //nolint:nilerr // Envoy closed the stream before it sent anything
+	}
+	if in.kind != inboundHeaders {
+		return status.Error(codes.InvalidArgument, "an ext_proc stream must begin with request_headers")
+	}
+	st.raw = in
+	st.head = readHead(in.headers)
+	lane := laneOf(st.gs.Context())
+	endpoint := endpoints[string(st.head.pathOnly())]
+	if endpoint == nil {
+		return st.other(lane)
+	}
+	st.req.Endpoint = endpoint
+	if lane == "" && string(st.head.method) != http.MethodPost {
+		return st.pass()
+	}
+	if r := st.head.refusal(st.s.o.MaxRequestBytes, in.end); r != nil {
+		return st.refuse(r)
+	}
+	st.begin(lane)
+	if err := st.readBody(); err != nil {
+		return st.failed(err)
+	}
+	if err := st.readRequest(); err != nil {
+		return st.failed(err)
+	}
+	if lane == laneRehold {
+		if r := st.failedAttempt(); r != nil {
+			return st.refuse(r)
+		}
+	}
+	return st.decide()
+}
+
+// The lanes, as the bootstrap names them in the stream's initial metadata. A
+// stream without it comes from somebody else's Envoy.
+const (
+	laneEdge   = "edge"
+	laneRehold = "rehold"
+)
+
+func laneOf(ctx context.Context) string {
+	if lane := metadata.ValueFromIncomingContext(ctx, headerLane); len(lane) == 1 {
+		return lane[0]
+	}
+	return ""
+}
+
+func (st *stream) recv(in *inbound) error { return st.gs.RecvMsg(in) }
+
+// send sends an answer. After an error nothing more can be sent.
+func (st *stream) send(m any) error { return st.gs.SendMsg(m) }
+
+// begin makes the request known, or finds it again in the rehold lane.
+func (st *stream) begin(lane string) {
+	if lane == laneRehold {
+		st.flight = st.s.flights.find(st.head.requestID)
+	}
+	if st.flight == nil {
+		st.flight = st.s.flights.start(st.head.requestID)
+	}
+	st.req.ID = st.flight.id
+	st.req.Arrived = st.flight.arrived
+	st.req.Seq = st.flight.seq
+	st.req.ClientIDs = [2]string{st.head.clientRequestID, string(st.head.requestID)}
+}
+
+// readBody takes the body until its end. Its error is a *Refusal or what ended
+// the stream.
+func (st *stream) readBody() error {
+	if n := st.head.contentLength; n > 0 {
+		if err := st.reserve(n); err != nil {
+			return err
+		}
+	}
+	for {
+		in := inbound{}
+		if err := st.recv(&in); err != nil {
+			return errGone
+		}
+		switch in.kind {
+		case inboundBody:
+			st.body.add(in.body)
+		case inboundTrailers:
+			st.trail = true
+		default:
+			in.free()
+		}
+		if st.body.size > st.s.o.MaxRequestBytes {
+			return TooLarge(st.s.o.MaxRequestBytes)
+		}
+		if err := st.reserve(st.body.size); err != nil {
+			return err
+		}
+		if in.end {
+			return nil
+		}
+	}
+}
+
+// reserve takes memory for the body so far, and waits while there is none.
+func (st *stream) reserve(n int64) error {
+	if n <= st.bytes {
+		return nil
+	}
+	if err := st.s.bodies.Acquire(st.gs.Context(), n-st.bytes); err != nil {
+		return errGone
+	}
+	st.bytes = n
+	return nil
+}
+
+func (st *stream) readRequest() error {
+	fields, err := st.body.readFields(st.req.Endpoint.Kind, st.head.coding, st.s.o.MaxRequestBytes)
+	if err != nil {
+		return err
+	}
+	st.req.Fields = fields
+	st.req.BodySize = st.body.size
+	return nil
+}
+
+// failed ends a request that could not be read.
+func (st *stream) failed(err error) error {
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		return st.refuse(refusal)
+	}
+	return nil // the client left: there is nobody to answer
+}
+
+// refuse answers at once.
+func (st *stream) refuse(r *Refusal) error {
+	api := OpenAI
+	if st.req.Endpoint != nil {
+		api = st.req.Endpoint.API
+	}
+	return st.sent(st.send(refused(r, api)))
+}
+
+// sent ends the stream after its last message. An error of sending means that the
+// client, or Envoy, has gone.
+func (st *stream) sent(error) error { return nil }
+
+// decide carries out what the policy says.
+func (st *stream) decide() error {
+	d := st.s.d.Decider.Decide(&st.req)
+	switch {
+	case d.Grant != nil:
+		return st.serve(d.Grant)
+	case d.Waiter != nil:
+		return st.wait(d)
+	default:
+		return st.refuse(d.Refusal)
+	}
+}
+
+// routed counts the request's first slot.
+func (st *stream) routed(g holdstate.Grant) {
+	if st.flight.firstSlot() {
+		st.s.d.Observer.Routed(&st.req, g)
+	}
+}
+
+// serve lets Envoy carry the request to a replica, and its answer back.
+func (st *stream) serve(g holdstate.Grant) error {
+	st.routed(g)
+	st.flight.carry(g)
+	st.native = true
+	f := forwardHead{
+		metadata: headerList{
+			{"mode", "native"},
+			{"first", g.Address()},
+			{"content_length", strconv.FormatInt(st.body.size, 10)},
+		},
+		remove: st.head.wakeHeaders,
+	}
+	if st.timing != "" {
+		f.metadata = append(f.metadata, [2]string{"server_timing", st.timing})
+	}
+	if string(st.head.requestID) != st.flight.id {
+		f.set = headerList{{headerRequestID, st.flight.id}}
+	}
+	return st.forward(f.encode())
+}
+
+// forward sends the headers' answer and then the body as it came. From here on
+// the answer is Envoy's: an error would cut it, so there is none.
+func (st *stream) forward(first *outbound) error {
+	if st.send(first) != nil {
+		return nil
+	}
+	chunks := st.body.chunks
+	st.body.chunks = nil
+	for i, chunk := range chunks {
+		if st.send(forwardBody(chunk, i == len(chunks)-1 && !st.trail)) != nil {
+			return nil
+		}
+	}
+	if st.trail && st.send(forwardTrailers()) != nil {
+		return nil
+	}
+	st.drainInput()
+	return nil
+}
+
+// drainInput reads until Envoy ends the stream. Envoy may send the last chunk of
+// a large body twice.
+func (st *stream) drainInput() {
+	st.releaseBytes()
+	if st.gone != nil {
+		<-st.gone
+		return
+	}
+	st.readToEnd()
+}
+
+func (st *stream) readToEnd() {
+	for {
+		in := inbound{}
+		if err := st.recv(&in); err != nil {
+			return
+		}
+		in.free()
+	}
+}
+
+// watch gives the stream a reader of its own, so that a client that leaves is
+// noticed while the request waits.
+func (st *stream) watch() {
+	if st.gone != nil {
+		return
+	}
+	st.gone = make(chan struct{})
+	go func() {
+		defer close(st.gone)
+		st.readToEnd()
+	}()
+}
+
+// other answers for a path that is no endpoint: the models API, a JSON 404, or, in
+// somebody else's Envoy, nothing at all.
+func (st *stream) other(lane string) error {
+	if model, ok := st.head.models(); ok && string(st.head.method) == http.MethodGet {
+		if body := st.s.d.Decider.Models(model); body != nil {
+			return st.sent(st.send(immediate(http.StatusOK, headerList{{"content-type", "application/json"}}, body)))
+		}
+		return st.refuse(ModelNotFound(model))
+	}
+	if lane == "" {
+		return st.pass()
+	}
+	return st.refuse(NotFound())
+}
+
+// pass sends a request on untouched, each message as it comes.
+func (st *stream) pass() error {
+	if st.send(untouchedHead()) != nil || st.raw.end {
+		return nil
+	}
+	for {
+		in := inbound{}
+		if err := st.recv(&in); err != nil {
+			return nil //nolint:nilerr // the end of the request
+		}
+		var err error
+		switch in.kind {
+		case inboundBody:
+			err = st.send(forwardBody(in.body, in.end))
+		case inboundTrailers:
+			err = st.send(forwardTrailers())
+		default:
+			in.free()
+		}
+		if err != nil {
+			return nil //nolint:nilerr // Envoy has gone
+		}
+	}
+}
+
+func (st *stream) releaseBytes() {
+	if st.bytes > 0 {
+		st.s.bodies.Release(st.bytes)
+		st.bytes = 0
+	}
+}
+
+// close gives back what the pass still has.
+func (st *stream) close() {
+	st.raw.free()
+	st.body.free()
+	st.releaseBytes()
+	if st.flight != nil && !st.native {
+		st.s.flights.end(st.flight)
+	}
+}

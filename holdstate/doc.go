@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package holdstate knows who waits for what. A request whose model sleeps is
+// held; when a replica registers, all its waiters are released at once and take
+// the slots one by one, in a fair order. The package owns the limits, the
+// demand and the order; it knows nothing of gRPC, Envoy or HTTP.
+//
+// One waiter's life:
+//
+//	Hold                        Queue (a replica serves, no slot is free)
+//	  │                           │
+//	  ▼       up, again           ▼        slot
+//	Held ◄──────────────────► Released ──────────► Granted
+//	│  ▲         down             │                 │    │
+//	│  └──────────────────────────┼─────────────────┘    │ done
+//	│     back: no answer came    │                      │
+//	▼                             ▼                      ▼
+//	└──────────────────────────► Ended ◄─────────────────┘
+//
+// The same as a list, with the outcome of the end:
+//
+//	Held --Up--> Released
+//	Held --Expire--> Ended (expired)
+//	Held --Leave--> Ended (disconnected)
+//	Held --Unplace--> Ended (removed)
+//	Held --Drain--> Ended (draining)
+//	Held --Fail--> Ended (wake_failed)
+//	Released --Down--> Held
+//	Released --Slot--> Granted
+//	Released --TimeOut--> Ended (released)
+//	Released --Leave--> Ended (disconnected)
+//	Released --Drain--> Ended (draining)
+//	Granted --Back--> Held
+//	Granted --Done--> Ended (released)
+//	Granted --Leave--> Ended (released)
+//
+// No goroutine lives here. Every change happens under the machine's one lock,
+// and a waiter learns of it by its Changed channel. Callbacks run after the lock
+// was given back, on the goroutine that caused the change; they may call the
+// machine again. Slots.Serving and Slots.Take are called under the lock and must
+// not call back.
+package holdstate

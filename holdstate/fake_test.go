@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+var (
+	llama = sitemap.Target{Model: "llama", Kind: sitemap.Chat}
+	embed = sitemap.Target{Model: "llama", Kind: sitemap.Embedding} // another kind of the same model
+	qwen  = sitemap.Target{Model: "qwen", Kind: sitemap.Chat}
+)
+
+// wide are limits that no test reaches by accident.
+var wide = Limits{PerModel: 1 << 20, PerKey: 1 << 20, Total: 1 << 20, Bytes: 1 << 40, QueueDepth: 1 << 20}
+
+// fakeSlots is a registry: replicas that come and go, each with slots.
+type fakeSlots struct {
+	mu       sync.Mutex
+	replicas map[sitemap.Target][]*fakeReplica
+	taken    int // slots that were not given back
+	failed   []string
+}
+
+type fakeReplica struct {
+	address string
+	free    int
+}
+
+// fakeGrant is one taken slot.
+type fakeGrant struct {
+	slots    *fakeSlots
+	replica  *fakeReplica
+	released bool
+}
+
+func (s *fakeSlots) Serving(t sitemap.Target) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.replicas[t]) > 0
+}
+
+func (s *fakeSlots) Take(t sitemap.Target) (Grant, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.replicas[t] {
+		if r.free > 0 {
+			r.free--
+			s.taken++
+			return &fakeGrant{slots: s, replica: r}, true
+		}
+	}
+	return nil, false
+}
+
+// add brings a replica into routing, without telling the machine.
+func (s *fakeSlots) add(t sitemap.Target, slots int) *fakeReplica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &fakeReplica{address: "10.0.0.1:8000", free: slots}
+	if s.replicas == nil {
+		s.replicas = map[sitemap.Target][]*fakeReplica{}
+	}
+	s.replicas[t] = append(s.replicas[t], r)
+	return r
+}
+
+// drop takes a replica out of routing, without telling the machine.
+func (s *fakeSlots) drop(t sitemap.Target, r *fakeReplica) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replicas[t] = slices.DeleteFunc(s.replicas[t], func(o *fakeReplica) bool { return o == r })
+}
+
+func (s *fakeSlots) takenNow() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken
+}
+
+func (g *fakeGrant) Address() string { return g.replica.address }
+
+func (g *fakeGrant) Failed(reason string) {
+	g.slots.mu.Lock()
+	defer g.slots.mu.Unlock()
+	g.slots.failed = append(g.slots.failed, reason)
+}
+
+func (g *fakeGrant) Release() {
+	g.slots.mu.Lock()
+	defer g.slots.mu.Unlock()
+	if !g.released {
+		g.released = true
+		g.slots.taken--
+		g.replica.free++
+	}
+}
+
+// rig is a machine with a fake registry and the memory of its callbacks.
+type rig struct {
+	*Machine
+	slots *fakeSlots
+
+	mu       sync.Mutex
+	outcomes map[Outcome]int
+	held     []time.Duration
+	wishes   map[string][]bool // what OnWanted found, per model
+}
+
+func newRig(o Options) *rig {
+	r := &rig{slots: &fakeSlots{}, outcomes: map[Outcome]int{}, wishes: map[string][]bool{}}
+	o.Slots = r.slots
+	o.OnOutcome = func(out Outcome, held time.Duration) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.outcomes[out]++
+		r.held = append(r.held, held)
+	}
+	o.OnWanted = func(name string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.wishes[name] = append(r.wishes[name], r.Wanted(name))
+	}
+	r.Machine = New(o)
+	return r
+}
+
+// up registers a replica.
+func (r *rig) up(t sitemap.Target, slots int) *fakeReplica {
+	replica := r.slots.add(t, slots)
+	r.Update(t)
+	return replica
+}
+
+// down removes a replica.
+func (r *rig) down(t sitemap.Target, replica *fakeReplica) {
+	r.slots.drop(t, replica)
+	r.Update(t)
+}
+
+// finish ends a granted waiter and gives its slot back.
+func (r *rig) finish(w *Waiter) {
+	w.Tell(Done).Grant.Release()
+	r.Update(w.target)
+}
+
+func (r *rig) hold(t *testing.T, req Request) *Waiter {
+	t.Helper()
+	w, err := r.Hold(req)
+	require.NoError(t, err)
+	return w
+}
+
+func (r *rig) queue(t *testing.T, req Request) *Waiter {
+	t.Helper()
+	w, err := r.Queue(req)
+	require.NoError(t, err)
+	return w
+}
+
+func (r *rig) counted(o Outcome) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.outcomes[o]
+}
+
+// told is what OnWanted found, call by call.
+func (r *rig) told(name string) []bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.wishes[name])
+}
+
+// requireAtRest is what must be true when nobody waits and no linger or cooldown runs.
+func (r *rig) requireAtRest(t require.TestingT) {
+	r.Machine.mu.Lock()
+	defer r.Machine.mu.Unlock()
+	require.Zero(t, r.waiting.Load(), "waiting")
+	require.Zero(t, r.Machine.held, "held")
+	require.Zero(t, r.bytes, "bytes")
+	require.Empty(t, r.models, "models")
+	require.Empty(t, r.lines, "lines")
+	require.Empty(t, r.after, "callbacks")
+	require.Zero(t, r.slots.takenNow(), "slots")
+}
+
+func states(ws ...*Waiter) []State {
+	all := make([]State, 0, len(ws))
+	for _, w := range ws {
+		all = append(all, w.Status().State)
+	}
+	return all
+}
+
+// pass lets d go by in a bubble, with everything that it causes.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}

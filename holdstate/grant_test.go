@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// serveOut lets the waiters of a target through, batch by batch as slots are
+// free, and gives the order of the batches.
+func (r *rig) serveOut(t *testing.T, ws []*Waiter) [][]*Waiter {
+	t.Helper()
+	var batches [][]*Waiter
+	for len(ws) > 0 {
+		var batch, rest []*Waiter
+		for _, w := range ws {
+			if w.Status().State == Granted {
+				batch = append(batch, w)
+			} else {
+				rest = append(rest, w)
+			}
+		}
+		require.NotEmpty(t, batch, "%d wait and no slot was given", len(rest))
+		// Give all back before anybody is looked at again, so that a batch is a batch.
+		for _, w := range batch {
+			w.Tell(Done).Grant.Release()
+		}
+		r.Update(batch[0].target)
+		batches, ws = append(batches, batch), rest
+	}
+	return batches
+}
+
+func TestAThousandWaitersShareFourSlots(t *testing.T) {
+	t.Parallel()
+	for _, inOrder := range []bool{true, false} {
+		t.Run(fmt.Sprint("in order ", inOrder), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(Options{Limits: wide, InOrder: inOrder})
+			const keys = 4
+			ws := make([]*Waiter, 1000)
+			for i := range ws { // 250 of each key, one key after the other
+				ws[i] = r.hold(t, Request{Target: llama, Key: fmt.Sprint(i * keys / len(ws))})
+			}
+			replica := r.up(llama, 4)
+			require.Equal(t, 996, r.Demand("llama"))
+			batches := r.serveOut(t, ws)
+			require.Len(t, batches, 250)
+			for i, batch := range batches {
+				require.Len(t, batch, 4)
+				for j, w := range batch {
+					want := ws[4*i+j]
+					if !inOrder {
+						want = ws[250*j+i] // one of each key
+					}
+					require.Same(t, want, w)
+				}
+			}
+			require.Equal(t, 4, replica.free)
+			require.Equal(t, 1000, r.counted(OutcomeReleased))
+			r.requireAtRest(t)
+		})
+	}
+}
+
+func TestALightKeyPassesAHeavyOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(Options{Limits: wide})
+	var ws []*Waiter
+	for range 20 {
+		ws = append(ws, r.hold(t, Request{Target: llama, Key: "heavy"}))
+	}
+	light := r.hold(t, Request{Target: llama, Key: "light"})
+	r.up(llama, 1)
+	r.finish(ws[0])
+	require.Equal(t, Granted, light.Status().State)
+	r.finish(light)
+	r.serveOut(t, ws[1:])
+	r.requireAtRest(t)
+}
+
+func TestABrokenReplicaCostsNoPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(Options{Limits: wide})
+	var ws []*Waiter
+	for range 4 {
+		ws = append(ws, r.hold(t, Request{Target: llama, Key: "a"}))
+	}
+	bad := r.up(llama, 2)
+	require.Equal(t, []State{Granted, Granted, Released, Released}, states(ws...))
+
+	// The engine refuses both, in the other order.
+	for _, w := range []*Waiter{ws[1], ws[0]} {
+		grant := w.Status().Grant
+		grant.Failed("refused")
+		r.down(llama, bad)
+		s := w.Tell(Back)
+		require.Equal(t, Held, s.State)
+		require.Nil(t, s.Grant)
+		grant.Release()
+	}
+	require.Equal(t, []State{Held, Held, Held, Held}, states(ws...))
+	require.Equal(t, 4, r.Demand("llama"), "they wait again")
+	late := r.hold(t, Request{Target: llama, Key: "a"})
+
+	r.up(llama, 1)
+	batches := r.serveOut(t, append(ws, late))
+	require.Equal(t, append(ws, late), slices.Concat(batches...))
+	require.Equal(t, map[Outcome]int{OutcomeReleased: 5}, r.outcomes, "once each, however often they were held")
+	r.requireAtRest(t)
+}
+
+func TestBackTakesAnotherReplicaAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(Options{Limits: wide})
+	w := r.hold(t, Request{Target: llama})
+	bad := r.up(llama, 1)
+	good := r.up(llama, 1)
+	old := w.Status().Grant
+	r.down(llama, bad)
+	s := w.Tell(Back)
+	require.Equal(t, Granted, s.State)
+	require.NotSame(t, old, s.Grant)
+	old.Release()
+	r.finish(w)
+	require.Equal(t, 1, good.free)
+	r.requireAtRest(t)
+}
+
+func TestBackComesInBeyondTheLimits(t *testing.T) {
+	t.Parallel()
+	r := newRig(Options{Limits: Limits{PerModel: 1, PerKey: 1, Total: 1, Bytes: 10}})
+	first := r.hold(t, Request{Target: llama, Key: "a", Bytes: 5})
+	bad := r.up(llama, 1)
+	second := r.hold(t, Request{Target: llama, Key: "a", Bytes: 5})
+	grant := first.Status().Grant
+	r.down(llama, bad)
+	require.Equal(t, Held, first.Tell(Back).State, "a request that was let in is not refused later")
+	grant.Release()
+	require.Equal(t, 2, r.Demand("llama"))
+	_, err := r.Hold(Request{Target: llama})
+	require.ErrorIs(t, err, ErrFull)
+	first.Tell(Leave)
+	second.Tell(Leave)
+	r.requireAtRest(t)
+}
+
+// TestAGrantIsNeverLost has every end meet a grant that came in the same moment.
+func TestAGrantIsNeverLost(t *testing.T) {
+	t.Parallel()
+	tests := map[Event]struct {
+		after   State
+		outcome Outcome
+	}{
+		Expire:  {Granted, Pending},
+		TimeOut: {Granted, Pending},
+		Leave:   {Ended, OutcomeReleased},
+		Done:    {Ended, OutcomeReleased},
+	}
+	for event, want := range tests {
+		t.Run(eventNames[event], func(t *testing.T) {
+			t.Parallel()
+			r := newRig(Options{Limits: wide})
+			w := r.hold(t, Request{Target: llama})
+			replica := r.up(llama, 1) // unseen by the caller, who saw the event
+			s := w.Tell(event)
+			require.Equal(t, want.after, s.State)
+			require.Equal(t, want.outcome, s.Outcome)
+			require.NotNil(t, s.Grant, "whoever ends the wait must give the slot back")
+			require.Equal(t, s, w.Tell(event), "said twice")
+			s.Grant.Release()
+			w.Tell(Done)
+			require.Equal(t, 1, replica.free)
+			require.Equal(t, map[Outcome]int{OutcomeReleased: 1}, r.outcomes)
+			r.requireAtRest(t)
+		})
+	}
+}
+
+func TestHeldTimeIsTheTimeWithoutAReplica(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		life         func(*rig, *Waiter)
+		held, queued time.Duration
+	}{
+		"the budget ran out": {func(_ *rig, w *Waiter) { w.Tell(Expire) }, 10 * time.Second, 0},
+		"released, then served": {func(r *rig, w *Waiter) {
+			replica := r.up(llama, 0)
+			pass(20 * time.Second)
+			replica.free++
+			r.Update(llama)
+			pass(40 * time.Second)
+			r.finish(w)
+		}, 10 * time.Second, 20 * time.Second},
+		"left before a slot was free": {func(r *rig, w *Waiter) {
+			r.up(llama, 0)
+			pass(20 * time.Second)
+			w.Tell(Leave)
+		}, 10 * time.Second, 20 * time.Second},
+		"released, held again, expired": {func(r *rig, w *Waiter) {
+			r.down(llama, r.up(llama, 0))
+			pass(50 * time.Second)
+			w.Tell(Expire)
+		}, time.Minute, 0},
+		"granted, held again, released": {func(r *rig, w *Waiter) {
+			replica := r.up(llama, 1)
+			grant := w.Status().Grant
+			r.down(llama, replica)
+			w.Tell(Back)
+			grant.Release()
+			pass(50 * time.Second)
+			r.up(llama, 1)
+			pass(time.Second)
+			r.finish(w)
+		}, time.Minute, 0},
+		"held again, shut down": {func(r *rig, _ *Waiter) {
+			r.down(llama, r.up(llama, 0))
+			pass(time.Second)
+			r.Drain()
+		}, 11 * time.Second, 0},
+		"the placement goes": {func(r *rig, _ *Waiter) {
+			r.Reconcile(func(sitemap.Target) bool { return false })
+		}, 10 * time.Second, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(Options{Limits: wide})
+				w := r.hold(t, Request{Target: llama})
+				pass(10 * time.Second)
+				held, queued := w.Waited()
+				require.Equal(t, 10*time.Second, held)
+				require.Zero(t, queued)
+				tt.life(r, w)
+				require.Equal(t, Ended, w.Status().State)
+				require.Equal(t, []time.Duration{tt.held}, r.held)
+				pass(time.Second) // the end stops both clocks
+				held, queued = w.Waited()
+				require.Equal(t, tt.held, held)
+				require.Equal(t, tt.queued, queued)
+				r.requireAtRest(t)
+			})
+		})
+	}
+}

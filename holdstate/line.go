@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import "container/list"
+
+// line holds the waiters of one target in the order in which they get slots:
+// strict by arrival inside a key, round-robin across keys. A key's turn is spent
+// only by a granted slot.
+type line struct {
+	byKey map[string]*keyLine
+	turns list.List // of *keyLine, the next to be granted in front
+	n     int
+}
+
+// keyLine is one key's waiters by arrival number.
+type keyLine struct {
+	key     string
+	waiters list.List // of *Waiter
+	turn    *list.Element
+}
+
+// add puts w at the place of its arrival number: a waiter that comes back stands
+// before those that arrived after it.
+func (l *line) add(w *Waiter) {
+	if l.byKey == nil {
+		l.byKey = map[string]*keyLine{}
+	}
+	k := l.byKey[w.turnKey]
+	if k == nil {
+		k = &keyLine{key: w.turnKey}
+		l.byKey[w.turnKey] = k
+		k.turn = l.turns.PushBack(k)
+	}
+	at := k.waiters.Back()
+	for at != nil && at.Value.(*Waiter).seq > w.seq {
+		at = at.Prev()
+	}
+	if at == nil {
+		w.place = k.waiters.PushFront(w)
+	} else {
+		w.place = k.waiters.InsertAfter(w, at)
+	}
+	w.line = l
+	l.n++
+}
+
+// remove takes w out. A key without waiters loses its turn.
+func (l *line) remove(w *Waiter) {
+	k := l.byKey[w.turnKey]
+	k.waiters.Remove(w.place)
+	w.line, w.place = nil, nil
+	l.n--
+	if k.waiters.Len() == 0 {
+		l.turns.Remove(k.turn)
+		delete(l.byKey, k.key)
+	}
+}
+
+// first is the waiter whose turn it is, nil when nobody waits.
+func (l *line) first() *Waiter {
+	turn := l.turns.Front()
+	if turn == nil {
+		return nil
+	}
+	return turn.Value.(*keyLine).waiters.Front().Value.(*Waiter)
+}
+
+// spend moves the key of w behind the others. Call it before w is removed.
+func (l *line) spend(w *Waiter) { l.turns.MoveToBack(l.byKey[w.turnKey].turn) }
+
+// each calls f for every waiter; f may remove the one it is called with.
+func (l *line) each(f func(*Waiter)) {
+	for turn := l.turns.Front(); turn != nil; {
+		k := turn.Value.(*keyLine)
+		turn = turn.Next()
+		for e := k.waiters.Front(); e != nil; {
+			w := e.Value.(*Waiter)
+			e = e.Next()
+			f(w)
+		}
+	}
+}

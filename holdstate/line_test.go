@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// grantNext does what a granted slot does to a line.
+func (l *line) grantNext() *Waiter {
+	w := l.first()
+	if w != nil {
+		l.spend(w)
+		l.remove(w)
+	}
+	return w
+}
+
+func arrivals(l *line, keys ...string) []*Waiter {
+	ws := make([]*Waiter, 0, len(keys))
+	for i, key := range keys {
+		w := &Waiter{turnKey: key, seq: uint64(i + 1)}
+		l.add(w)
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+func seqs(ws []*Waiter) []uint64 {
+	all := make([]uint64, 0, len(ws))
+	for _, w := range ws {
+		all = append(all, w.seq)
+	}
+	return all
+}
+
+func granted(l *line) []*Waiter {
+	var ws []*Waiter
+	for w := l.grantNext(); w != nil; w = l.grantNext() {
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+func TestALightKeyIsAmongTheFirst(t *testing.T) {
+	t.Parallel()
+	var l line
+	arrivals(&l, "a", "a", "a", "a", "b", "a", "c")
+	require.Equal(t, []uint64{1, 5, 7, 2, 3, 4, 6}, seqs(granted(&l)))
+	require.Nil(t, l.first())
+}
+
+func TestATurnIsSpentOnlyByAGrant(t *testing.T) {
+	t.Parallel()
+	var l line
+	ws := arrivals(&l, "a", "b", "a", "b")
+	l.remove(ws[0]) // the client left: "a" keeps its turn
+	require.Equal(t, []uint64{3, 2, 4}, seqs(granted(&l)))
+}
+
+func TestAWaiterComesBackInItsPlace(t *testing.T) {
+	t.Parallel()
+	var l line
+	ws := arrivals(&l, "a", "a", "a", "a")
+	require.Equal(t, ws[0], l.grantNext())
+	require.Equal(t, ws[1], l.grantNext())
+	l.add(ws[1])
+	l.add(ws[0])
+	require.Equal(t, ws, granted(&l))
+}
+
+func TestEachMayRemoveTheOneItIsCalledWith(t *testing.T) {
+	t.Parallel()
+	var l line
+	ws := arrivals(&l, "a", "b", "a", "c", "b", "a")
+	var seen []*Waiter
+	l.each(func(w *Waiter) {
+		seen = append(seen, w)
+		if w != ws[4] {
+			l.remove(w)
+		}
+	})
+	require.ElementsMatch(t, ws, seen)
+	require.Equal(t, 1, l.n)
+	require.Equal(t, ws[4], l.first())
+}
+
+// TestLineAgainstSlices compares a line with the rule told in slices: the keys in
+// the order of their turns, and each key's numbers sorted.
+func TestLineAgainstSlices(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var (
+			l     line
+			seq   uint64
+			away  []*Waiter
+			in    []*Waiter
+			turns []string
+		)
+		enter := func(w *Waiter) {
+			if !slices.Contains(turns, w.turnKey) {
+				turns = append(turns, w.turnKey)
+			}
+			in = append(in, w)
+			l.add(w)
+		}
+		leave := func(w *Waiter) {
+			in = slices.DeleteFunc(in, func(o *Waiter) bool { return o == w })
+			if !slices.ContainsFunc(in, func(o *Waiter) bool { return o.turnKey == w.turnKey }) {
+				turns = slices.DeleteFunc(turns, func(key string) bool { return key == w.turnKey })
+			}
+			away = append(away, w)
+		}
+		first := func() *Waiter {
+			var least *Waiter
+			for _, w := range in {
+				if w.turnKey == turns[0] && (least == nil || w.seq < least.seq) {
+					least = w
+				}
+			}
+			return least
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"arrive": func(t *rapid.T) {
+				seq++
+				enter(&Waiter{turnKey: rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "key"), seq: seq})
+			},
+			"come back": func(t *rapid.T) {
+				if len(away) == 0 {
+					t.Skip("nobody is away")
+				}
+				i := rapid.IntRange(0, len(away)-1).Draw(t, "who")
+				w := away[i]
+				away = slices.Delete(away, i, i+1)
+				enter(w)
+			},
+			"leave": func(t *rapid.T) {
+				if len(in) == 0 {
+					t.Skip("nobody waits")
+				}
+				w := rapid.SampledFrom(in).Draw(t, "who")
+				l.remove(w)
+				leave(w)
+			},
+			"grant": func(t *rapid.T) {
+				if len(in) == 0 {
+					t.Skip("nobody waits")
+				}
+				w := first()
+				require.Same(t, w, l.grantNext())
+				turns = append(turns[1:], turns[0])
+				leave(w)
+			},
+			"": func(t *rapid.T) {
+				require.Equal(t, len(in), l.n)
+				require.Len(t, l.byKey, len(turns))
+				require.Equal(t, len(turns), l.turns.Len())
+				if len(in) == 0 {
+					require.Nil(t, l.first())
+				} else {
+					require.Same(t, first(), l.first())
+				}
+			},
+		})
+	})
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Why a request cannot wait.
+var (
+	// ErrFull is a hold limit, by count or by bytes.
+	ErrFull = errors.New("too many requests are waiting")
+	// ErrDraining is a router that shuts down.
+	ErrDraining = errors.New("the router is shutting down")
+	// ErrNoQueue is a capacity queue that is full or switched off.
+	ErrNoQueue = errors.New("the capacity queue is full")
+)
+
+// FailedError is a wake that failed less than a cooldown ago.
+type FailedError struct{ Reason string }
+
+func (e *FailedError) Error() string { return "the wake failed: " + e.Reason }
+
+// Limits bound what may wait. Every field must be above 0, but for QueueDepth.
+type Limits struct {
+	PerModel   int   // requests held per model
+	PerKey     int   // requests held per key and model; no limit without a key
+	Total      int   // requests held across all models
+	Bytes      int64 // body bytes held across all models
+	QueueDepth int   // ordinary requests that wait for a slot, per model and kind; 0: nobody waits for a slot
+}
+
+// Grant is a slot on a replica, taken for one request.
+type Grant interface {
+	// Address is the replica's ip:port.
+	Address() string
+	// Failed takes the replica out of routing until it reports itself healthy.
+	Failed(reason string)
+	// Release gives the slot back. Calls after the first do nothing.
+	Release()
+}
+
+// Slots is who can serve.
+type Slots interface {
+	// Serving says whether a replica for t is in routing.
+	Serving(t sitemap.Target) bool
+	// Take takes a slot; false when none is free.
+	Take(t sitemap.Target) (Grant, bool)
+}
+
+// Options are a machine's settings and collaborators. Slots is required.
+type Options struct {
+	Limits   Limits
+	Linger   time.Duration // how long a model stays wanted after a waiter left unserved
+	Cooldown time.Duration // how long a failed wake refuses new holds
+	InOrder  bool          // grant by plain arrival order instead of fairly across keys
+	Slots    Slots
+	// OnWanted is called when Wanted(model) may have changed.
+	OnWanted func(model string)
+	// OnRelease is called with the number of waiters that a registration released.
+	OnRelease func(t sitemap.Target, waiters int)
+	// OnOutcome is called once for every held or refused request.
+	OnOutcome func(o Outcome, held time.Duration)
+}
+
+// Machine knows every waiter. It is safe for concurrent use.
+type Machine struct {
+	o       Options
+	waiting atomic.Int64 // waiters in any line; read without the lock
+
+	mu       sync.Mutex
+	models   map[string]*model
+	lines    map[sitemap.Target]*lines
+	held     int
+	bytes    int64
+	seq      uint64
+	draining bool
+	holdable func(sitemap.Target) bool // as last told by Reconcile
+	after    []func()                  // callbacks, run when the lock is free again
+}
+
+// model is what is counted per model name.
+type model struct {
+	name        string
+	held        int
+	byKey       map[string]int
+	identities  map[identity]int
+	wantedUntil time.Time
+	linger      *time.Timer
+	failedUntil time.Time
+	failure     string
+	wanted      bool // as last told
+}
+
+// lines are the two lines of a target. Ordinary requests get a slot only when no
+// released one wants it.
+type lines struct {
+	serving  bool
+	held     line
+	ordinary line
+}
+
+// New makes a machine.
+func New(o Options) *Machine {
+	if o.OnWanted == nil {
+		o.OnWanted = func(string) {}
+	}
+	if o.OnRelease == nil {
+		o.OnRelease = func(sitemap.Target, int) {}
+	}
+	if o.OnOutcome == nil {
+		o.OnOutcome = func(Outcome, time.Duration) {}
+	}
+	return &Machine{
+		o: o, models: map[string]*model{}, lines: map[sitemap.Target]*lines{},
+		holdable: func(sitemap.Target) bool { return true },
+	}
+}
+
+// change runs f under the lock and then the callbacks that f caused.
+func (m *Machine) change(f func()) {
+	m.mu.Lock()
+	f()
+	after := m.after
+	m.after = nil
+	m.mu.Unlock()
+	for _, call := range after {
+		call()
+	}
+}
+
+// Waiting says whether somebody waits for t, so that a newcomer must queue.
+func (m *Machine) Waiting(t sitemap.Target) bool {
+	if m.waiting.Load() == 0 {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.lines[t]
+	return l != nil && l.held.n+l.ordinary.n > 0
+}
+
+// Update looks again at who serves t: waiters are released or held again, and
+// free slots are granted. It must be called after every change of a replica and
+// whenever a slot became free.
+func (m *Machine) Update(t sitemap.Target) {
+	// The caller changed the replicas before this load, a waiter counts itself
+	// before it looks at them: one of the two sees the other.
+	if m.waiting.Load() == 0 {
+		return
+	}
+	m.change(func() { m.update(t) })
+}
+
+func (m *Machine) update(t sitemap.Target) {
+	l := m.lines[t]
+	if l == nil {
+		return
+	}
+	serving := m.o.Slots.Serving(t)
+	if serving != l.serving {
+		l.serving = serving
+		event := Down
+		if serving {
+			event = Up
+		}
+		if n := l.held.n; serving && n > 0 {
+			m.after = append(m.after, func() { m.o.OnRelease(t, n) })
+		}
+		l.held.each(func(w *Waiter) { m.apply(w, event) })
+	}
+	if serving {
+		m.grant(t, l)
+	} else {
+		l.ordinary.each(func(w *Waiter) { m.apply(w, Down) })
+	}
+}
+
+// grant gives out free slots, released requests first.
+func (m *Machine) grant(t sitemap.Target, l *lines) {
+	for _, line := range []*line{&l.held, &l.ordinary} {
+		for w := line.first(); w != nil; w = line.first() {
+			slot, ok := m.o.Slots.Take(t)
+			if !ok {
+				return
+			}
+			w.grant = slot
+			line.spend(w)
+			m.apply(w, Slot)
+		}
+	}
+}
+
+// Fail ends the waiters of a model whose wake failed, and refuses new ones for
+// the cooldown.
+func (m *Machine) Fail(name, reason string) {
+	m.change(func() {
+		mod := m.model(name)
+		mod.failedUntil, mod.failure = time.Now().Add(m.o.Cooldown), reason
+		m.lookAgain(mod, m.o.Cooldown)
+		m.eachHeld(func(t sitemap.Target, w *Waiter) {
+			if t.Model == name && w.state == Held {
+				w.reason = reason
+				m.apply(w, Fail)
+			}
+		})
+		m.tell(mod)
+	})
+}
+
+// Reconcile ends the waiters whose target may no longer be held. holdable is
+// called under the lock and kept for waiters that a replica serves now.
+func (m *Machine) Reconcile(holdable func(sitemap.Target) bool) {
+	m.change(func() {
+		m.holdable = holdable
+		m.eachHeld(func(t sitemap.Target, w *Waiter) {
+			if !holdable(t) {
+				m.apply(w, Unplace)
+			}
+		})
+	})
+}
+
+// Drain ends every waiter and refuses new ones.
+func (m *Machine) Drain() {
+	m.change(func() {
+		m.draining = true
+		for _, l := range m.lines {
+			l.held.each(func(w *Waiter) { m.apply(w, Drain) })
+			l.ordinary.each(func(w *Waiter) { m.apply(w, Drain) })
+		}
+	})
+}
+
+func (m *Machine) eachHeld(f func(sitemap.Target, *Waiter)) {
+	for t, l := range m.lines {
+		l.held.each(func(w *Waiter) { f(t, w) })
+	}
+}

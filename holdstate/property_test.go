@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// twin drives a machine and the reference through the same life.
+type twin struct {
+	*rig
+	ref *reference
+}
+
+var (
+	someTarget = rapid.SampledFrom([]sitemap.Target{llama, embed, qwen})
+	someKey    = rapid.SampledFrom([]string{"", "a", "b", "c"})
+	someID     = rapid.SampledFrom([]string{"", "", idA, "6F9619FF-8B86-4D11-B42D-00CF4FC964FF", idB})
+)
+
+func someRequest(t *rapid.T) Request {
+	return Request{
+		Target: someTarget.Draw(t, "target"), Key: someKey.Draw(t, "key"),
+		ClientIDs: [2]string{someID.Draw(t, "id")}, Bytes: rapid.Int64Range(0, 6).Draw(t, "bytes"),
+	}
+}
+
+// some picks a request that is meant, and skips the action without one.
+func (tw *twin) some(t *rapid.T, meant func(*refRequest) bool) *refRequest {
+	var of []*refRequest
+	for _, q := range tw.ref.requests {
+		if meant(q) {
+			of = append(of, q)
+		}
+	}
+	if len(of) == 0 {
+		t.Skip("no such request")
+	}
+	return rapid.SampledFrom(of).Draw(t, "request")
+}
+
+func (tw *twin) admit(t *rapid.T, r Request) {
+	refused := tw.ref.refuses(r)
+	w, err := tw.Hold(r)
+	if refused != "" {
+		require.EqualError(t, err, refused)
+		return
+	}
+	require.NoError(t, err)
+	tw.ref.arrive(r, false).w = w
+}
+
+func (tw *twin) hold(t *rapid.T) { tw.admit(t, someRequest(t)) }
+
+// holdAgain is an ordinary request that lost its replicas, in its old place.
+func (tw *twin) holdAgain(t *rapid.T) {
+	q := tw.some(t, func(q *refRequest) bool {
+		return q.line.ordinary && tw.ref.count(func(o *refRequest) bool { return o.seq == q.seq && o.state != Ended }) == 0
+	})
+	tw.admit(t, Request{Target: q.line.target, Key: q.key, Bytes: 1, Seq: q.seq})
+}
+
+func (tw *twin) queue(t *rapid.T) {
+	r := someRequest(t)
+	refused := tw.ref.refusesQueue(r)
+	w, err := tw.Queue(r)
+	if refused != "" {
+		require.EqualError(t, err, refused)
+		return
+	}
+	require.NoError(t, err)
+	tw.ref.arrive(r, true).w = w
+}
+
+func (tw *twin) say(t *rapid.T) {
+	q := tw.some(t, func(*refRequest) bool { return true })
+	tw.tell(q, rapid.SampledFrom([]Event{Expire, TimeOut, Leave, Done, Back}).Draw(t, "event"))
+}
+
+func (tw *twin) back(t *rapid.T) {
+	tw.tell(tw.some(t, func(q *refRequest) bool { return q.state == Granted }), Back)
+}
+
+func (tw *twin) done(t *rapid.T) {
+	tw.tell(tw.some(t, func(q *refRequest) bool { return q.state == Granted }), Done)
+}
+
+// tell says e and gives back the slot that nobody has any more.
+func (tw *twin) tell(q *refRequest, e Event) {
+	slot, grant := q.slot, q.w.Status().Grant
+	tw.ref.tell(q, e)
+	q.w.Tell(e)
+	if slot == nil || (q.state == Granted && q.slot == slot && q.w.Status().Grant == grant) {
+		return
+	}
+	tw.giveBack(q.line.target, slot, grant)
+	if q.state == Ended {
+		q.slot = nil
+	}
+}
+
+func (tw *twin) giveBack(target sitemap.Target, slot *refReplica, grant Grant) {
+	if !grant.(*fakeGrant).released {
+		slot.free++
+	}
+	grant.Release()
+	tw.ref.look(target)
+	tw.Update(target)
+}
+
+func (tw *twin) up(t *rapid.T) {
+	target, slots := someTarget.Draw(t, "target"), rapid.IntRange(0, 3).Draw(t, "slots")
+	real := tw.slots.add(target, slots)
+	tw.ref.replicas[target] = append(tw.ref.replicas[target], &refReplica{free: slots, real: real})
+	tw.ref.look(target)
+	tw.Update(target)
+}
+
+func (tw *twin) down(t *rapid.T) {
+	target := someTarget.Draw(t, "target")
+	all := tw.ref.replicas[target]
+	if len(all) == 0 {
+		t.Skip("no replica")
+	}
+	i := rapid.IntRange(0, len(all)-1).Draw(t, "replica")
+	tw.rig.down(target, all[i].real)
+	tw.ref.replicas[target] = slices.Delete(all, i, i+1)
+	tw.ref.look(target)
+}
+
+func (tw *twin) freeBytes(t *rapid.T) {
+	q := tw.some(t, func(q *refRequest) bool { return q.bytes > 0 })
+	q.bytes = 0
+	q.w.FreeBytes()
+}
+
+func (tw *twin) want(t *rapid.T) {
+	model := someTarget.Draw(t, "target").Model
+	d := rapid.SampledFrom([]time.Duration{-1, 0, time.Second, 45 * time.Second}).Draw(t, "for")
+	tw.ref.want(model, d)
+	tw.Want(model, d)
+}
+
+func (tw *twin) fail(t *rapid.T) {
+	model := someTarget.Draw(t, "target").Model
+	reason := rapid.SampledFrom([]string{"no GPU", "no quota"}).Draw(t, "reason")
+	tw.ref.failedUntil[model], tw.ref.failure[model] = time.Now().Add(tw.ref.o.Cooldown), reason
+	tw.ref.endAll(OutcomeWakeFailed, reason, func(q *refRequest) bool {
+		return q.state == Held && q.line.target.Model == model
+	})
+	tw.Fail(model, reason)
+}
+
+func (tw *twin) push(t *rapid.T) {
+	unplaced := map[sitemap.Target]bool{}
+	for _, target := range []sitemap.Target{llama, embed, qwen} {
+		unplaced[target] = rapid.IntRange(0, 3).Draw(t, "removed") == 0
+	}
+	tw.ref.unplaced = unplaced
+	tw.ref.endAll(OutcomeRemoved, "", func(q *refRequest) bool { return q.state == Held && unplaced[q.line.target] })
+	tw.Reconcile(func(target sitemap.Target) bool { return !unplaced[target] })
+}
+
+func (tw *twin) drain(t *rapid.T) {
+	if rapid.IntRange(0, 9).Draw(t, "really") > 0 {
+		t.Skip("later")
+	}
+	tw.ref.draining = true
+	tw.ref.endAll(OutcomeDraining, "", func(*refRequest) bool { return true })
+	tw.Drain()
+}
+
+func (*twin) pass(t *rapid.T) {
+	pass(rapid.SampledFrom([]time.Duration{time.Nanosecond, time.Second, 29 * time.Second, time.Minute}).Draw(t, "time"))
+}
+
+// check compares all that can be seen.
+func (tw *twin) check(t *rapid.T) {
+	synctest.Wait() // for timers of this moment
+	ref := tw.ref
+	for i, q := range ref.requests {
+		s := q.w.Status()
+		require.Equal(t, Status{q.state, q.outcome, q.reason, s.Grant, q.seq}, s, "request %d", i)
+		if q.slot != nil {
+			require.Same(t, q.slot.real, s.Grant.(*fakeGrant).replica, "request %d", i)
+		} else {
+			require.True(t, s.Grant == nil || s.Grant.(*fakeGrant).released, "request %d has a slot too many", i)
+		}
+	}
+	for _, target := range []sitemap.Target{llama, embed, qwen} {
+		model := target.Model
+		require.Equal(t, ref.demand(model), tw.Demand(model), model)
+		require.Equal(t, ref.wanted(model), tw.Wanted(model), model)
+		told := tw.told(model)
+		require.Equal(t, ref.wanted(model), len(told) > 0 && told[len(told)-1], "last told of %s", model)
+		waits := ref.count(func(q *refRequest) bool { return q.waits() && q.line.target == target })
+		require.Equal(t, waits > 0, tw.Waiting(target), target)
+		for i, r := range ref.replicas[target] {
+			require.Equal(t, r.free, r.real.free, "replica %d of %v", i, target)
+		}
+	}
+	tw.checkLimits(t)
+	require.Equal(t, ref.outcomes, tw.outcomes)
+	require.ElementsMatch(t, ref.held, tw.rig.held)
+}
+
+// checkLimits reads the machine's own numbers. The limits by count hold for lives
+// in which nobody came back: what was let in once is not refused later.
+func (tw *twin) checkLimits(t *rapid.T) {
+	tw.Machine.mu.Lock()
+	defer tw.Machine.mu.Unlock()
+	ref, l := tw.ref, tw.ref.o.Limits
+	require.Equal(t, ref.count((*refRequest).placed), tw.Machine.held)
+	require.Equal(t, ref.bytes(), tw.bytes)
+	require.LessOrEqual(t, tw.bytes, l.Bytes+ref.queuedBytes())
+	if ref.cameBack {
+		return
+	}
+	require.LessOrEqual(t, tw.Machine.held, l.Total)
+	for name, mod := range tw.models {
+		require.LessOrEqual(t, mod.held, l.PerModel, name)
+		require.NotContains(t, mod.byKey, "", name)
+		for key, n := range mod.byKey {
+			require.LessOrEqual(t, n, l.PerKey, key)
+		}
+	}
+}
+
+func (ref *reference) queuedBytes() (n int64) {
+	for _, q := range ref.requests {
+		if q.line.ordinary {
+			n += q.bytes
+		}
+	}
+	return n
+}
+
+// rest lets everybody go and looks at what is left.
+func (tw *twin) rest(t *rapid.T) {
+	for _, q := range tw.ref.requests {
+		tw.tell(q, Leave)
+	}
+	pass(time.Hour)
+	tw.check(t)
+	for _, q := range tw.ref.requests {
+		require.Equal(t, Ended, q.w.Status().State)
+	}
+	tw.requireAtRest(t)
+}
+
+// TestMachineAgainstTheReference lets both live the same random life and compares
+// them at every step.
+func TestMachineAgainstTheReference(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		rapid.SyncTest(t, func(t *rapid.T) {
+			o := Options{
+				Limits:   Limits{PerModel: 4, PerKey: 2, Total: 6, Bytes: 20, QueueDepth: rapid.IntRange(0, 3).Draw(t, "depth")},
+				Linger:   rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(t, "linger"),
+				Cooldown: rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "cooldown"),
+				InOrder:  rapid.Bool().Draw(t, "in order"),
+			}
+			tw := &twin{rig: newRig(o), ref: newReference(o)}
+			t.Repeat(map[string]func(*rapid.T){
+				"hold": tw.hold, "hold 2": tw.hold, "hold 3": tw.hold, "queue": tw.queue, "hold again": tw.holdAgain,
+				"say": tw.say, "back": tw.back, "done": tw.done, "done 2": tw.done, "free bytes": tw.freeBytes,
+				"up": tw.up, "up 2": tw.up, "down": tw.down, "push": tw.push, "fail": tw.fail,
+				"want": tw.want, "drain": tw.drain, "pass": tw.pass, "": tw.check,
+			})
+			tw.rest(t)
+		})
+	})
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// reference tells the rules of a machine in the plainest way: one slice of all
+// requests, counted anew at every question.
+type reference struct {
+	o        Options
+	requests []*refRequest
+	replicas map[sitemap.Target][]*refReplica
+	turns    map[refLine][]string // keys that wait, the next in front
+
+	seq         uint64
+	draining    bool
+	unplaced    map[sitemap.Target]bool
+	failedUntil map[string]time.Time
+	failure     map[string]string
+	wantedUntil map[string]time.Time
+
+	outcomes map[Outcome]int
+	held     []time.Duration
+	cameBack bool // a granted request entered again, which no limit refuses
+}
+
+type refLine struct {
+	target   sitemap.Target
+	ordinary bool
+}
+
+type refReplica struct {
+	free int
+	real *fakeReplica
+}
+
+// refRequest is a request, with the waiter that should behave like it.
+type refRequest struct {
+	line             refLine
+	key, turn, id    string
+	seq              uint64
+	bytes            int64
+	state            State
+	outcome          Outcome
+	reason           string
+	slot             *refReplica
+	joined, released time.Time
+	w                *Waiter
+}
+
+func newReference(o Options) *reference {
+	return &reference{
+		o: o, replicas: map[sitemap.Target][]*refReplica{}, turns: map[refLine][]string{},
+		unplaced: map[sitemap.Target]bool{}, outcomes: map[Outcome]int{},
+		failedUntil: map[string]time.Time{}, failure: map[string]string{}, wantedUntil: map[string]time.Time{},
+	}
+}
+
+func (q *refRequest) waits() bool  { return q.state == Held || q.state == Released }
+func (q *refRequest) placed() bool { return q.waits() && !q.line.ordinary }
+
+func (ref *reference) count(is func(*refRequest) bool) int {
+	n := 0
+	for _, q := range ref.requests {
+		if is(q) {
+			n++
+		}
+	}
+	return n
+}
+
+func (ref *reference) bytes() (n int64) {
+	for _, q := range ref.requests {
+		n += q.bytes
+	}
+	return n
+}
+
+func (ref *reference) heldOf(model string) int {
+	return ref.count(func(q *refRequest) bool { return q.placed() && q.line.target.Model == model })
+}
+
+func (ref *reference) heldBy(key, model string) int {
+	return ref.count(func(q *refRequest) bool { return q.placed() && q.line.target.Model == model && q.key == key })
+}
+
+func (ref *reference) demand(model string) int {
+	ids := map[string]bool{}
+	for _, q := range ref.requests {
+		if q.placed() && q.line.target.Model == model {
+			ids[q.id] = true
+		}
+	}
+	return len(ids)
+}
+
+func (ref *reference) wanted(model string) bool {
+	return ref.demand(model) > 0 || time.Now().Before(ref.wantedUntil[model])
+}
+
+func (ref *reference) want(model string, d time.Duration) {
+	if until := time.Now().Add(d); until.After(ref.wantedUntil[model]) {
+		ref.wantedUntil[model] = until
+	}
+}
+
+// refuses says why a request may not be held, empty when it may.
+func (ref *reference) refuses(r Request) string {
+	l, model := ref.o.Limits, r.Target.Model
+	switch {
+	case ref.draining:
+		return ErrDraining.Error()
+	case time.Now().Before(ref.failedUntil[model]):
+		return "the wake failed: " + ref.failure[model]
+	case ref.heldOf(model)+1 > l.PerModel,
+		r.Key != "" && ref.heldBy(r.Key, model)+1 > l.PerKey,
+		ref.count((*refRequest).placed)+1 > l.Total,
+		ref.bytes()+r.Bytes > l.Bytes:
+		ref.outcomes[OutcomeFull]++
+		ref.held = append(ref.held, 0)
+		return ErrFull.Error()
+	}
+	return ""
+}
+
+func (ref *reference) refusesQueue(r Request) string {
+	queued := ref.count(func(q *refRequest) bool { return q.waits() && q.line == refLine{r.Target, true} })
+	switch {
+	case ref.draining:
+		return ErrDraining.Error()
+	case queued >= ref.o.Limits.QueueDepth:
+		return ErrNoQueue.Error()
+	}
+	return ""
+}
+
+func (ref *reference) arrive(r Request, ordinary bool) *refRequest {
+	q := &refRequest{
+		line: refLine{r.Target, ordinary}, key: r.Key, turn: r.Key, seq: r.Seq, bytes: r.Bytes, joined: time.Now(),
+		id: fmt.Sprintf("alone %d", len(ref.requests)),
+	}
+	if r.ClientIDs[0] != "" {
+		q.id = r.Key + " " + strings.ToLower(r.ClientIDs[0])
+	}
+	if ref.o.InOrder {
+		q.turn = ""
+	}
+	if q.seq == 0 {
+		ref.seq++
+		q.seq = ref.seq
+	}
+	if ordinary {
+		q.state, q.released = Released, q.joined
+	}
+	ref.requests = append(ref.requests, q)
+	ref.enter(q)
+	return q
+}
+
+// enter stands q in its line and looks at its target.
+func (ref *reference) enter(q *refRequest) {
+	if !slices.Contains(ref.turns[q.line], q.turn) {
+		ref.turns[q.line] = append(ref.turns[q.line], q.turn)
+	}
+	ref.look(q.line.target)
+}
+
+// quit is a request whose state says that it waits no more.
+func (ref *reference) quit(q *refRequest) {
+	if ref.count(func(o *refRequest) bool { return o.waits() && o.line == q.line && o.turn == q.turn }) == 0 {
+		ref.turns[q.line] = slices.DeleteFunc(ref.turns[q.line], func(key string) bool { return key == q.turn })
+	}
+}
+
+func (ref *reference) end(q *refRequest, o Outcome) {
+	was := q.state
+	q.state, q.outcome, q.bytes = Ended, o, 0
+	if was != Granted {
+		ref.quit(q)
+	}
+	if q.line.ordinary {
+		return
+	}
+	until := time.Now()
+	if !q.released.IsZero() {
+		until = q.released
+	}
+	ref.outcomes[o]++
+	ref.held = append(ref.held, until.Sub(q.joined))
+	if o == OutcomeExpired || o == OutcomeDisconnected {
+		ref.want(q.line.target.Model, ref.o.Linger)
+	}
+}
+
+// look releases or holds the waiters of a target, and gives out its slots.
+func (ref *reference) look(t sitemap.Target) {
+	for _, q := range ref.requests {
+		serving := len(ref.replicas[t]) > 0
+		switch {
+		case q.line.target != t || !q.waits():
+		case serving && q.state == Held:
+			q.state, q.released = Released, time.Now()
+		case !serving && q.line.ordinary:
+			ref.end(q, Pending)
+		case !serving && q.state == Released:
+			q.state, q.released = Held, time.Time{}
+			ref.outlived(q)
+		}
+	}
+	for _, r := range ref.replicas[t] {
+		for r.free > 0 {
+			q := ref.next(t)
+			if q == nil {
+				return
+			}
+			r.free--
+			q.state, q.slot = Granted, r
+			turns := ref.turns[q.line]
+			ref.turns[q.line] = append(slices.Clone(turns[1:]), turns[0])
+			ref.quit(q)
+		}
+	}
+}
+
+// next is whose turn it is.
+func (ref *reference) next(t sitemap.Target) *refRequest {
+	for _, line := range []refLine{{t, false}, {t, true}} {
+		var first *refRequest
+		for _, q := range ref.requests {
+			if q.waits() && q.line == line && q.turn == ref.turns[line][0] && (first == nil || q.seq < first.seq) {
+				first = q
+			}
+		}
+		if first != nil {
+			return first
+		}
+	}
+	return nil
+}
+
+// outlived ends a request that is held again though nobody may be held now.
+func (ref *reference) outlived(q *refRequest) {
+	switch {
+	case ref.draining && q.waits():
+		ref.end(q, OutcomeDraining)
+	case ref.unplaced[q.line.target] && q.state == Held:
+		ref.end(q, OutcomeRemoved)
+	}
+}
+
+// tell is what a caller may say of its request.
+func (ref *reference) tell(q *refRequest, e Event) {
+	switch {
+	case e == Expire && q.state == Held:
+		ref.end(q, OutcomeExpired)
+	case e == TimeOut && q.state == Released:
+		ref.end(q, OutcomeReleased)
+	case e == Leave && q.waits():
+		ref.end(q, OutcomeDisconnected)
+	case (e == Leave || e == Done) && q.state == Granted:
+		ref.end(q, OutcomeReleased)
+	case e == Back && q.state == Granted && q.line.ordinary:
+		ref.end(q, Pending)
+	case e == Back && q.state == Granted:
+		q.state, q.slot, q.released = Held, nil, time.Time{}
+		ref.cameBack = true
+		ref.enter(q)
+		ref.outlived(q)
+	}
+}
+
+// endAll ends those that are meant.
+func (ref *reference) endAll(o Outcome, reason string, meant func(*refRequest) bool) {
+	for _, q := range ref.requests {
+		if q.waits() && meant(q) {
+			q.reason = reason
+			ref.end(q, o)
+		}
+	}
+}

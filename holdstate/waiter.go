@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"container/list"
+	"time"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Request is what a request waits with.
+type Request struct {
+	Target sitemap.Target
+	Key    string // the API key's id, empty without one
+	// ClientIDs are the client's own request ids, the first UUID counts.
+	ClientIDs [2]string
+	Bytes     int64  // body bytes kept while it waits
+	Seq       uint64 // place of an earlier wait of the same request; 0: a new one
+}
+
+// Waiter is one request that waits. Its methods are safe for concurrent use.
+type Waiter struct {
+	m        *Machine
+	target   sitemap.Target
+	key      string
+	turnKey  string
+	id       identity
+	seq      uint64
+	ordinary bool
+	joined   time.Time
+	changed  chan struct{}
+
+	// Guarded by the machine's lock.
+	state    State
+	outcome  Outcome
+	reason   string
+	grant    Grant
+	bytes    int64
+	placed   bool // counts against the limits and in the demand
+	line     *line
+	place    *list.Element
+	released time.Time
+	left     time.Time // the line, with a slot or at the end
+}
+
+// Status is a waiter's state at one moment.
+type Status struct {
+	State   State
+	Outcome Outcome
+	Reason  string // of a failed wake
+	Grant   Grant  // in state Granted
+	Seq     uint64
+}
+
+// Hold adds a request for a model that sleeps. On an error nothing was added:
+// ErrFull, ErrDraining, or a *FailedError. Otherwise the caller must bring the
+// waiter to its end with Tell.
+func (m *Machine) Hold(r Request) (*Waiter, error) {
+	var w *Waiter
+	var err error
+	m.change(func() {
+		mod := m.model(r.Target.Model)
+		if err = m.mayHold(mod, r); err != nil {
+			m.tell(mod)
+			return
+		}
+		w = m.newWaiter(r)
+		m.enter(w)
+	})
+	if err == ErrFull { //nolint:errorlint // made two lines above, never wrapped
+		m.o.OnOutcome(OutcomeFull, 0)
+	}
+	return w, err
+}
+
+// Queue adds a request that a replica serves but has no slot for.
+func (m *Machine) Queue(r Request) (*Waiter, error) {
+	var w *Waiter
+	var err error
+	m.change(func() {
+		l := m.lines[r.Target]
+		switch {
+		case m.draining:
+			err = ErrDraining
+		case m.o.Limits.QueueDepth == 0, l != nil && l.ordinary.n >= m.o.Limits.QueueDepth:
+			err = ErrNoQueue
+		default:
+			w = m.newWaiter(r)
+			w.ordinary, w.state, w.released = true, Released, w.joined
+			m.enter(w)
+		}
+	})
+	return w, err
+}
+
+func (m *Machine) mayHold(mod *model, r Request) error {
+	l := m.o.Limits
+	switch {
+	case m.draining:
+		return ErrDraining
+	case time.Now().Before(mod.failedUntil):
+		return &FailedError{Reason: mod.failure}
+	case mod.held >= l.PerModel, m.held >= l.Total, m.bytes+r.Bytes > l.Bytes,
+		r.Key != "" && mod.byKey[r.Key] >= l.PerKey:
+		return ErrFull
+	}
+	return nil
+}
+
+func (m *Machine) newWaiter(r Request) *Waiter {
+	w := &Waiter{
+		m: m, target: r.Target, key: r.Key, turnKey: r.Key, seq: r.Seq, bytes: r.Bytes,
+		id: identityOf(r.Key, r.ClientIDs[:]...), joined: time.Now(), changed: make(chan struct{}, 1),
+	}
+	if m.o.InOrder {
+		w.turnKey = ""
+	}
+	if w.seq == 0 {
+		m.seq++
+		w.seq = m.seq
+	}
+	m.bytes += w.bytes
+	return w
+}
+
+// enter puts w in its line and looks whether it can go on at once. The waiter
+// stands in the line before the replicas are asked, so a registration in between
+// finds it.
+func (m *Machine) enter(w *Waiter) {
+	l := m.lines[w.target]
+	if l == nil {
+		l = &lines{}
+		m.lines[w.target] = l
+	}
+	m.waiting.Add(1)
+	w.left = time.Time{}
+	if w.ordinary {
+		l.ordinary.add(w)
+	} else {
+		l.held.add(w)
+		m.count(w)
+		if l.serving {
+			m.apply(w, Up)
+		}
+	}
+	m.update(w.target)
+}
+
+// count takes a place: against the limits, and in the demand.
+func (m *Machine) count(w *Waiter) {
+	mod := m.model(w.target.Model)
+	w.placed = true
+	m.held++
+	mod.held++
+	if w.key != "" {
+		mod.byKey[w.key]++
+	}
+	mod.identities[w.id]++
+	m.tell(mod)
+}
+
+// uncount gives the place back.
+func (m *Machine) uncount(w *Waiter) {
+	mod := m.model(w.target.Model)
+	w.placed = false
+	m.held--
+	mod.held--
+	decrement(mod.byKey, w.key)
+	decrement(mod.identities, w.id)
+	if w.outcome == OutcomeDisconnected || w.outcome == OutcomeExpired {
+		m.lingerFor(mod, m.o.Linger)
+	}
+	m.tell(mod)
+}
+
+func decrement[K comparable](counts map[K]int, k K) {
+	if counts[k] > 1 {
+		counts[k]--
+	} else {
+		delete(counts, k)
+	}
+}
+
+// apply is the only place where a waiter's state changes.
+func (m *Machine) apply(w *Waiter, e Event) {
+	was := w.state
+	to, outcome := next(was, e)
+	if to == was {
+		return
+	}
+	w.state, w.outcome = to, outcome
+	if w.ordinary && w.state == Held {
+		// It was never held: the caller decides anew.
+		w.state = Ended
+	}
+	switch w.state {
+	case Held:
+		m.holdAgain(w, was)
+	case Released:
+		w.released = time.Now()
+	case Granted:
+		m.depart(w)
+	case Ended:
+		m.depart(w)
+		m.end(w)
+	}
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// holdAgain is for a waiter that had a replica: what ended the held ones in the
+// meantime ends it too.
+func (m *Machine) holdAgain(w *Waiter, was State) {
+	w.released = time.Time{}
+	if was == Granted {
+		w.grant = nil
+		m.enter(w)
+	}
+	switch {
+	case m.draining:
+		m.apply(w, Drain)
+	case !m.holdable(w.target):
+		m.apply(w, Unplace)
+	}
+}
+
+// depart takes w out of its line and of the counts.
+func (m *Machine) depart(w *Waiter) {
+	if w.line != nil {
+		w.line.remove(w)
+		w.left = time.Now()
+		m.waiting.Add(-1)
+		if l := m.lines[w.target]; l != nil && l.held.n+l.ordinary.n == 0 {
+			delete(m.lines, w.target)
+		}
+	}
+	if w.placed {
+		m.uncount(w)
+	}
+}
+
+func (m *Machine) end(w *Waiter) {
+	m.bytes -= w.bytes
+	w.bytes = 0
+	if w.ordinary {
+		return
+	}
+	until := time.Now()
+	if !w.released.IsZero() {
+		until = w.released
+	}
+	outcome, held := w.outcome, until.Sub(w.joined)
+	m.after = append(m.after, func() { m.o.OnOutcome(outcome, held) })
+}
+
+// Changed has a value whenever Status may have changed.
+func (w *Waiter) Changed() <-chan struct{} { return w.changed }
+
+// Waited is how long the waiter was held, and how long it has waited for a slot
+// since, both without the time after the slot or the end.
+func (w *Waiter) Waited() (held, queued time.Duration) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	now := w.left
+	if now.IsZero() {
+		now = time.Now()
+	}
+	if w.released.IsZero() {
+		return now.Sub(w.joined), 0
+	}
+	return w.released.Sub(w.joined), now.Sub(w.released)
+}
+
+// Status is where the waiter stands now.
+func (w *Waiter) Status() Status {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	return Status{State: w.state, Outcome: w.outcome, Reason: w.reason, Grant: w.grant, Seq: w.seq}
+}
+
+// Tell reports what the caller saw: Expire, TimeOut, Leave, Back or Done. It
+// returns where the waiter stands then. A grant that the waiter had, or got in the
+// same moment, stays the caller's to release.
+func (w *Waiter) Tell(e Event) Status {
+	w.m.change(func() { w.m.apply(w, e) })
+	return w.Status()
+}
+
+// FreeBytes stops counting the body: it was handed over.
+func (w *Waiter) FreeBytes() {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	w.m.bytes -= w.bytes
+	w.bytes = 0
+}

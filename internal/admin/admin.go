@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package admin is the HTTP interface for operators: metrics, health and the
+// sibling map. Everything but health and metrics needs the bearer token, where one
+// is set.
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Deps are what the interface shows. All but Tokens are required.
+type Deps struct {
+	Tokens  []string // empty: no token is asked for
+	Maps    *sitemap.Store
+	Metrics prometheus.Gatherer
+	// Ready says why the router is not ready; empty when it is.
+	Ready func() string
+	Log   zerolog.Logger
+}
+
+// Handler makes the interface.
+func Handler(d Deps) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.Metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if reason := d.Ready(); reason != "" {
+			answer(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": reason})
+			return
+		}
+		answer(w, http.StatusOK, map[string]string{"status": "ready"})
+	})
+	mux.HandleFunc("GET /v1/sitemap", d.authorized(d.getMap))
+	mux.HandleFunc("PUT /v1/sitemap", d.authorized(d.putMap))
+	return jsonErrors(mux)
+}
+
+// authorized asks for the token.
+func (d Deps) authorized(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !d.allowed(r.Header.Get("Authorization")) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			fail(w, http.StatusUnauthorized, "unauthorized", "this call needs the token of --admin-token-file as a bearer token")
+			return
+		}
+		h(w, r)
+	}
+}
+
+func (d Deps) allowed(authorization string) bool {
+	if len(d.Tokens) == 0 {
+		return true
+	}
+	token, _ := strings.CutPrefix(authorization, "Bearer ")
+	given := sha256.Sum256([]byte(token))
+	found := 0
+	for _, t := range d.Tokens {
+		want := sha256.Sum256([]byte(t))
+		found |= subtle.ConstantTimeCompare(given[:], want[:])
+	}
+	return found == 1
+}
+
+func (d Deps) getMap(w http.ResponseWriter, r *http.Request) {
+	s := d.Maps.State()
+	if s.Map == nil {
+		fail(w, http.StatusNotFound, "map_not_loaded", "no sibling map was pushed or restored yet")
+		return
+	}
+	w.Header().Set("ETag", s.Map.ETag())
+	w.Header().Set("X-Sitemap-Source", s.Source)
+	w.Header().Set("Age", fmt.Sprint(int64(time.Since(s.ReceivedAt).Seconds())))
+	if r.Header.Get("If-None-Match") == s.Map.ETag() {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(s.Map.JSON())
+}
+
+// putMap applies a pushed map, whole or not at all.
+func (d Deps) putMap(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, sitemap.MaxBytes))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		fail(w, http.StatusRequestEntityTooLarge, "map_too_large", fmt.Sprintf("a sibling map has at most %d bytes", sitemap.MaxBytes))
+		return
+	case err != nil:
+		return // the writer has gone
+	}
+	if m := d.Maps.Current(); r.Header.Get("If-Match") != "" && (m == nil || r.Header.Get("If-Match") != m.ETag()) {
+		fail(w, http.StatusPreconditionFailed, "map_changed", "the map in force is not the one that If-Match names")
+		return
+	}
+	summary, err := d.Maps.Push(body, r.URL.Query().Get("force") == "1")
+	d.pushed(w, summary, err)
+}
+
+func (d Deps) pushed(w http.ResponseWriter, summary sitemap.Summary, err error) {
+	var problems sitemap.Problems
+	var conflict *sitemap.ConflictError
+	var persist *sitemap.PersistError
+	switch {
+	case errors.As(err, &problems):
+		answer(w, http.StatusBadRequest, map[string]any{"error": map[string]any{
+			"code": "map_invalid", "message": "the map was not applied; every problem is listed", "problems": problems,
+		}})
+	case errors.As(err, &conflict):
+		fail(w, http.StatusConflict, "map_generation", err.Error())
+	case errors.As(err, &persist):
+		d.Log.Error().Err(err).Msg("the map is in force but is not on disk")
+		fail(w, http.StatusInternalServerError, "map_not_persisted", "the map is in force but could not be written to --map-file: "+persist.Error())
+	case err != nil:
+		fail(w, http.StatusBadRequest, "map_invalid", err.Error())
+	default:
+		d.Log.Info().Int64("generation", summary.Generation).Int("placements", summary.Placements).
+			Int("holdable", summary.Holdable).Bool("unchanged", summary.Unchanged).Msg("sibling map applied")
+		answer(w, http.StatusOK, summary)
+	}
+}
+
+func fail(w http.ResponseWriter, status int, code, message string) {
+	answer(w, status, map[string]any{"error": map[string]string{"code": code, "message": message}})
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.MarshalWrite(w, v, json.Deterministic(true))
+}
+
+// jsonErrors answers in JSON where the mux would answer in text.
+func jsonErrors(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost} {
+			other := r.Clone(r.Context())
+			other.Method = method
+			if _, pattern := mux.Handler(other); pattern != "" {
+				w.Header().Set("Allow", method)
+				fail(w, http.StatusMethodNotAllowed, "method_not_allowed", "this path takes "+method)
+				return
+			}
+		}
+		fail(w, http.StatusNotFound, "not_found", "this path is not part of the admin API")
+	})
+}

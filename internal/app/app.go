@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package app wires the parts of holdgate serve together, starts them and stops
+// them in the right order.
+package app
+
+import (
+	"context"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// App is a running holdgate serve.
+type App struct {
+	c        *config.Serve
+	log      zerolog.Logger
+	maps     *sitemap.Store
+	registry *agentreg.Registry
+	machine  *holdstate.Machine
+	data     *extproc.Server
+	metrics  *prometheus.Registry
+	levels   *levels
+
+	envoy, agents *grpc.Server
+	admin         *http.Server
+	listeners     listeners
+	draining      atomic.Bool
+	stopped       chan struct{}
+	failed        chan error
+	wg            sync.WaitGroup
+}
+
+// New makes an app from a checked configuration. It opens nothing yet.
+func New(c *config.Serve, log zerolog.Logger) (*App, error) {
+	adminTokens, err := config.ReadTokens(c.AdminTokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("--admin-token-file: %w", err)
+	}
+	agentTokens, err := config.ReadTokens(c.AgentsTokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("--agents-token-file: %w", err)
+	}
+	if err := guarded(c, adminTokens, agentTokens); err != nil {
+		return nil, err
+	}
+	a := &App{
+		c: c, log: log, metrics: prometheus.NewRegistry(), levels: newLevels(),
+		stopped: make(chan struct{}), failed: make(chan error, 3),
+	}
+	if err := a.wire(); err != nil {
+		return nil, err
+	}
+	a.agents = grpc.NewServer(grpc.StreamInterceptor(agentreg.TokenAuth(func() []string { return agentTokens })))
+	agentregpb.RegisterAgentRegistryServer(a.agents, a.registry.Service())
+	a.admin = &http.Server{
+		Handler: admin.Handler(admin.Deps{
+			Tokens: adminTokens, Maps: a.maps, Metrics: a.metrics, Ready: a.notReady, Log: log,
+		}),
+		ReadHeaderTimeout: 10 * time.Second,
+	}
+	return a, nil
+}
+
+// wire makes the parts of the decision and ties their callbacks.
+func (a *App) wire() error {
+	c := a.c
+	m := newMetrics(c.MetricsPrefix, a.metrics)
+	var allow []netip.Prefix
+	for _, s := range c.AgentsAllowCIDR {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return fmt.Errorf("--agents-allow-cidr: %w", err)
+		}
+		allow = append(allow, p)
+	}
+	a.registry = agentreg.New(agentreg.Options{
+		Log: a.log, Liveness: c.AgentLiveness, AllowCIDR: allow,
+		OnChange:     func(t sitemap.Target) { a.machine.Update(t) },
+		OnWakeFailed: func(model, reason string) { a.machine.Fail(model, reason) },
+		OnServing:    m.serving,
+	})
+	a.machine = holdstate.New(holdstate.Options{
+		Limits: holdstate.Limits{
+			PerModel: c.WakeHoldMax, PerKey: c.WakeHoldMaxPerKey, Total: c.WakeHoldMaxTotal,
+			Bytes: int64(c.WakeHoldMaxBytes), QueueDepth: c.QueueDepth,
+		},
+		Linger: c.WakeLinger, Cooldown: c.WakeCooldown, InOrder: c.WakeOrder == "arrival",
+		Slots:     slots{a.registry},
+		OnWanted:  a.levels.changed,
+		OnOutcome: m.outcome,
+		OnRelease: func(t sitemap.Target, n int) {
+			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
+		},
+	})
+	a.maps = sitemap.NewStore(c.SiteID, func(_, m *sitemap.Map) {
+		a.machine.Reconcile(func(t sitemap.Target) bool {
+			p, here := m.Here(t)
+			return here && p.ScaleFromZero
+		})
+	})
+	if err := a.restore(); err != nil {
+		return err
+	}
+	a.metrics.MustRegister(
+		newDemand(c.MetricsPrefix, a.maps, a.machine),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	network, address := config.Address(c.Relay)
+	a.data = extproc.New(extproc.Options{
+		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout,
+		MaxRequestBytes: int64(c.MaxRequestBytes), MaxBodyBytesTotal: int64(c.MaxBodyBytesTotal),
+		RelayMaxBytes: int64(c.RelayMaxBytes), LateError: extproc.LateError(c.WakeLateError),
+	}, extproc.Deps{
+		Decider: &decider{
+			siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
+			maps: a.maps, registry: a.registry, machine: a.machine, log: a.log,
+		},
+		Observer: m,
+		Relay:    extproc.NewRelay(network, address),
+		Log:      a.log,
+	})
+	a.envoy = grpc.NewServer(extproc.ServerOptions()...)
+	a.data.Register(a.envoy)
+	return nil
+}
+
+// restore loads the map of an earlier run. A damaged one is set aside: the router
+// starts without a map, and says so.
+func (a *App) restore() error {
+	if a.c.MapFile == "" {
+		return nil
+	}
+	var damaged *sitemap.DamagedError
+	switch err := a.maps.Restore(a.c.MapFile); {
+	case errors.As(err, &damaged):
+		a.log.Error().Err(err).Msg("the map file is damaged: the router has no map until one is pushed")
+	case err != nil:
+		return fmt.Errorf("--map-file: %w", err)
+	}
+	a.maps.Persist(a.c.MapFile)
+	return nil
+}
+
+// guarded refuses open ports that anybody could use.
+func guarded(c *config.Serve, adminTokens, agentTokens []string) error {
+	if len(adminTokens) == 0 && !local(c.AdminListen) {
+		return fmt.Errorf("--admin-listen is %s, which others can reach: set --admin-token-file, or listen on a loopback address", c.AdminListen)
+	}
+	if len(agentTokens) == 0 && !local(c.AgentsListen) {
+		return fmt.Errorf("--agents-listen is %s, which others can reach: set --agents-token-file, or listen on a loopback address", c.AgentsListen)
+	}
+	return nil
+}
+
+// local says whether an address can only be reached from this machine.
+func local(listen string) bool {
+	network, address := config.Address(listen)
+	if network == "unix" {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// notReady says why no traffic should be sent here; empty when all is well.
+func (a *App) notReady() string {
+	switch {
+	case a.draining.Load():
+		return "the router is shutting down"
+	case a.c.SiteID != "" && a.maps.Current() == nil:
+		return "no sibling map was pushed or restored yet"
+	}
+	return ""
+}
+
+// Start opens the listeners and serves. It returns when all of them are open.
+func (a *App) Start(ctx context.Context) error {
+	if err := a.listeners.open(ctx, a.c); err != nil {
+		return err
+	}
+	serve := func(name string, f func() error) {
+		a.wg.Go(func() {
+			if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+				a.failed <- fmt.Errorf("serving %s: %w", name, err)
+			}
+		})
+	}
+	serve("Envoy", func() error { return a.envoy.Serve(a.listeners.envoy) })
+	serve("agents", func() error { return a.agents.Serve(a.listeners.agents) })
+	serve("the admin API", func() error { return a.admin.Serve(a.listeners.admin) })
+	a.wg.Go(func() {
+		a.levels.run(a.stopped, func(model string) { a.registry.SetWanted(model, a.machine.Wanted(model)) })
+	})
+	if err := a.writePorts(); err != nil {
+		return errors.Join(err, a.Stop(ctx))
+	}
+	a.log.Info().Str("extproc", a.c.ExtProcListen).Str("agents", a.AgentsAddr()).Str("admin", a.AdminAddr()).Msg("holdgate is ready")
+	return nil
+}
+
+// Failed delivers the error of a server that ended by itself.
+func (a *App) Failed() <-chan error { return a.failed }
+
+// AgentsAddr is where agents register.
+func (a *App) AgentsAddr() string { return a.listeners.agents.Addr().String() }
+
+// AdminAddr is where the admin API listens.
+func (a *App) AdminAddr() string { return a.listeners.admin.Addr().String() }
+
+// InFlight is the number of requests between their headers and their end.
+func (a *App) InFlight() int { return a.data.InFlight() }
+
+func (a *App) writePorts() error {
+	if a.c.PortsFile == "" {
+		return nil
+	}
+	text, err := json.Marshal(map[string]string{"admin": a.AdminAddr(), "agents": a.AgentsAddr()}, json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("writing --ports-file: %w", err)
+	}
+	// A reader must never see half of it.
+	tmp := a.c.PortsFile + ".tmp"
+	if err := os.WriteFile(tmp, text, 0o600); err != nil {
+		return fmt.Errorf("writing --ports-file: %w", err)
+	}
+	if err := os.Rename(tmp, a.c.PortsFile); err != nil {
+		return fmt.Errorf("writing --ports-file: %w", err)
+	}
+	return nil
+}
+
+// Stop drains: no new holds, waiters end with draining, relayed answers may finish
+// until ctx or the drain timeout ends, and the admin port goes last. Answers that
+// Envoy carries need nothing of this process.
+func (a *App) Stop(ctx context.Context) error {
+	if a.draining.Swap(true) {
+		return nil
+	}
+	a.log.Info().Msg("draining")
+	ctx, cancel := context.WithTimeout(ctx, a.c.DrainTimeout)
+	defer cancel()
+	a.machine.Drain()
+	a.data.WaitForHolds(ctx)
+	// Envoy's log streams never end by themselves, so there is no graceful stop.
+	a.envoy.Stop()
+	close(a.stopped)
+	a.registry.Drain()
+	a.agents.Stop()
+	err := a.admin.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("stopping the admin API: %w", err), a.admin.Close())
+	}
+	a.wg.Wait()
+	return err
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"cmp"
+	"errors"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// decider is the policy: one function over snapshots, in the order of the
+// design's section on the decision.
+type decider struct {
+	siteID   string
+	budget   time.Duration // of a placement without its own
+	grace    time.Time     // until then a model without agent may still be registering
+	maps     *sitemap.Store
+	registry *agentreg.Registry
+	machine  *holdstate.Machine
+	log      zerolog.Logger
+}
+
+// Decide says what happens to a request whose body was read.
+func (d *decider) Decide(r *extproc.Request) extproc.Decision {
+	t := r.Target()
+
+	// Served here.
+	if d.registry.Serving(t) > 0 {
+		if decision, ok := d.serve(r); ok {
+			return decision
+		}
+	}
+
+	// Held here.
+	if d.siteID == "" {
+		return refuse(extproc.ModelNotFound(r.Model))
+	}
+	m := d.maps.Current()
+	if m == nil {
+		return refuse(extproc.MapNotLoaded())
+	}
+	p, here := m.Here(t)
+	switch {
+	case here && p.ScaleFromZero && !r.Endpoint.CountTokens:
+		return d.hold(r, p)
+	case here && !p.ScaleFromZero && time.Now().Before(d.grace):
+		return refuse(extproc.RegistryWarming(r.Model))
+	default:
+		return refuse(extproc.ModelNotFound(r.Model))
+	}
+}
+
+// serve gives the request a slot or a place in the capacity queue. It is not ok
+// when the last replica left in this moment.
+func (d *decider) serve(r *extproc.Request) (extproc.Decision, bool) {
+	t := r.Target()
+	// Newcomers stand behind those that wait already.
+	if !d.machine.Waiting(t) {
+		slot, outcome := d.registry.Take(t)
+		switch outcome {
+		case agentreg.Taken:
+			return extproc.Decision{Grant: grant{slot}}, true
+		case agentreg.None:
+			return extproc.Decision{}, false
+		case agentreg.Full:
+		}
+	}
+	w, err := d.machine.Queue(waiting(r))
+	switch {
+	case errors.Is(err, holdstate.ErrDraining):
+		return refuse(extproc.Draining()), true
+	case err != nil:
+		return refuse(extproc.NoCapacity(r.Model)), true
+	}
+	return extproc.Decision{Waiter: w}, true
+}
+
+// hold lets the request wait for its model.
+func (d *decider) hold(r *extproc.Request, p sitemap.Placement) extproc.Decision {
+	w, err := d.machine.Hold(waiting(r))
+	var failed *holdstate.FailedError
+	switch {
+	case errors.Is(err, holdstate.ErrDraining):
+		return refuse(extproc.Draining())
+	case errors.As(err, &failed):
+		return refuse(extproc.WakeFailed(r.Model, failed.Reason, d.RetryAfter(r.Model)))
+	case err != nil:
+		return refuse(extproc.TooManyWaiting(r.Model))
+	}
+	d.log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
+	return extproc.Decision{Waiter: w, Held: true, Budget: cmp.Or(p.HoldBudget, d.budget)}
+}
+
+func waiting(r *extproc.Request) holdstate.Request {
+	return holdstate.Request{Target: r.Target(), ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq}
+}
+
+func refuse(r *extproc.Refusal) extproc.Decision { return extproc.Decision{Refusal: r} }
+
+// retryAfter is what clients are told while nothing is known of a model's wakes.
+const retryAfter = 30
+
+// RetryAfter says in how many seconds a sleeping model may be up.
+func (d *decider) RetryAfter(string) int { return retryAfter }
+
+// grant is a slot as the hold machine and the data path see it.
+type grant struct{ *agentreg.Slot }
+
+// Address is the replica's ip:port.
+func (g grant) Address() string { return g.Agent().Address }
+
+// slots lets the hold machine ask the registry.
+type slots struct{ registry *agentreg.Registry }
+
+func (s slots) Serving(t sitemap.Target) bool { return s.registry.Serving(t) > 0 }
+
+func (s slots) Take(t sitemap.Target) (holdstate.Grant, bool) {
+	slot, outcome := s.registry.Take(t)
+	if outcome != agentreg.Taken {
+		return nil, false
+	}
+	return grant{slot}, true
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/holdgate/holdgate/internal/config"
+)
+
+// listeners are the open ports.
+type listeners struct{ envoy, agents, admin net.Listener }
+
+// open opens all of them or none.
+func (l *listeners) open(ctx context.Context, c *config.Serve) error {
+	var opened []net.Listener
+	for _, one := range []struct {
+		flag, value string
+		to          *net.Listener
+	}{
+		{"extproc-listen", c.ExtProcListen, &l.envoy},
+		{"agents-listen", c.AgentsListen, &l.agents},
+		{"admin-listen", c.AdminListen, &l.admin},
+	} {
+		listener, err := listen(ctx, one.value)
+		if err != nil {
+			for _, o := range opened {
+				_ = o.Close()
+			}
+			return fmt.Errorf("--%s %s: %w", one.flag, one.value, err)
+		}
+		opened = append(opened, listener)
+		*one.to = listener
+	}
+	return nil
+}
+
+func listen(ctx context.Context, value string) (net.Listener, error) {
+	network, address := config.Address(value)
+	if network == "unix" {
+		if err := clearSocket(address); err != nil {
+			return nil, err
+		}
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, network, address)
+	if err != nil {
+		return nil, fmt.Errorf("listening: %w", err)
+	}
+	if network == "unix" {
+		// Only this user, and Envoy when it runs as the same one, may connect.
+		if err := os.Chmod(address, 0o600); err != nil {
+			return nil, errors.Join(fmt.Errorf("listening: %w", err), l.Close())
+		}
+	}
+	return l, nil
+}
+
+// clearSocket makes the directory and removes the socket that a killed process
+// left. A socket that somebody answers on is in use.
+func clearSocket(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("making the socket's directory: %w", err)
+	}
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil && info.Mode().Type() != os.ModeSocket {
+		return fmt.Errorf("%s is there and is no socket", path)
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second) //nolint:noctx // it has its own limit
+	if err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("%s is in use by another process", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("removing a stale socket: %w", err)
+	}
+	return nil
+}

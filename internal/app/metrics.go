@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// defaultTenant is who everybody is without a keys file.
+const defaultTenant = "default"
+
+// metrics are the series of the hold and of the routing.
+type metrics struct {
+	holds  *prometheus.CounterVec
+	held   prometheus.Histogram
+	routed *prometheus.CounterVec
+}
+
+func newMetrics(prefix string, reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	m := &metrics{
+		holds: f.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "wake_holds_total",
+			Help: "Requests that were held, or refused by a hold limit, by how they ended.",
+		}, []string{"outcome"}),
+		held: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    prefix + "wake_hold_seconds",
+			Help:    "How long requests were held, whatever their outcome, in seconds.",
+			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600},
+		}),
+		routed: f.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "routing_requests_routed_total",
+			Help: "Requests that got a slot on an agent, each counted once.",
+		}, []string{"tenant_id", "engine", "region", "model"}),
+	}
+	for _, o := range holdstate.Outcomes() {
+		m.holds.WithLabelValues(o.String())
+	}
+	return m
+}
+
+// outcome counts the end of a hold. A request that a limit refused was not held.
+func (m *metrics) outcome(o holdstate.Outcome, held time.Duration) {
+	m.holds.WithLabelValues(o.String()).Inc()
+	if o != holdstate.OutcomeFull {
+		m.held.Observe(held.Seconds())
+	}
+}
+
+// Routed counts a request's first slot.
+func (m *metrics) Routed(r *extproc.Request, g holdstate.Grant) {
+	if slot, ok := g.(grant); ok {
+		a := slot.Agent()
+		m.routed.WithLabelValues(defaultTenant, a.Engine, a.Region, r.Model).Inc()
+	}
+}
+
+// serving makes an agent's series, so that the first request is an increase.
+func (m *metrics) serving(a *agentreg.AgentInfo) {
+	for _, model := range a.Models {
+		m.routed.WithLabelValues(defaultTenant, a.Engine, a.Region, model)
+	}
+}
+
+// demand exports what each holdable model is asked for. Without a map it exports
+// nothing, so that a restarted router does not claim that nobody waits.
+type demand struct {
+	maps            *sitemap.Store
+	machine         *holdstate.Machine
+	pending, wanted *prometheus.Desc
+}
+
+func newDemand(prefix string, maps *sitemap.Store, machine *holdstate.Machine) *demand {
+	return &demand{
+		maps: maps, machine: machine,
+		pending: prometheus.NewDesc(prefix+"pending_demand",
+			"Distinct requests that wait for the model: held, or released without a slot.", []string{"model"}, nil),
+		wanted: prometheus.NewDesc(prefix+"wake_wanted",
+			"1 while the model should be up: somebody waits for it or did so within the linger.", []string{"model"}, nil),
+	}
+}
+
+// Describe is part of prometheus.Collector.
+func (d *demand) Describe(ch chan<- *prometheus.Desc) {
+	ch <- d.pending
+	ch <- d.wanted
+}
+
+// Collect is part of prometheus.Collector.
+func (d *demand) Collect(ch chan<- prometheus.Metric) {
+	m := d.maps.Current()
+	if m == nil {
+		return
+	}
+	for _, model := range m.Holdable() {
+		wanted := 0.0
+		if d.machine.Wanted(model) {
+			wanted = 1
+		}
+		ch <- prometheus.MustNewConstMetric(d.pending, prometheus.GaugeValue, float64(d.machine.Demand(model)), model)
+		ch <- prometheus.MustNewConstMetric(d.wanted, prometheus.GaugeValue, wanted, model)
+	}
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"encoding/json/v2"
+	"slices"
+
+	"github.com/holdgate/holdgate/agentreg"
+)
+
+// modelEntry is a model as OpenAI's models API lists it, with its state.
+type modelEntry struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	State   string `json:"state"`
+}
+
+type modelList struct {
+	Object string       `json:"object"`
+	Data   []modelEntry `json:"data"`
+}
+
+// Models is the body of GET /v1/models, or of one model; nil when it is unknown.
+func (d *decider) Models(model string) []byte {
+	agents := map[string]agentreg.ModelState{}
+	names := []string{}
+	for _, s := range d.registry.Models() {
+		agents[s.Model] = s
+		names = append(names, s.Model)
+	}
+	m := d.maps.Current()
+	if m != nil {
+		names = append(names, m.Models()...)
+	}
+	slices.Sort(names)
+	list := modelList{Object: "list", Data: []modelEntry{}}
+	for _, name := range slices.Compact(names) {
+		state := "asleep"
+		switch s := agents[name]; {
+		case s.Serving > 0:
+			state = "warm"
+		case s.Waking || d.machine.Wanted(name):
+			state = "waking"
+		case s.Asleep == 0 && m != nil && !m.Holds(name):
+			state = "elsewhere"
+		}
+		e := modelEntry{ID: name, Object: "model", OwnedBy: "holdgate", State: state}
+		if name == model {
+			return mustMarshal(e)
+		}
+		list.Data = append(list.Data, e)
+	}
+	if model != "" {
+		return nil
+	}
+	return mustMarshal(list)
+}
+
+// mustMarshal writes values whose text was checked to be UTF-8 when it came in.
+func mustMarshal(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return []byte("{}")
+	}
+	return b
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import "sync"
+
+// levels carries changed wishes to the registry. The machine says only that a
+// model's wish may have changed; the worker looks what it is. So the last look is
+// the one that counts, in whatever order changes come.
+type levels struct {
+	mu    sync.Mutex
+	dirty map[string]struct{}
+	wake  chan struct{}
+}
+
+func newLevels() *levels {
+	return &levels{dirty: map[string]struct{}{}, wake: make(chan struct{}, 1)}
+}
+
+// changed notes a model. It never blocks.
+func (l *levels) changed(model string) {
+	l.mu.Lock()
+	l.dirty[model] = struct{}{}
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run looks at noted models until stop is closed.
+func (l *levels) run(stop <-chan struct{}, look func(model string)) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-l.wake:
+		}
+		l.mu.Lock()
+		dirty := l.dirty
+		l.dirty = map[string]struct{}{}
+		l.mu.Unlock()
+		for model := range dirty {
+			look(model)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Bytes is a number of bytes that people write as a plain integer or with one
+// of the suffixes KiB, MiB and GiB. It is a pflag.Value and a TextUnmarshaler.
+type Bytes int64
+
+// units are tried in this order, so that the shortest text is the largest unit.
+var units = []struct {
+	suffix string
+	size   int64
+}{
+	{"GiB", 1 << 30},
+	{"MiB", 1 << 20},
+	{"KiB", 1 << 10},
+}
+
+// ParseBytes reads a size. It has no sign, no fraction and no other unit.
+func ParseBytes(s string) (Bytes, error) {
+	digits, size := s, int64(1)
+	for _, u := range units {
+		if number, ok := strings.CutSuffix(s, u.suffix); ok {
+			digits, size = strings.TrimSuffix(number, " "), u.size
+			break
+		}
+	}
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return 0, fmt.Errorf("must be a whole number of bytes, or one with KiB, MiB or GiB, is %q", s)
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n > math.MaxInt64/size {
+		return 0, fmt.Errorf("is too large: %q", s)
+	}
+	return Bytes(n * size), nil
+}
+
+// String is the shortest exact form.
+func (b Bytes) String() string {
+	for _, u := range units {
+		if b != 0 && int64(b)%u.size == 0 {
+			return strconv.FormatInt(int64(b)/u.size, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
+
+// Set reads the value of a flag.
+func (b *Bytes) Set(s string) error {
+	n, err := ParseBytes(s)
+	if err != nil {
+		return err
+	}
+	*b = n
+	return nil
+}
+
+// Type is the word that help texts use for the value.
+func (b *Bytes) Type() string { return "bytes" }
+
+// MarshalText is String, for configuration files.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// UnmarshalText is Set, for configuration files.
+func (b *Bytes) UnmarshalText(text []byte) error { return b.Set(string(text)) }

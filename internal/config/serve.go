@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// Serve is what holdgate serve runs with. Its flags and the keys of its file have
+// the same names.
+type Serve struct {
+	SiteID        string
+	ExtProcListen string
+	AgentsListen  string
+	AdminListen   string
+	Relay         string
+	PortsFile     string
+
+	AdminTokenFile  string
+	AgentsTokenFile string
+	AgentsAllowCIDR []string
+	AgentLiveness   time.Duration
+	MapFile         string
+
+	WakeHoldBudget    time.Duration
+	WakeHoldMax       int
+	WakeHoldMaxPerKey int
+	WakeHoldMaxTotal  int
+	WakeHoldMaxBytes  Bytes
+	WakeKeepalive     time.Duration
+	WakeLinger        time.Duration
+	WakeLateError     string
+	WakeOrder         string
+	WakeCooldown      time.Duration
+
+	QueueDepth        int
+	RequestTimeout    time.Duration
+	RegistryGrace     time.Duration
+	DrainTimeout      time.Duration
+	MaxRequestBytes   Bytes
+	MaxBodyBytesTotal Bytes
+	RelayMaxBytes     Bytes
+
+	MetricsPrefix string
+	LogFormat     string
+	LogLevel      string
+}
+
+// MaxHoldBudget is the longest hold that a flag or a placement may ask for.
+const MaxHoldBudget = time.Hour
+
+// Flags declares every flag with its default.
+func (c *Serve) Flags(f *pflag.FlagSet) {
+	f.StringVar(&c.SiteID, "site-id", "", "this site's name in the sibling map; without it nothing is held")
+	f.StringVar(&c.ExtProcListen, "extproc-listen", "unix:///run/holdgate/extproc.sock", "where Envoy connects: unix:///path or host:port")
+	f.StringVar(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "where agents register: host:port or unix:///path")
+	f.StringVar(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "host:port of metrics, health and the map API")
+	f.StringVar(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port")
+	f.StringVar(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready")
+
+	f.StringVar(&c.AdminTokenFile, "admin-token-file", "", "bearer token of the admin API; required unless --admin-listen is a loopback address")
+	f.StringVar(&c.AgentsTokenFile, "agents-token-file", "", "bearer tokens that agents may use, one a line")
+	f.StringSliceVar(&c.AgentsAllowCIDR, "agents-allow-cidr", nil, "networks in which agents may name an address that is not their own")
+	f.DurationVar(&c.AgentLiveness, "agent-liveness", 15*time.Second, "how long a silent agent stays registered")
+	f.StringVar(&c.MapFile, "map-file", "", "keep the last good sibling map in this file and restore it at start")
+
+	f.DurationVar(&c.WakeHoldBudget, "wake-hold-budget", 5*time.Minute, "how long a request is held where its placement has no hold_budget; at most 1h")
+	f.IntVar(&c.WakeHoldMax, "wake-hold-max", 100, "requests held per model")
+	f.IntVar(&c.WakeHoldMaxPerKey, "wake-hold-max-per-key", 20, "requests held per API key and model")
+	f.IntVar(&c.WakeHoldMaxTotal, "wake-hold-max-total", 1000, "requests held in total")
+	c.WakeHoldMaxBytes = 256 << 20
+	f.Var(&c.WakeHoldMaxBytes, "wake-hold-max-bytes", "body bytes of held requests in total")
+	f.DurationVar(&c.WakeKeepalive, "wake-keepalive", 15*time.Second, "time between keepalives of a held request; 0: none")
+	f.DurationVar(&c.WakeLinger, "wake-linger", 30*time.Second, "how long a model stays wanted after a waiter left unserved")
+	f.StringVar(&c.WakeLateError, "wake-late-error", "body", "how an answer fails that has begun: body (an error in it) or abort (it is cut)")
+	f.StringVar(&c.WakeOrder, "wake-order", "fair", "who gets the next slot: fair (round-robin across keys) or arrival")
+	f.DurationVar(&c.WakeCooldown, "wake-cooldown", 10*time.Second, "how long a failed wake refuses new holds")
+
+	f.IntVar(&c.QueueDepth, "queue-depth", 30, "requests per model that wait for a slot, besides released ones; 0: none waits")
+	f.DurationVar(&c.RequestTimeout, "request-timeout", 60*time.Second, "how long a request waits for a slot")
+	f.DurationVar(&c.RegistryGrace, "registry-grace", 3*time.Second, "how long after the start a model without agent may still be registering")
+	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running answers may take at shutdown")
+	c.MaxRequestBytes, c.MaxBodyBytesTotal, c.RelayMaxBytes = 10<<20, 512<<20, 64<<20
+	f.Var(&c.MaxRequestBytes, "max-request-bytes", "size of one request body")
+	f.Var(&c.MaxBodyBytesTotal, "max-body-bytes-total", "size of all request bodies in memory; beyond it, reading pauses")
+	f.Var(&c.RelayMaxBytes, "relay-max-bytes", "size of one relayed answer")
+
+	f.StringVar(&c.MetricsPrefix, "metrics-prefix", "hivenet_", "prefix of the metrics")
+	f.StringVar(&c.LogFormat, "log-format", "json", "json or text")
+	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// Validate reports every value that cannot work, each with its flag and its rule.
+func (c *Serve) Validate() error {
+	var errs []error
+	check := func(ok bool, flag string, value any, rule string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("--%s is %v: %s", flag, value, rule))
+		}
+	}
+	const positive, notNegative = "must be above 0", "must not be negative"
+	check(c.WakeHoldBudget > 0 && c.WakeHoldBudget <= MaxHoldBudget, "wake-hold-budget", c.WakeHoldBudget, "must be above 0 and at most 1h")
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{
+		{"wake-hold-max", c.WakeHoldMax},
+		{"wake-hold-max-per-key", c.WakeHoldMaxPerKey},
+		{"wake-hold-max-total", c.WakeHoldMaxTotal},
+	} {
+		check(n.value > 0, n.flag, n.value, positive)
+	}
+	for _, b := range []struct {
+		flag  string
+		value Bytes
+	}{
+		{"wake-hold-max-bytes", c.WakeHoldMaxBytes},
+		{"max-request-bytes", c.MaxRequestBytes},
+		{"relay-max-bytes", c.RelayMaxBytes},
+	} {
+		check(b.value > 0, b.flag, b.value, positive)
+	}
+	check(c.MaxBodyBytesTotal >= c.MaxRequestBytes, "max-body-bytes-total", c.MaxBodyBytesTotal, "must not be below --max-request-bytes")
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"wake-keepalive", c.WakeKeepalive},
+		{"wake-linger", c.WakeLinger},
+		{"wake-cooldown", c.WakeCooldown},
+		{"registry-grace", c.RegistryGrace},
+		{"drain-timeout", c.DrainTimeout},
+	} {
+		check(d.value >= 0, d.flag, d.value, notNegative)
+	}
+	check(c.QueueDepth >= 0, "queue-depth", c.QueueDepth, notNegative)
+	check(c.RequestTimeout > 0, "request-timeout", c.RequestTimeout, positive)
+	check(c.AgentLiveness > 0, "agent-liveness", c.AgentLiveness, positive)
+	check(c.WakeLateError == "body" || c.WakeLateError == "abort", "wake-late-error", c.WakeLateError, "must be body or abort")
+	check(c.WakeOrder == "fair" || c.WakeOrder == "arrival", "wake-order", c.WakeOrder, "must be fair or arrival")
+	check(validPrefix(c.MetricsPrefix), "metrics-prefix", c.MetricsPrefix, "may have only letters, digits and _, and must not begin with a digit")
+	for _, s := range c.AgentsAllowCIDR {
+		_, err := netip.ParsePrefix(s)
+		check(err == nil, "agents-allow-cidr", s, "must be a network such as 10.0.0.0/8")
+	}
+	for _, l := range []struct{ flag, value string }{
+		{"extproc-listen", c.ExtProcListen},
+		{"agents-listen", c.AgentsListen},
+		{"admin-listen", c.AdminListen},
+		{"relay", c.Relay},
+	} {
+		network, address := Address(l.value)
+		check(address != "" && (network == "unix" || strings.Contains(address, ":")), l.flag, l.value, "must be host:port or unix:///path")
+	}
+	return errors.Join(errs...)
+}
+
+func validPrefix(s string) bool {
+	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == "" &&
+		(s == "" || s[0] < '0' || s[0] > '9')
+}
+
+// Address splits an address flag into what net.Listen and net.Dial take.
+func Address(s string) (network, address string) {
+	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+		return "unix", path
+	}
+	return "tcp", s
+}
+
+// ReadFile sets every flag that the command line did not set from a YAML file
+// whose keys are the flags' names.
+func ReadFile(path string, flags *pflag.FlagSet) error {
+	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return fmt.Errorf("reading the configuration: %w", err)
+	}
+	var values map[string]yaml.Node
+	dec := yaml.NewDecoder(strings.NewReader(string(text)))
+	if err := dec.Decode(&values); err != nil {
+		return fmt.Errorf("reading %s: %w", path, err)
+	}
+	if dec.Decode(&yaml.Node{}) == nil {
+		return fmt.Errorf("reading %s: must hold one YAML document", path)
+	}
+	var errs []error
+	for name, node := range values {
+		if err := setFlag(flags, name, node); err != nil {
+			errs = append(errs, fmt.Errorf("%s:%d: %s: %w", path, node.Line, name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func setFlag(flags *pflag.FlagSet, name string, node yaml.Node) error {
+	flag := flags.Lookup(name)
+	if flag == nil || name == "config" {
+		return errors.New("is not a setting")
+	}
+	if flag.Changed {
+		return nil
+	}
+	values := []*yaml.Node{&node}
+	if node.Kind == yaml.SequenceNode && flag.Value.Type() == "stringSlice" {
+		values = node.Content
+	}
+	for _, v := range values {
+		if v.Kind != yaml.ScalarNode {
+			return errors.New("must be a single value")
+		}
+		if err := flags.Set(name, v.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ReadTokens reads a file of bearer tokens, one a line. Empty lines and lines that
+// begin with # do not count. No path means no tokens.
+func ReadTokens(path string) ([]string, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return nil, fmt.Errorf("reading tokens: %w", err)
+	}
+	var tokens []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			tokens = append(tokens, line)
+		}
+	}
+	if len(tokens) == 0 {
+		return nil, fmt.Errorf("reading tokens: %s has none: put one token on a line", path)
+	}
+	return tokens, nil
+}

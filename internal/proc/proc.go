@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package proc starts child processes that cannot outlive this one, and ends
+// them in an orderly way.
+//
+// Every child leads its own process group, so a terminal's Ctrl-C reaches only
+// this process, which then decides the order of the end. The kernel sends the
+// child SIGTERM when the thread that started it ends, so children are started
+// from one thread that is never given back.
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a started child.
+type Process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+}
+
+type startRequest struct {
+	cmd    *exec.Cmd
+	result chan error
+}
+
+// starts hands commands to the thread that lives as long as the program.
+var starts = sync.OnceValue(func() chan<- startRequest {
+	requests := make(chan startRequest)
+	go func() {
+		runtime.LockOSThread()
+		for r := range requests {
+			r.result <- r.cmd.Start()
+		}
+	}()
+	return requests
+})
+
+// Start starts cmd. The caller must end it with Stop, or see it end by Done.
+func Start(cmd *exec.Cmd) (*Process, error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
+	result := make(chan error)
+	starts() <- startRequest{cmd: cmd, result: result}
+	if err := <-result; err != nil {
+		return nil, fmt.Errorf("starting %s: %w", cmd.Path, err)
+	}
+	p := &Process{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Pid is the process id, which is also the id of its group.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended and its output was read.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err is how the process ended: nil for exit status 0. Valid once Done is closed.
+func (p *Process) Err() error { return p.err }
+
+// Signal sends sig to the whole process group. A group that is gone is no error.
+func (p *Process) Signal(sig syscall.Signal) error {
+	if err := syscall.Kill(-p.Pid(), sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("sending %v to process group %d: %w", sig, p.Pid(), err)
+	}
+	return nil
+}
+
+// Stop asks the process group to end by SIGTERM, kills what is left of it after
+// grace, and returns when the process has ended.
+func (p *Process) Stop(grace time.Duration) error {
+	select {
+	case <-p.done:
+	default:
+		if err := p.Signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-p.done:
+		case <-timer.C:
+		}
+	}
+	// A grandchild may still be there when the leader has ended.
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.done
+	return nil
+}
+
+// Describe says how a process ended, for messages to people.
+func Describe(err error) string {
+	if err == nil {
+		return "exit status 0"
+	}
+	if errors.Is(err, os.ErrProcessDone) {
+		return "already ended"
+	}
+	return err.Error()
+}

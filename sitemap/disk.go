@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// PersistError says that a map is in force but could not be written to disk,
+// so a restart would bring back an older one.
+type PersistError struct {
+	Path string
+	Err  error
+}
+
+// Error names the file and the cause.
+func (e *PersistError) Error() string {
+	return fmt.Sprintf("the map is in force but not on disk: writing %s: %v", e.Path, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *PersistError) Unwrap() error { return e.Err }
+
+// DamagedError says that the map on disk was not loaded.
+type DamagedError struct {
+	Path string
+	// SetAside is where the file is now, empty when it could not be renamed.
+	SetAside string
+	Err      error
+}
+
+// Error names the file, where it went, and what is wrong with it.
+func (e *DamagedError) Error() string {
+	if e.SetAside == "" {
+		return fmt.Sprintf("the map in %s was not loaded: %v", e.Path, e.Err)
+	}
+	return fmt.Sprintf("the map in %s was not loaded and is now %s: %v", e.Path, e.SetAside, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+// disk is the copy of the map in force.
+type disk struct {
+	mu   sync.Mutex // held while writing, so the newest map is written last
+	path string
+	// held is the tag of the map in the file, empty when unknown.
+	held string
+}
+
+// Persist names the file that each accepted push is written to.
+func (s *Store) Persist(path string) {
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
+	if s.disk.path != path {
+		s.disk.path, s.disk.held = path, ""
+	}
+}
+
+// Restore puts the map of a file in force, unless one was pushed already. A
+// missing file is fine. A file that is not a good map for this site is renamed
+// and reported as a *DamagedError; a file that cannot be read is left alone.
+func (s *Store) Restore(path string) error {
+	data, written, err := readFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the map file: %w", err)
+	}
+	m, err := Parse(data, s.self)
+	if err != nil {
+		return setAside(path, err)
+	}
+	s.restored(m, written)
+	s.tell()
+	return nil
+}
+
+func (s *Store) restored(m *Map, written time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Current() != nil {
+		return
+	}
+	// A clock that was set back must not give the map a negative age.
+	if now := time.Now(); written.After(now) {
+		written = now
+	}
+	s.swap(State{Map: m, Source: SourceRestored, ReceivedAt: written})
+}
+
+// readFile reads a map and when it was written. The canonical form can be
+// longer than what was pushed, because a duration like .5s becomes 500ms: the
+// limit leaves room for that.
+func readFile(path string) (data []byte, written time.Time, err error) {
+	f, err := os.Open(path) //nolint:gosec // the operator's own flag
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	data, err = io.ReadAll(io.LimitReader(f, 2*MaxBytes))
+	return data, info.ModTime(), err
+}
+
+func setAside(path string, cause error) error {
+	aside := fmt.Sprintf("%s.damaged-%d", path, time.Now().Unix())
+	if err := os.Rename(path, aside); err != nil {
+		return &DamagedError{Path: path, Err: errors.Join(cause, err)}
+	}
+	return &DamagedError{Path: path, SetAside: aside, Err: cause}
+}
+
+// save writes the map in force, unless the file has it. Taking the map under
+// the lock keeps an older push from overwriting a newer one.
+func (d *disk) save(current func() *Map) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := current()
+	if d.path == "" || d.held == m.etag {
+		return nil
+	}
+	d.held = ""
+	if err := writeFile(d.path, m.json); err != nil {
+		return &PersistError{Path: d.path, Err: err}
+	}
+	d.held = m.etag
+	return nil
+}
+
+// writeFile replaces a file so that a crash at any moment leaves the old one
+// or the new one, whole.
+func writeFile(path string, data []byte) error {
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, filepath.Base(path)+".tmp-*")
+	if err != nil {
+		return err
+	}
+	if err := writeTemp(tmp, data); err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return syncDir(dir)
+}
+
+func writeTemp(tmp *os.File, data []byte) error {
+	_, err := tmp.Write(data)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	return errors.Join(err, tmp.Close())
+}
+
+// syncDir makes the rename itself survive a power cut.
+func syncDir(dir string) error {
+	d, err := os.Open(dir) //nolint:gosec // the operator's own flag
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

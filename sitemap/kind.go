@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import "fmt"
+
+// Kind is the sort of endpoint a model is asked through. A model is placed,
+// held and served per kind.
+type Kind uint8
+
+// The kinds, in the order of their wire names.
+const (
+	Chat Kind = iota
+	Embedding
+	Rerank
+)
+
+// Kinds lists every kind, for loops over all of them.
+var Kinds = [...]Kind{Chat, Embedding, Rerank}
+
+var kindNames = [...]string{Chat: "chat", Embedding: "embedding", Rerank: "rerank"}
+
+// String gives the name that the map, the metrics and the API use.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// ParseKind reads a kind's name.
+func ParseKind(s string) (Kind, error) {
+	for k, name := range kindNames {
+		if s == name {
+			return Kind(k), nil //nolint:gosec // the table has three entries
+		}
+	}
+	return 0, fmt.Errorf("%q is not a kind: use chat, embedding or rerank", s)
+}
+
+// Target is what a request asks for and what an agent serves: one model
+// through one kind of endpoint.
+type Target struct {
+	Model string
+	Kind  Kind
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const here = "here"
+
+var update = flag.Bool("update", false, "write testdata/bad/*.want from what Parse says; read the difference before keeping it")
+
+// Each file in testdata/bad breaks one rule; the .want file beside it has one
+// line per problem.
+func TestBadMapsNameEveryProblemWithItsPath(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/bad/*.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(file)
+			require.NoError(t, err)
+
+			m, err := Parse(data, here)
+			require.Nil(t, m)
+			var problems Problems
+			require.ErrorAs(t, err, &problems)
+			var got strings.Builder
+			for _, p := range problems {
+				fmt.Fprintln(&got, p)
+			}
+
+			want := strings.TrimSuffix(file, ".json") + ".want"
+			if *update {
+				require.NoError(t, os.WriteFile(want, []byte(got.String()), 0o600))
+			}
+			text, err := os.ReadFile(want)
+			require.NoError(t, err)
+			require.Equal(t, string(text), got.String())
+		})
+	}
+}
+
+func TestGoodMapsComeBackTheSame(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/good/*.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(file)
+			require.NoError(t, err)
+			self := here
+			if filepath.Base(file) == "design.json" {
+				self = "site-fr-1"
+			}
+			m, err := Parse(data, self)
+			require.NoError(t, err)
+			again, err := Parse(m.JSON(), self)
+			require.NoError(t, err)
+			require.Equal(t, m, again)
+		})
+	}
+}

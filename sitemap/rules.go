@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import (
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// The limits of single values.
+const (
+	maxName       = 256
+	maxURL        = 2048
+	maxHoldBudget = time.Hour
+)
+
+// rfc3339 keeps out what time.Parse takes beyond the RFC: a short hour, a comma
+// before the fraction, an offset of 99 hours.
+var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
+
+// badKind marks an entry whose kind was reported, for the checks that follow.
+const badKind Kind = 255
+
+// name reads the name of a model, a site or a scope. A bad one is noted and
+// comes back empty.
+func (r *reader) name() string {
+	s, ok := r.text()
+	if !ok {
+		return ""
+	}
+	if message := checkName(s); message != "" {
+		r.note("%s", message)
+		return ""
+	}
+	return s
+}
+
+func checkName(s string) string {
+	if s == "" {
+		return "must not be empty"
+	}
+	if len(s) > maxName {
+		return "must be at most " + strconv.Itoa(maxName) + " bytes long, not " + strconv.Itoa(len(s))
+	}
+	if strings.ContainsFunc(s, unicode.IsControl) {
+		return "must not contain control characters: " + quote(s)
+	}
+	return ""
+}
+
+func (r *reader) kind() Kind {
+	s, ok := r.text()
+	if !ok {
+		return badKind
+	}
+	k, err := ParseKind(s)
+	if err != nil {
+		r.note("must be chat, embedding or rerank, not %s", quote(s))
+		return badKind
+	}
+	return k
+}
+
+func (r *reader) holdBudget() time.Duration {
+	s, ok := r.text()
+	if !ok {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 || d > maxHoldBudget {
+		r.note("must be a Go duration above 0 and at most 1h, like 240s, not %s", quote(s))
+		return 0
+	}
+	return d
+}
+
+func (r *reader) warm() bool {
+	s, ok := r.text()
+	if ok && s != stateWarm && s != stateCold {
+		r.note("must be warm or cold, not %s", quote(s))
+	}
+	return s == stateWarm
+}
+
+func (r *reader) instant() time.Time {
+	s, ok := r.text()
+	if !ok {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	t = t.UTC()
+	// The offset may move the first and the last day of the calendar out of it.
+	if err != nil || t.Year() < 1 || t.Year() > 9999 || !rfc3339.MatchString(s) {
+		r.note("must be an RFC 3339 time, like 2026-11-29T20:00:00Z, not %s", quote(s))
+		return time.Time{}
+	}
+	return t
+}
+
+// checkURL says what is wrong with a site's URL. It becomes the start of a
+// Location, so nothing passes that another reader could take for another
+// host.
+func checkURL(s string, insecure bool) string {
+	if s == "" {
+		return "must not be empty"
+	}
+	if len(s) > maxURL {
+		return "must be at most " + strconv.Itoa(maxURL) + " bytes long, not " + strconv.Itoa(len(s))
+	}
+	u, err := url.Parse(s)
+	if err != nil || strings.ContainsFunc(s, notInURL) {
+		return "is not a URL: " + quote(s)
+	}
+	if u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" {
+		return "must be an absolute https URL, like https://fr-1.example.com, not " + quote(s)
+	}
+	if u.Scheme == "http" && !insecure {
+		return `must be https: http needs "insecure": true beside it`
+	}
+	return checkURLParts(s, u)
+}
+
+func checkURLParts(s string, u *url.URL) string {
+	if u.User != nil {
+		return "must not contain user information"
+	}
+	if strings.Contains(s, "#") {
+		return "must not contain a fragment"
+	}
+	if strings.Contains(s, "?") {
+		return "must not contain a query"
+	}
+	if !hostOK(u.Hostname()) {
+		return "has a host that is neither a DNS name nor an IP address: " + quote(u.Hostname())
+	}
+	if strings.HasSuffix(u.Host, ":") || !portOK(u.Port()) {
+		return "has a port that is not a number from 1 to 65535"
+	}
+	return ""
+}
+
+// notInURL finds what RFC 3986 keeps out of a URL altogether.
+func notInURL(c rune) bool {
+	return c <= ' ' || c > '~' || strings.ContainsRune("\"<>\\^`{|}", c)
+}
+
+func hostOK(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return !strings.Contains(host, "%")
+	}
+	return !strings.ContainsFunc(host, func(c rune) bool {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		digit := c >= '0' && c <= '9'
+		return !letter && !digit && c != '-' && c != '.' && c != '_'
+	})
+}
+
+func portOK(port string) bool {
+	if port == "" {
+		return true
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}

