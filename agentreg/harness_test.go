@@ -146,7 +146,8 @@ func (rt *router) connect(h *pb.Hello) *scripted {
 	go a.receive()
 	rt.t.Cleanup(end)
 	if h != nil {
-		a.send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: h}})
+		// A router that drains may end the stream before this; receive sees why.
+		_ = st.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: h}})
 	}
 	synctest.Wait()
 	return a

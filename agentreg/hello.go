@@ -20,13 +20,16 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Limits of a Hello.
+// Limits of a Hello that an agent can check before it says it.
 const (
-	maxName   = 256
-	maxModels = 256
-	maxKinds  = 16
-	maxSlots  = 65536
-	maxLabels = 64
+	MaxSlots  = 65536
+	MaxLabels = 64
+	MaxModels = 256
+)
+
+const (
+	maxName  = 256
+	maxKinds = 16
 	// maxIdle keeps times within what a Duration can hold.
 	maxIdle = 365 * 24 * time.Hour
 )
@@ -71,8 +74,8 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 	}
 	p.models(m.GetModels())
 	kinds := p.kinds(m.GetKinds())
-	if m.GetSlots() < 1 || m.GetSlots() > maxSlots {
-		p.add("slots", "must be between 1 and %d, is %d", maxSlots, m.GetSlots())
+	if m.GetSlots() < 1 || m.GetSlots() > MaxSlots {
+		p.add("slots", "must be between 1 and %d, is %d", MaxSlots, m.GetSlots())
 	}
 	p.name("engine", m.GetEngine())
 	if m.GetRegion() != "" {
@@ -123,8 +126,8 @@ func CheckName(s string) error {
 }
 
 func (p *problems) models(models []string) {
-	if len(models) < 1 || len(models) > maxModels {
-		p.add("models", "must be between 1 and %d, are %d", maxModels, len(models))
+	if len(models) < 1 || len(models) > MaxModels {
+		p.add("models", "must be between 1 and %d, are %d", MaxModels, len(models))
 		return
 	}
 	seen := map[string]bool{}
@@ -158,8 +161,8 @@ func (p *problems) kinds(names []string) []sitemap.Kind {
 }
 
 func (p *problems) labels(labels map[string]string) {
-	if len(labels) > maxLabels {
-		p.add("labels", "must be at most %d, are %d", maxLabels, len(labels))
+	if len(labels) > MaxLabels {
+		p.add("labels", "must be at most %d, are %d", MaxLabels, len(labels))
 		return
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(labels), cmp.Compare[string]) {

@@ -144,7 +144,7 @@ func TestAnEngineThatClosesIdleConnectionsIsNoFailure(t *testing.T) {
 	e := newEngine(t, nil)
 	e.Config.IdleTimeout = 5 * time.Millisecond
 	s.register(hello("a", e.addr(), 64, "m"))
-	for range 200 {
+	for range 60 {
 		r := s.post(chatPath, chatBody("m", false))
 		require.Equal(t, http.StatusOK, r.status, r.body)
 		time.Sleep(4 * time.Millisecond) // near the engine's own limit

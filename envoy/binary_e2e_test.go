@@ -55,6 +55,7 @@ func TestEveryRenderedBootstrapIsValid(t *testing.T) {
 	for name, c := range goldenConfigs {
 		require.NoError(t, b.Validate(t.Context(), rendered(t, c)), name)
 	}
+	require.NoError(t, b.Validate(t.Context(), []byte(foreign(t))))
 }
 
 func TestValidateCarriesEnvoysOwnMessage(t *testing.T) {
@@ -129,7 +130,6 @@ func TestStartOnATakenPortShowsEnvoysMessage(t *testing.T) {
 func TestStartEndsWithItsContextAndLeavesNoProcess(t *testing.T) {
 	t.Parallel()
 	dir := lanesDir(t)
-	// A listener that never comes up keeps Envoy from being ready.
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(fmt.Errorf("not wanted any more"))
 	_, err := binary(t).Start(ctx, Options{

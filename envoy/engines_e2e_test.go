@@ -26,9 +26,14 @@ func goodEngine(t testing.TB, h http.HandlerFunc) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// echo answers with the body it got.
+// echo answers with the body it got, once it has all of it: net/http may lose
+// what is read after the first write.
 func echo(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(w, r.Body)
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = w.Write(body)
 }
 
 // refusingEngine is a port that takes no connection, and that nobody else can

@@ -6,7 +6,6 @@ package envoy
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -46,7 +45,6 @@ type asked struct {
 // logged is one access-log entry.
 type logged struct {
 	at    time.Time
-	name  string
 	entry *accesslogv3.HTTPAccessLogEntry
 }
 
@@ -62,13 +60,14 @@ type lab struct {
 	decide func(asked) answer
 
 	asks chan asked
-	logs chan logged
+	logs map[string]chan logged // by the log's name.
 }
 
 // newLab starts both. decide may block; it is called once per stream.
 func newLab(t testing.TB, concurrency int, decide func(asked) answer) *lab {
 	t.Helper()
-	l := &lab{dir: lanesDir(t), decide: decide, asks: make(chan asked, 4096), logs: make(chan logged, 4096)}
+	l := &lab{dir: lanesDir(t), decide: decide, asks: make(chan asked, 4096)}
+	l.logs = map[string]chan logged{LogEdge: make(chan logged, 4096), LogAttempt: make(chan logged, 4096)}
 	l.serve(t)
 	var log lockedBuffer
 	p, err := binary(t).Start(t.Context(), Options{
@@ -213,7 +212,7 @@ func (l *lab) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLogsSer
 			name = id.GetLogName()
 		}
 		for _, entry := range m.GetHttpLogs().GetLogEntry() {
-			l.logs <- logged{at: time.Now(), name: name, entry: entry}
+			l.logs[name] <- logged{at: time.Now(), entry: entry}
 		}
 	}
 }
@@ -221,17 +220,12 @@ func (l *lab) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLogsSer
 // nextLog waits for the next record of the log.
 func (l *lab) nextLog(t testing.TB, name string) logged {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for {
-		select {
-		case e := <-l.logs:
-			if e.name == name {
-				return e
-			}
-		case <-ctx.Done():
-			require.FailNow(t, "no record came", name)
-		}
+	select {
+	case e := <-l.logs[name]:
+		return e
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "no record came", name)
+		return logged{}
 	}
 }
 

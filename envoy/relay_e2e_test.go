@@ -77,5 +77,5 @@ func TestAnEngineCannotForgeTheRelaysFlags(t *testing.T) {
 		}, fields(t, <-seen))
 	}
 	require.Empty(t, l.asks, "the relay asks nobody")
-	require.Empty(t, l.logs, "the relay logs nothing")
+	require.Empty(t, l.logs[LogEdge], "the relay logs nothing")
 }

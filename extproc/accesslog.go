@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	dataaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 )
 
@@ -30,26 +29,25 @@ func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAcces
 			a.s.logs.closed(a.s)
 		}
 	}()
+	var m logMessage
 	for {
-		m, err := gs.Recv()
-		if err != nil {
+		if err := gs.RecvMsg(&m); err != nil {
 			return nil //nolint:nilerr // Envoy has gone
 		}
 		// Only the first message of a stream names its log.
-		if id := m.GetIdentifier(); id != nil {
-			if name == "" && id.GetLogName() == logEdge {
+		if name == "" {
+			if name = m.name; name == logEdge {
 				a.s.logs.opened()
 			}
-			name = id.GetLogName()
 		}
-		for _, entry := range m.GetHttpLogs().GetLogEntry() {
-			a.s.record(name, entry)
+		for i := range m.entries {
+			a.s.record(name, &m.entries[i])
 		}
 	}
 }
 
-func (s *Server) record(name string, entry *dataaccesslogv3.HTTPAccessLogEntry) {
-	fl := s.flights.find([]byte(entry.GetRequest().GetRequestId()))
+func (s *Server) record(name string, e *logEntry) {
+	fl := s.flights.find(e.requestID)
 	if fl == nil {
 		return
 	}
@@ -58,26 +56,9 @@ func (s *Server) record(name string, entry *dataaccesslogv3.HTTPAccessLogEntry) 
 		s.flights.end(fl)
 	case logAttempt:
 		select {
-		case fl.failed <- attemptFlagsOf(entry.GetCommonProperties().GetResponseFlags()):
+		case fl.failed <- e.flags.refused:
 		default:
 		}
-	}
-}
-
-// attemptFlagsOf names the flags that tell a refused connection from an engine
-// that died.
-func attemptFlagsOf(f *dataaccesslogv3.ResponseFlags) string {
-	switch {
-	case f.GetUpstreamConnectionFailure():
-		return "UF"
-	case f.GetNoHealthyUpstream():
-		return "UH"
-	case f.GetUpstreamOverflow():
-		return "UO"
-	case f.GetNoClusterFound():
-		return "NC"
-	default:
-		return "UC"
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 type flight struct {
 	id      string
 	arrived time.Time
-	failed  chan string // flags of a failed attempt, from Envoy's log
+	failed  chan bool // from Envoy's log of a failed attempt: the connection was refused
 
 	mu     sync.Mutex
 	grant  holdstate.Grant // of the attempt that Envoy carries
@@ -35,7 +35,7 @@ type flights struct {
 
 // start adds a request. An id that is no UUID, or in flight already, is replaced.
 func (f *flights) start(id []byte) *flight {
-	fl := &flight{arrived: time.Now(), failed: make(chan string, 1)}
+	fl := &flight{arrived: time.Now(), failed: make(chan bool, 1)}
 	if len(id) == 36 {
 		if _, err := uuid.ParseBytes(id); err == nil {
 			fl.id = string(id)
@@ -54,10 +54,10 @@ func (f *flights) start(id []byte) *flight {
 }
 
 // find is the request with this id, nil when it is not in flight.
-func (f *flights) find(id []byte) *flight {
+func (f *flights) find(id string) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.by[string(id)]
+	return f.by[id]
 }
 
 // end removes a request and gives its slot back.

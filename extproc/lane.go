@@ -23,30 +23,30 @@ func (st *stream) failedAttempt() *Refusal {
 	if g == nil {
 		return nil // the router was restarted in between
 	}
-	flags := st.flight.attemptFlags()
+	refused := st.flight.attemptRefused()
 	reason := "ended the connection before its answer"
-	if refusedConnection(flags) {
+	if refused {
 		reason = "refused the connection"
 	}
 	g.Failed(reason)
 	g.Release()
-	dead := !refusedConnection(flags) && st.flight.died() >= 2
+	dead := !refused && st.flight.died() >= 2
 	if dead || passes > maxPasses {
 		return BackendError(st.req.Model)
 	}
 	return nil
 }
 
-// attemptFlags are Envoy's response flags of the attempt that failed, empty when
-// its record did not come.
-func (fl *flight) attemptFlags() string {
+// attemptRefused says whether the attempt that failed never reached its engine.
+// An attempt without a record counts as one that did.
+func (fl *flight) attemptRefused() bool {
 	timer := time.NewTimer(attemptWait)
 	defer timer.Stop()
 	select {
-	case flags := <-fl.failed:
-		return flags
+	case refused := <-fl.failed:
+		return refused
 	case <-timer.C:
-		return ""
+		return false
 	}
 }
 

@@ -142,11 +142,11 @@ type errorObject struct {
 // envelope is an error body. The members of the Responses API's error event are
 // only set there.
 type envelope struct {
-	Type    string      `json:"type,omitzero"`
-	Code    string      `json:"code,omitzero"`
-	Message string      `json:"message,omitzero"`
+	Type    string         `json:"type,omitzero"`
+	Code    string         `json:"code,omitzero"`
+	Message string         `json:"message,omitzero"`
 	Param   jsontext.Value `json:"param,omitzero"`
-	Error   errorObject `json:"error"`
+	Error   errorObject    `json:"error"`
 }
 
 // source of an error: the router itself, or the engine behind a committed answer.

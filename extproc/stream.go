@@ -96,7 +96,7 @@ func (st *stream) send(m any) error { return st.gs.SendMsg(m) }
 // begin makes the request known, or finds it again in the rehold lane.
 func (st *stream) begin(lane string) {
 	if lane == laneRehold {
-		st.flight = st.s.flights.find(st.head.requestID)
+		st.flight = st.s.flights.find(string(st.head.requestID))
 	}
 	if st.flight == nil {
 		st.flight = st.s.flights.start(st.head.requestID)

@@ -29,12 +29,16 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal reads an inbound message in place.
+// Unmarshal reads the messages that Envoy sends for every request in place.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	if in, ok := v.(*inbound); ok {
-		return in.parse(data)
+	switch m := v.(type) {
+	case *inbound:
+		return m.parse(data)
+	case *logMessage:
+		return m.parse(data)
+	default:
+		return c.CodecV2.Unmarshal(data, v)
 	}
-	return c.CodecV2.Unmarshal(data, v)
 }
 
 // buffers has a size for Envoy's 64 KiB chunks with their frame: the default
@@ -84,6 +88,7 @@ const (
 	fieldRequestHeaders  = 2
 	fieldRequestBody     = 4
 	fieldRequestTrailers = 6
+	fieldLastOfOneof     = 7
 	fieldPayload         = 1 // HttpHeaders.headers and HttpBody.body
 	fieldHeadersEnd      = 3
 	fieldBodyEnd         = 2
@@ -126,7 +131,15 @@ func cut(buf mem.Buffer, s span) mem.Buffer {
 }
 
 func (in *inbound) scan(all []byte) error {
+	seen := false
 	return fields(all, func(num protowire.Number, value []byte, _ uint64, at int) bool {
+		if value == nil || num < fieldRequestHeaders || num > fieldLastOfOneof {
+			return true
+		}
+		if seen {
+			return false // one message is one thing; to merge two is not worth the code
+		}
+		seen = true
 		switch num {
 		case fieldRequestHeaders:
 			in.kind = inboundHeaders
@@ -144,11 +157,14 @@ func (in *inbound) scan(all []byte) error {
 // payload reads an HttpHeaders or HttpBody that lies at offset at of its message.
 func (in *inbound) payload(msg []byte, at int, endField protowire.Number) bool {
 	err := fields(msg, func(num protowire.Number, value []byte, flag uint64, offset int) bool {
-		switch num {
-		case fieldPayload:
+		switch {
+		case num == fieldPayload && value != nil:
+			if in.kind == inboundHeaders && in.headers != nil {
+				return false
+			}
 			in.headers = value
 			in.span = span{from: at + offset, to: at + offset + len(value)}
-		case endField:
+		case num == endField && value == nil:
 			in.end = flag != 0
 		}
 		return true
@@ -156,9 +172,9 @@ func (in *inbound) payload(msg []byte, at int, endField protowire.Number) bool {
 	return err == nil
 }
 
-// fields calls f for every field of msg: a bytes field with its value and the
-// offset where it lies, a varint field with its number. It ends with errWire when
-// msg is damaged or f says false.
+// fields calls f for every field of msg that has bytes or a varint: the one with
+// its value, which is not nil, and the offset where it lies, the other with its
+// number. It ends with errWire when msg is damaged or f says false.
 func fields(msg []byte, f func(num protowire.Number, value []byte, varint uint64, at int) bool) error {
 	for rest := msg; len(rest) > 0; {
 		num, typ, n := protowire.ConsumeTag(rest)
@@ -174,7 +190,10 @@ func fields(msg []byte, f func(num protowire.Number, value []byte, varint uint64
 		case protowire.VarintType:
 			varint, n = protowire.ConsumeVarint(rest)
 		default:
-			n = protowire.ConsumeFieldValue(num, typ, rest)
+			if n = protowire.ConsumeFieldValue(num, typ, rest); n >= 0 {
+				rest = rest[n:]
+				continue
+			}
 		}
 		if n < 0 {
 			return errWire
@@ -195,20 +214,26 @@ type headerBlock []byte
 func (h headerBlock) all() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		_ = fields(h, func(num protowire.Number, msg []byte, _ uint64, _ int) bool {
-			if num != fieldHeader {
+			if num != fieldHeader || msg == nil {
 				return true
 			}
-			var name, value []byte
+			var name, value, raw []byte
 			err := fields(msg, func(num protowire.Number, v []byte, _ uint64, _ int) bool {
-				switch num {
-				case fieldKey:
+				switch {
+				case v == nil:
+				case num == fieldKey:
 					name = v
-				case fieldValue, fieldRawValue:
-					// Envoy fills one of the two.
+				case num == fieldValue:
 					value = v
+				case num == fieldRawValue:
+					raw = v
 				}
 				return true
 			})
+			// Envoy fills one of the two.
+			if len(raw) > 0 {
+				value = raw
+			}
 			return err == nil && yield(name, value)
 		})
 	}

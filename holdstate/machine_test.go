@@ -21,37 +21,44 @@ func TestLimits(t *testing.T) {
 		"per model, all its kinds together": {
 			Limits{PerModel: 2, PerKey: 9, Total: 9, Bytes: 9},
 			[]Request{{Target: llama}, {Target: embed}},
-			Request{Target: llama}, Request{Target: qwen},
+			Request{Target: llama},
+			Request{Target: qwen},
 		},
 		"per key and model": {
 			Limits{PerModel: 9, PerKey: 2, Total: 9, Bytes: 9},
 			[]Request{{Target: llama, Key: "a"}, {Target: llama, Key: "a"}},
-			Request{Target: llama, Key: "a"}, Request{Target: llama, Key: "b"},
+			Request{Target: llama, Key: "a"},
+			Request{Target: llama, Key: "b"},
 		},
 		"the same key asks for another model": {
 			Limits{PerModel: 9, PerKey: 1, Total: 9, Bytes: 9},
 			[]Request{{Target: llama, Key: "a"}},
-			Request{Target: embed, Key: "a"}, Request{Target: qwen, Key: "a"},
+			Request{Target: embed, Key: "a"},
+			Request{Target: qwen, Key: "a"},
 		},
 		"no key, no limit per key": {
 			Limits{PerModel: 9, PerKey: 1, Total: 9, Bytes: 9},
 			[]Request{{Target: llama}, {Target: llama}, {Target: llama, Key: "a"}},
-			Request{Target: llama, Key: "a"}, Request{Target: llama},
+			Request{Target: llama, Key: "a"},
+			Request{Target: llama},
 		},
 		"in total": {
 			Limits{PerModel: 9, PerKey: 9, Total: 2, Bytes: 9},
 			[]Request{{Target: llama}, {Target: qwen}},
-			Request{Target: embed}, Request{},
+			Request{Target: embed},
+			Request{},
 		},
 		"bytes": {
 			Limits{PerModel: 9, PerKey: 9, Total: 9, Bytes: 10},
 			[]Request{{Target: llama, Bytes: 4}, {Target: qwen, Bytes: 4}},
-			Request{Target: llama, Bytes: 3}, Request{Target: llama, Bytes: 2},
+			Request{Target: llama, Bytes: 3},
+			Request{Target: llama, Bytes: 2},
 		},
 		"duplicates take places": {
 			Limits{PerModel: 2, PerKey: 9, Total: 9, Bytes: 9},
 			[]Request{{Target: llama, Key: "a", ClientIDs: [2]string{idA}}, {Target: llama, Key: "a", ClientIDs: [2]string{idA}}},
-			Request{Target: llama, Key: "a", ClientIDs: [2]string{idA}}, Request{Target: qwen},
+			Request{Target: llama, Key: "a", ClientIDs: [2]string{idA}},
+			Request{Target: qwen},
 		},
 	}
 	for name, tt := range tests {

@@ -21,7 +21,7 @@ type twin struct {
 }
 
 var (
-	someTarget = rapid.SampledFrom([]sitemap.Target{llama, embed, qwen})
+	someTarget = rapid.SampledFrom([]sitemap.Target{llama, llama, llama, llama, embed, qwen})
 	someKey    = rapid.SampledFrom([]string{"", "a", "b", "c"})
 	someID     = rapid.SampledFrom([]string{"", "", idA, "6F9619FF-8B86-4D11-B42D-00CF4FC964FF", idB})
 )
@@ -117,7 +117,7 @@ func (tw *twin) giveBack(target sitemap.Target, slot *refReplica, grant Grant) {
 }
 
 func (tw *twin) up(t *rapid.T) {
-	target, slots := someTarget.Draw(t, "target"), rapid.IntRange(0, 3).Draw(t, "slots")
+	target, slots := someTarget.Draw(t, "target"), rapid.IntRange(0, 2).Draw(t, "slots")
 	real := tw.slots.add(target, slots)
 	tw.ref.replicas[target] = append(tw.ref.replicas[target], &refReplica{free: slots, real: real})
 	tw.ref.look(target)
@@ -136,6 +136,19 @@ func (tw *twin) down(t *rapid.T) {
 	tw.ref.look(target)
 }
 
+// grow is a slot that came free, or a replica with more of them.
+func (tw *twin) grow(t *rapid.T) {
+	target := someTarget.Draw(t, "target")
+	if len(tw.ref.replicas[target]) == 0 {
+		t.Skip("no replica")
+	}
+	r := rapid.SampledFrom(tw.ref.replicas[target]).Draw(t, "replica")
+	r.free++
+	r.real.free++
+	tw.ref.look(target)
+	tw.Update(target)
+}
+
 func (tw *twin) freeBytes(t *rapid.T) {
 	q := tw.some(t, func(q *refRequest) bool { return q.bytes > 0 })
 	q.bytes = 0
@@ -149,7 +162,15 @@ func (tw *twin) want(t *rapid.T) {
 	tw.Want(model, d)
 }
 
+// seldom skips all but one of n tries of an action that few lives should have.
+func seldom(t *rapid.T, n int) {
+	if rapid.IntRange(1, n).Draw(t, "really") > 1 {
+		t.Skip("not this time")
+	}
+}
+
 func (tw *twin) fail(t *rapid.T) {
+	seldom(t, 3)
 	model := someTarget.Draw(t, "target").Model
 	reason := rapid.SampledFrom([]string{"no GPU", "no quota"}).Draw(t, "reason")
 	tw.ref.failedUntil[model], tw.ref.failure[model] = time.Now().Add(tw.ref.o.Cooldown), reason
@@ -160,6 +181,7 @@ func (tw *twin) fail(t *rapid.T) {
 }
 
 func (tw *twin) push(t *rapid.T) {
+	seldom(t, 3)
 	unplaced := map[sitemap.Target]bool{}
 	for _, target := range []sitemap.Target{llama, embed, qwen} {
 		unplaced[target] = rapid.IntRange(0, 3).Draw(t, "removed") == 0
@@ -170,9 +192,7 @@ func (tw *twin) push(t *rapid.T) {
 }
 
 func (tw *twin) drain(t *rapid.T) {
-	if rapid.IntRange(0, 9).Draw(t, "really") > 0 {
-		t.Skip("later")
-	}
+	seldom(t, 20)
 	tw.ref.draining = true
 	tw.ref.endAll(OutcomeDraining, "", func(*refRequest) bool { return true })
 	tw.Drain()
@@ -189,6 +209,9 @@ func (tw *twin) check(t *rapid.T) {
 	for i, q := range ref.requests {
 		s := q.w.Status()
 		require.Equal(t, Status{q.state, q.outcome, q.reason, s.Grant, q.seq}, s, "request %d", i)
+		wantHeld, wantQueued := q.waited()
+		held, queued := q.w.Waited()
+		require.Equal(t, []time.Duration{wantHeld, wantQueued}, []time.Duration{held, queued}, "request %d", i)
 		if q.slot != nil {
 			require.Same(t, q.slot.real, s.Grant.(*fakeGrant).replica, "request %d", i)
 		} else {
@@ -263,18 +286,21 @@ func TestMachineAgainstTheReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			o := Options{
-				Limits:   Limits{PerModel: 4, PerKey: 2, Total: 6, Bytes: 20, QueueDepth: rapid.IntRange(0, 3).Draw(t, "depth")},
+				Limits:   Limits{PerModel: 6, PerKey: 3, Total: 8, Bytes: 20, QueueDepth: rapid.IntRange(0, 3).Draw(t, "depth")},
 				Linger:   rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(t, "linger"),
 				Cooldown: rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "cooldown"),
 				InOrder:  rapid.Bool().Draw(t, "in order"),
 			}
 			tw := &twin{rig: newRig(o), ref: newReference(o)}
-			t.Repeat(map[string]func(*rapid.T){
-				"hold": tw.hold, "hold 2": tw.hold, "hold 3": tw.hold, "queue": tw.queue, "hold again": tw.holdAgain,
+			actions := map[string]func(*rapid.T){
+				"hold": tw.hold, "hold 2": tw.hold, "hold 3": tw.hold, "queue": tw.queue, "queue 2": tw.queue, "hold again": tw.holdAgain,
 				"say": tw.say, "back": tw.back, "done": tw.done, "done 2": tw.done, "free bytes": tw.freeBytes,
-				"up": tw.up, "up 2": tw.up, "down": tw.down, "push": tw.push, "fail": tw.fail,
+				"up": tw.up, "grow": tw.grow, "grow 2": tw.grow, "down": tw.down, "push": tw.push, "fail": tw.fail,
 				"want": tw.want, "drain": tw.drain, "pass": tw.pass, "": tw.check,
-			})
+			}
+			for range 4 { // one round is about thirty actions
+				t.Repeat(actions)
+			}
 			tw.rest(t)
 		})
 	})

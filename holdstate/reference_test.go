@@ -52,6 +52,7 @@ type refRequest struct {
 	reason           string
 	slot             *refReplica
 	joined, released time.Time
+	left             time.Time // the line
 	w                *Waiter
 }
 
@@ -65,6 +66,18 @@ func newReference(o Options) *reference {
 
 func (q *refRequest) waits() bool  { return q.state == Held || q.state == Released }
 func (q *refRequest) placed() bool { return q.waits() && !q.line.ordinary }
+
+// waited is how long q was held, and then waited for its slot.
+func (q *refRequest) waited() (held, queued time.Duration) {
+	until := q.left
+	if q.waits() {
+		until = time.Now()
+	}
+	if q.state == Held || q.released.IsZero() {
+		return until.Sub(q.joined), 0
+	}
+	return q.released.Sub(q.joined), until.Sub(q.released)
+}
 
 func (ref *reference) count(is func(*refRequest) bool) int {
 	n := 0
@@ -174,6 +187,7 @@ func (ref *reference) enter(q *refRequest) {
 
 // quit is a request whose state says that it waits no more.
 func (ref *reference) quit(q *refRequest) {
+	q.left = time.Now()
 	if ref.count(func(o *refRequest) bool { return o.waits() && o.line == q.line && o.turn == q.turn }) == 0 {
 		ref.turns[q.line] = slices.DeleteFunc(ref.turns[q.line], func(key string) bool { return key == q.turn })
 	}

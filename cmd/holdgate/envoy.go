@@ -49,6 +49,9 @@ func newEnvoyRenderCommand() *cobra.Command {
 		Short: "Print the bootstrap of an Envoy that asks holdgate serve",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if maxBody <= 0 || heap <= 0 || c.HoldMax <= 0 {
+				return usageError{errors.New("--max-request-bytes, --heap-bytes and --hold-max: must be above 0")}
+			}
 			c.MaxRequestBytes, c.HeapBytes = int64(maxBody), uint64(heap)
 			text, err := renderBootstrap(c)
 			if err != nil {
@@ -87,7 +90,7 @@ func flagErrors(err error) error {
 	for _, f := range fields {
 		errs = append(errs, fmt.Errorf("%s: %w", configFlags[f.Field], f.Err))
 	}
-	return errors.Join(errs...)
+	return usageError{errors.Join(errs...)}
 }
 
 func writeOut(cmd *cobra.Command, file string, text []byte) error {
@@ -112,7 +115,7 @@ func newEnvoyCheckCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if budget <= 0 {
-				return fmt.Errorf("--wake-hold-budget: must be above 0, is %v", budget)
+				return usageError{fmt.Errorf("--wake-hold-budget: must be above 0, is %v", budget)}
 			}
 			text, err := readIn(cmd, args[0])
 			if err != nil {

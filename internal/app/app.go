@@ -40,6 +40,7 @@ type App struct {
 	machine  *holdstate.Machine
 	data     *extproc.Server
 	metrics  *prometheus.Registry
+	series   *metrics
 	levels   *levels
 
 	envoy, agents *grpc.Server
@@ -86,6 +87,7 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 func (a *App) wire() error {
 	c := a.c
 	m := newMetrics(c.MetricsPrefix, a.metrics)
+	a.series = m
 	var allow []netip.Prefix
 	for _, s := range c.AgentsAllowCIDR {
 		p, err := netip.ParsePrefix(s)

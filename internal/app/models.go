@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/sitemap"
 )
 
 // modelEntry is a model as OpenAI's models API lists it, with its state.
@@ -44,7 +45,7 @@ func (d *decider) Models(model string) []byte {
 			state = "warm"
 		case s.Waking || d.machine.Wanted(name):
 			state = "waking"
-		case s.Asleep == 0 && m != nil && !m.Holds(name):
+		case s.Asleep == 0 && !placedHere(m, name):
 			state = "elsewhere"
 		}
 		e := modelEntry{ID: name, Object: "model", OwnedBy: "holdgate", State: state}
@@ -57,6 +58,19 @@ func (d *decider) Models(model string) []byte {
 		return nil
 	}
 	return mustMarshal(list)
+}
+
+// placedHere says whether the map places the model on this site for any kind.
+func placedHere(m *sitemap.Map, model string) bool {
+	if m == nil {
+		return false
+	}
+	for _, k := range sitemap.Kinds {
+		if _, here := m.Here(sitemap.Target{Model: model, Kind: k}); here {
+			return true
+		}
+	}
+	return false
 }
 
 // mustMarshal writes values whose text was checked to be UTF-8 when it came in.

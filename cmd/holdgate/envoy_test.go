@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// runEnvoy runs holdgate envoy with args and gives what it printed.
+func runEnvoy(t *testing.T, stdin string, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := newEnvoyCommand()
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestEnvoyRenderPrintsOrWritesABootstrap(t *testing.T) {
+	t.Parallel()
+	printed, err := runEnvoy(t, "", "render", "--edge-listen", "127.0.0.1:8080", "--lanes-dir", "/run/hg", "--extproc", "127.0.0.1:9001", "--max-request-bytes", "64MiB")
+	require.NoError(t, err)
+	require.Contains(t, printed, "port_value: 8080")
+	require.Contains(t, printed, "port_value: 9001")
+	require.Contains(t, printed, "path: /run/hg/rehold.sock")
+	require.Contains(t, printed, "per_request_buffer_limit_bytes: 68157440", "65 MiB")
+
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	out, err := runEnvoy(t, "", "render", "--edge-listen", "127.0.0.1:8080", "--lanes-dir", "/run/hg", "--extproc", "127.0.0.1:9001", "--max-request-bytes", "64MiB", "-o", file)
+	require.NoError(t, err)
+	require.Empty(t, out)
+	written, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, printed, string(written))
+}
+
+func TestEnvoyRenderNamesEachBadFlag(t *testing.T) {
+	t.Parallel()
+	_, err := runEnvoy(t, "", "render", "--edge-listen", "x", "--lanes-dir", "run", "--admin-listen", "y", "--max-request-bytes", "5GiB", "--heap-bytes", "1KiB", "--hold-max", "48h")
+	require.Error(t, err)
+	for _, flag := range []string{"--edge-listen: ", "--lanes-dir: ", "--admin-listen: ", "--max-request-bytes: ", "--heap-bytes: ", "--hold-max: "} {
+		require.ErrorContains(t, err, flag)
+	}
+	require.Equal(t, 2, exitCode(err))
+	_, err = runEnvoy(t, "", "render", "--extproc", "z")
+	require.ErrorContains(t, err, `--extproc: must be unix:///path or host:port, is "z"`)
+	for _, flag := range []string{"--max-request-bytes", "--heap-bytes", "--hold-max"} {
+		_, err = runEnvoy(t, "", "render", flag, "0")
+		require.ErrorContains(t, err, "must be above 0", flag)
+	}
+	_, err = runEnvoy(t, "", "render", "-o", t.TempDir())
+	require.ErrorContains(t, err, "writing the bootstrap")
+}
+
+func TestEnvoyCheckWithoutABinarySaysSoAndStillChecks(t *testing.T) { //nolint:paralleltest // it sets the environment.
+	t.Setenv("HOLDGATE_ENVOY", filepath.Join(t.TempDir(), "none"))
+	good, err := runEnvoy(t, "", "render")
+	require.NoError(t, err)
+	out, err := runEnvoy(t, good, "check", "-")
+	require.NoError(t, err)
+	require.Contains(t, out, "not validated: no Envoy found")
+	require.True(t, strings.HasSuffix(out, "ok\n"), out)
+
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	bad := strings.ReplaceAll(good, "FULL_DUPLEX_STREAMED", "BUFFERED")
+	require.NoError(t, os.WriteFile(file, []byte(bad), 0o600))
+	out, err = runEnvoy(t, "", "check", file)
+	require.EqualError(t, err, "2 of the settings would break held requests")
+	require.Contains(t, out, "listener edge: filter envoy.filters.http.ext_proc: processing_mode.request_body_mode: is BUFFERED, must be FULL_DUPLEX_STREAMED")
+	require.Contains(t, out, "listener rehold: ")
+
+	_, err = runEnvoy(t, "", "check", file+".missing")
+	require.ErrorContains(t, err, "reading the bootstrap")
+	_, err = runEnvoy(t, "a: [", "check", "-")
+	require.ErrorContains(t, err, "reading the bootstrap")
+	_, err = runEnvoy(t, good, "check", "-", "--wake-hold-budget", "0s")
+	require.ErrorContains(t, err, "--wake-hold-budget: must be above 0")
+	out, err = runEnvoy(t, good, "check", "-", "--wake-hold-budget", "2h")
+	require.Error(t, err)
+	require.Contains(t, out, "listener edge: stream_idle_timeout: is 1h1m0s, must be 0s or above the hold budget of 2h0m0s")
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/testing/protocmp"
+)
+
+func TestRenderedBootstrapsAreReadBackAndHaveNoFinding(t *testing.T) {
+	t.Parallel()
+	for name, c := range goldenConfigs {
+		want, err := Render(c)
+		require.NoError(t, err)
+		text, err := YAML(want)
+		require.NoError(t, err)
+		got, notes, err := Parse(text)
+		require.NoError(t, err, name)
+		require.Empty(t, notes, name)
+		require.Empty(t, cmp.Diff(want, got, protocmp.Transform()), "%s: what YAML writes is what was rendered", name)
+		require.Empty(t, Check(got, c.withDefaults().HoldMax), name)
+	}
+}
+
+// foreign is a bootstrap of somebody else: an extension that this program does
+// not know, two listeners, and everything that holding needs.
+func foreign(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "foreign.yaml"))
+	require.NoError(t, err)
+	return string(text)
+}
+
+func findings(t *testing.T, text string, budget time.Duration) []string {
+	t.Helper()
+	b, found, err := Parse([]byte(text))
+	require.NoError(t, err)
+	var lines []string
+	for _, f := range append(found, Check(b, budget)...) {
+		lines = append(lines, f.String())
+	}
+	return lines
+}
+
+func TestAForeignBootstrapThatHoldsHasNoFinding(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, findings(t, foreign(t), 5*time.Minute))
+}
+
+func TestEverythingThatBreaksHoldingIsFound(t *testing.T) {
+	t.Parallel()
+	const filter = "listener public: filter holdgate: "
+	for name, c := range map[string]struct {
+		from, to string
+		want     string
+	}{
+		"body mode":         {"request_body_mode: FULL_DUPLEX_STREAMED", "request_body_mode: STREAMED", filter + "processing_mode.request_body_mode: is STREAMED, must be FULL_DUPLEX_STREAMED"},
+		"headers skipped":   {"request_header_mode: SEND", "request_header_mode: SKIP", filter + "processing_mode.request_header_mode: is SKIP, must be SEND"},
+		"trailers":          {"request_trailer_mode: SEND", "request_trailer_mode: SKIP", filter + "processing_mode.request_trailer_mode: is SKIP, must be SEND"},
+		"response headers":  {"response_header_mode: SKIP", "response_header_mode: SEND", filter + "processing_mode.response_header_mode: is SEND, must be SKIP"},
+		"by default":        {"response_header_mode: SKIP", "response_header_mode: DEFAULT", filter + "processing_mode.response_header_mode: is DEFAULT, must be SKIP"},
+		"response body":     {"response_header_mode: SKIP", "response_header_mode: SKIP, response_body_mode: STREAMED", filter + "processing_mode.response_body_mode: is STREAMED, must be NONE"},
+		"response trailers": {"response_header_mode: SKIP", "response_header_mode: SKIP, response_trailer_mode: SEND", filter + "processing_mode.response_trailer_mode: is SEND, must be SKIP"},
+		"namespace":         {"untyped: [holdgate]", "untyped: [other]", filter + "metadata_options.receiving_namespaces.untyped: lacks holdgate"},
+		"no immediate":      {"message_timeout: 5s", "disable_immediate_response: true", filter + "disable_immediate_response: is true"},
+		"observability":     {"message_timeout: 5s", "observability_mode: true", filter + "observability_mode: is true"},
+		"google grpc":       {"envoy_grpc: {cluster_name: holdgate}", "google_grpc: {target_uri: h, stat_prefix: h}", filter + "grpc_service: note: is not an envoy_grpc service"},
+		"dynamic cluster":   {"envoy_grpc: {cluster_name: holdgate}", "envoy_grpc: {cluster_name: elsewhere}", filter + "grpc_service: note: cluster elsewhere is not a static one"},
+		"no max_requests":   {"max_requests: 100000", "max_connections: 100000", "cluster holdgate: circuit_breakers.max_requests: is 1024, must be larger"},
+		"max_requests":      {"max_requests: 100000", "max_requests: 1000", "cluster holdgate: circuit_breakers.max_requests: is 1000, must be larger: each held request is one open stream, and request 1001 fails"},
+		"of high priority":  {"max_requests: 100000", "priority: HIGH, max_requests: 100000", "cluster holdgate: circuit_breakers.max_requests: is 1024"},
+		"idle":              {"stream_idle_timeout: 3660s", "stream_idle_timeout: 300s", "listener public: stream_idle_timeout: is 5m0s, must be 0s or above the hold budget of 5m0s"},
+		"idle by default":   {"stream_idle_timeout: 3660s", "generate_request_id: true", "listener public: stream_idle_timeout: is 5m0s"},
+		"max duration":      {"stream_idle_timeout: 3660s", "stream_idle_timeout: 3660s\n          common_http_protocol_options: {max_stream_duration: 600s}", "listener public: common_http_protocol_options.max_stream_duration: is 10m0s"},
+		"route timeout":     {"timeout: 0s", "timeout: 15s", "listener public: virtual host models: route inference: timeout: is 15s, must be 0s"},
+		"no route timeout":  {"timeout: 0s", "priority: DEFAULT", "listener public: virtual host models: route inference: timeout: is missing, which means 15s"},
+		"route idle":        {"timeout: 0s", "timeout: 0s\n                  idle_timeout: 10s", "route inference: idle_timeout: is 10s"},
+		"route duration":    {"timeout: 0s", "timeout: 0s\n                  max_stream_duration: {max_stream_duration: 1s}", "route inference: max_stream_duration: is 1s"},
+		"routes elsewhere":  {"route_config:\n", "rds: {config_source: {ads: {}}, route_config_name: x}\n          x_unused:\n", "listener public: route_config: note: is not in this file"},
+		"unknown field":     {"stream_idle_timeout: 3660s", "stream_idle_timeout: 3660s\n          from_the_future: 1", "bootstrap: note: has a field that this program does not know"},
+	} {
+		text := foreign(t)
+		require.Equal(t, 1, strings.Count(text, c.from), "%s: %q", name, c.from)
+		found := strings.Join(findings(t, strings.Replace(text, c.from, c.to, 1), 5*time.Minute), "\n")
+		require.Contains(t, found, c.want, name)
+	}
+}
+
+func TestAnExtProcFilterWithoutAModeIsFoundLacking(t *testing.T) {
+	t.Parallel()
+	c := &checker{}
+	c.processingMode("filter", nil)
+	require.Len(t, c.found, 3)
+	require.Equal(t, "filter: processing_mode.request_body_mode: is NONE, must be FULL_DUPLEX_STREAMED: any other mode cuts a hold after message_timeout", c.found[0].String())
+}
+
+func TestABootstrapWithoutExtProcIsFoundLacking(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{"static_resources.listeners: have no ext_proc filter: nothing would be held"}, findings(t, "node: {id: a}\n", time.Minute))
+}
+
+func TestRoutesOnWhichTheFilterIsOffMayHaveTimeouts(t *testing.T) {
+	t.Parallel()
+	// The foreign bootstrap has such a route; without the switch it is found.
+	text := foreign(t)
+	const off = "disabled: true"
+	require.Equal(t, 2, strings.Count(text, off))
+	found := findings(t, strings.ReplaceAll(text, off, "disabled: false"), time.Minute)
+	require.Equal(t, []string{
+		"listener public: virtual host models: route health: timeout: is missing, which means 15s, must be 0s: it cuts holds and long answers",
+		"listener public: virtual host models: route 2: timeout: is missing, which means 15s, must be 0s: it cuts holds and long answers",
+	}, found)
+}
+
+func TestOneClusterIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	b, err := Render(goldenConfigs["unix"])
+	require.NoError(t, err)
+	b.GetStaticResources().GetClusters()[0].CircuitBreakers = nil
+	require.Len(t, Check(b, time.Minute), 1, "edge and rehold use the same")
+}
+
+func TestWhatIsNoBootstrapIsAnError(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                      "reading the bootstrap: it is empty",
+		"a: b: c":               "reading the bootstrap: yaml:",
+		"[1, 2]":                "reading the bootstrap:",
+		"just text":             "reading the bootstrap:",
+		"node: {}\n---\na: 1":   "more than one YAML document",
+		"node: {}\nnode: {}":    "already defined",
+		"static_resources: 7":   "reading the bootstrap:",
+		"admin: {address: 1}":   "reading the bootstrap:",
+		"node: {id: [\"a\"]}":   "reading the bootstrap:",
+		"{\"node\": {\"id\": 1": "reading the bootstrap:",
+	} {
+		_, _, err := Parse([]byte(text))
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
+func FuzzParseAndCheck(f *testing.F) {
+	f.Add([]byte("node: {id: a}\n"))
+	f.Add([]byte("static_resources: {listeners: [{name: a, filter_chains: [{filters: [{name: b, typed_config: {\"@type\": \"type.googleapis.com/x.Y\", a: [1.5, null]}}]}]}]}"))
+	f.Add([]byte("a: &a [1]\nb: *a\n? [1]\n: 2\n"))
+	if text, err := os.ReadFile(filepath.Join("testdata", "foreign.yaml")); err == nil {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		b, _, err := Parse(text)
+		if err != nil {
+			require.True(t, strings.HasPrefix(err.Error(), "reading the bootstrap: "), err.Error())
+			return
+		}
+		for _, finding := range Check(b, time.Minute) {
+			require.NotEmpty(t, finding.Path)
+			require.NotEmpty(t, finding.Text)
+		}
+	})
+}

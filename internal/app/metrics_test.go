@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/internal/config"
+)
+
+// newApp makes an app that is not started.
+func newApp(t *testing.T, args ...string) *App {
+	t.Helper()
+	c := &config.Serve{}
+	set := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(set)
+	require.NoError(t, set.Parse(append([]string{"--site-id=here"}, args...)))
+	a, err := New(c, zerolog.Nop())
+	require.NoError(t, err)
+	return a
+}
+
+// Every metric of ours is documented with its type and labels, and nothing else is.
+func TestTheMetricsAreInTheDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/metrics.md")
+	require.NoError(t, err)
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(hivenet_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\|").FindAllStringSubmatch(string(text), -1) {
+		documented[row[1]] = row[2] + " " + strings.NewReplacer("`", "", ",", "", "  ", " ").Replace(strings.TrimSpace(row[3]))
+	}
+	require.NotEmpty(t, documented)
+
+	a := newApp(t)
+	_, err = a.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), false)
+	require.NoError(t, err)
+	a.series.serving(&agentreg.AgentInfo{Engine: "vllm", Region: "eu", Models: []string{"m"}})
+	found := map[string]string{}
+	families, err := a.metrics.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "hivenet_") {
+			continue
+		}
+		kind := strings.ToLower(f.GetType().String())
+		labels := []string{kind}
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		found[f.GetName()] = strings.TrimSpace(strings.Join(labels, " "))
+	}
+	for name, want := range documented {
+		// Gathered labels are sorted, the documented ones are in their usual order.
+		require.ElementsMatch(t, strings.Fields(want), strings.Fields(found[name]), name)
+	}
+	require.Len(t, found, len(documented), "%v", found)
+
+	problems, err := testutil.GatherAndLint(a.metrics)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+func TestDemandHasNoSeriesWithoutAMap(t *testing.T) {
+	t.Parallel()
+	a := newApp(t, "--metrics-prefix=acme_")
+	n, err := testutil.GatherAndCount(a.metrics, "acme_pending_demand", "acme_wake_wanted")
+	require.NoError(t, err)
+	require.Zero(t, n)
+	_, err = a.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true},{"model":"n","kind":"chat","site":"here"}]}`), false)
+	require.NoError(t, err)
+	n, err = testutil.GatherAndCount(a.metrics, "acme_pending_demand", "acme_wake_wanted")
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	n, err = testutil.GatherAndCount(a.metrics, "acme_wake_holds_total")
+	require.NoError(t, err)
+	require.Equal(t, 7, n, "every outcome from the start")
+}
+
+func TestOpenPortsNeedTokens(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]string{
+		"--admin-listen=0.0.0.0:9003":        "--admin-token-file",
+		"--agents-listen=10.0.0.1:9002":      "--agents-token-file",
+		"--admin-token-file=does/not/exist":  "--admin-token-file",
+		"--agents-token-file=does/not/exist": "--agents-token-file",
+		"--map-file=.":                       "--map-file",
+	} {
+		c := &config.Serve{}
+		set := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+		c.Flags(set)
+		require.NoError(t, set.Parse([]string{arg}))
+		_, err := New(c, zerolog.Nop())
+		require.ErrorContains(t, err, want, arg)
+	}
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write generated files")
+
+// parse reads flags as the command does.
+func parse(t *testing.T, args ...string) (*Serve, *pflag.FlagSet, error) {
+	t.Helper()
+	c := &Serve{}
+	set := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(set)
+	return c, set, set.Parse(args)
+}
+
+func TestTheDefaultsAreValid(t *testing.T) {
+	t.Parallel()
+	c, _, err := parse(t)
+	require.NoError(t, err)
+	require.NoError(t, c.Validate())
+}
+
+func TestABadValueNamesItsFlagAndRule(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]string{
+		"--wake-hold-budget=0s":          "--wake-hold-budget is 0s: must be above 0 and at most 1h",
+		"--wake-hold-budget=61m":         "--wake-hold-budget is 1h1m0s: must be above 0 and at most 1h",
+		"--wake-hold-max=0":              "--wake-hold-max is 0: must be above 0",
+		"--wake-hold-max-per-key=-1":     "--wake-hold-max-per-key is -1: must be above 0",
+		"--wake-hold-max-total=0":        "--wake-hold-max-total is 0: must be above 0",
+		"--wake-hold-max-bytes=0":        "--wake-hold-max-bytes is 0: must be above 0",
+		"--wake-keepalive=-1s":           "--wake-keepalive is -1s: must not be negative",
+		"--wake-linger=-1s":              "--wake-linger is -1s: must not be negative",
+		"--wake-late-error=maybe":        "--wake-late-error is maybe: must be body or abort",
+		"--wake-order=random":            "--wake-order is random: must be fair or arrival",
+		"--queue-depth=-1":               "--queue-depth is -1: must not be negative",
+		"--request-timeout=0":            "--request-timeout is 0s: must be above 0",
+		"--max-request-bytes=0":          "--max-request-bytes is 0: must be above 0",
+		"--max-body-bytes-total=1KiB":    "--max-body-bytes-total is 1KiB: must not be below --max-request-bytes",
+		"--metrics-prefix=1x":            "--metrics-prefix is 1x: may have only letters, digits and _",
+		"--agents-allow-cidr=10.0.0.0":   "--agents-allow-cidr is 10.0.0.0: must be a network",
+		"--admin-listen=9003":            "--admin-listen is 9003: must be host:port or unix:///path",
+		"--extproc-listen=unix://":       "--extproc-listen is unix://: must be host:port or unix:///path",
+		"--relay=relay.sock":             "--relay is relay.sock: must be host:port or unix:///path",
+		"--agent-liveness=0s":            "--agent-liveness is 0s: must be above 0",
+		"--wake-cooldown=-1ns":           "--wake-cooldown is -1ns: must not be negative",
+		"--relay-max-bytes=0":            "--relay-max-bytes is 0: must be above 0",
+		"--drain-timeout=-1s":            "--drain-timeout is -1s: must not be negative",
+		"--registry-grace=-1s":           "--registry-grace is -1s: must not be negative",
+		"--agents-listen=localhost":      "--agents-listen is localhost: must be host:port",
+		"--agents-allow-cidr=10.0.0.0/8": "",
+	} {
+		c, _, err := parse(t, arg)
+		require.NoError(t, err, arg)
+		if want == "" {
+			require.NoError(t, c.Validate(), arg)
+		} else {
+			require.ErrorContains(t, c.Validate(), want, arg)
+		}
+	}
+	c, _, err := parse(t, "--wake-hold-max=0", "--queue-depth=-1")
+	require.NoError(t, err)
+	require.ErrorContains(t, c.Validate(), "--wake-hold-max")
+	require.ErrorContains(t, c.Validate(), "--queue-depth", "all problems at once")
+}
+
+func TestAFileSetsWhatTheCommandLineDoesNot(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "serve.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`
+site-id: from-file
+wake-keepalive: 3s
+wake-hold-max-bytes: 1MiB
+agents-allow-cidr: [10.0.0.0/8, 192.168.0.0/16]
+queue-depth: 0
+`), 0o600))
+	c, set, err := parse(t, "--wake-keepalive=7s")
+	require.NoError(t, err)
+	require.NoError(t, ReadFile(path, set))
+	require.Equal(t, "from-file", c.SiteID)
+	require.Equal(t, "7s", c.WakeKeepalive.String())
+	require.Equal(t, Bytes(1<<20), c.WakeHoldMaxBytes)
+	require.Equal(t, []string{"10.0.0.0/8", "192.168.0.0/16"}, c.AgentsAllowCIDR)
+	require.Zero(t, c.QueueDepth)
+}
+
+func TestABadFileIsRefusedWithItsLine(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"unknown: 1":                     "serve.yaml:1: unknown: is not a setting",
+		"config: x":                      "config: is not a setting",
+		"queue-depth: many":              "serve.yaml:1: queue-depth:",
+		"queue-depth: [1]":               "must be a single value",
+		"queue-depth: 1\nqueue-depth":    "reading",
+		"queue-depth: 1\nqueue-depth: 2": "already defined",
+		"site-id: a\n---\nsite-id: b":    "must hold one YAML document",
+	} {
+		path := filepath.Join(t.TempDir(), "serve.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, set, err := parse(t)
+		require.NoError(t, err)
+		require.ErrorContains(t, ReadFile(path, set), want, text)
+	}
+}
+
+func TestTokensComeOneALine(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tokens")
+	require.NoError(t, os.WriteFile(path, []byte("# old\nfirst\n\n  second \n"), 0o600))
+	tokens, err := ReadTokens(path)
+	require.NoError(t, err)
+	require.Equal(t, []string{"first", "second"}, tokens)
+	require.NoError(t, os.WriteFile(path, []byte("# none\n"), 0o600))
+	_, err = ReadTokens(path)
+	require.ErrorContains(t, err, "has none")
+	_, err = ReadTokens(path + ".missing")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// The flags are documented as they are declared.
+func TestTheFlagsAreInTheDocs(t *testing.T) {
+	t.Parallel()
+	const path = "../../docs/configuration.md"
+	const begin, end = "<!-- flags: begin -->\n", "<!-- flags: end -->\n"
+	_, set, err := parse(t)
+	require.NoError(t, err)
+	var table strings.Builder
+	table.WriteString("| flag | default | what it does |\n| --- | --- | --- |\n")
+	set.SortFlags = false
+	set.VisitAll(func(f *pflag.Flag) {
+		value := f.DefValue
+		if value == "" || value == "[]" {
+			value = "none"
+		}
+		fmt.Fprintf(&table, "| `--%s` | `%s` | %s |\n", f.Name, value, f.Usage)
+	})
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	before, rest, ok := strings.Cut(string(text), begin)
+	require.True(t, ok)
+	_, after, ok := strings.Cut(rest, end)
+	require.True(t, ok)
+	want := before + begin + table.String() + end + after
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
+		return
+	}
+	require.Equal(t, want, string(text), "run: go test ./internal/config -update")
+}

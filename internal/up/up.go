@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package up runs everything that a machine with one GPU needs: Envoy, holdgate
+// serve and an agent per model, whose engine starts when a request comes.
+//
+// serve and Envoy are child processes, the agents are goroutines. When one of the
+// parts ends by itself, the rest is stopped and the reason reported.
+package up
+
+import (
+	"context"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/proc"
+)
+
+// Options are the settings of a run.
+type Options struct {
+	File   *File
+	Dir    string // of sockets and engine logs; empty: a temporary one
+	Out    io.Writer
+	ErrOut io.Writer
+	Log    zerolog.Logger
+}
+
+// run is one run of up.
+type run struct {
+	Options
+	serve *proc.Process
+	envoy *envoy.Process
+	ports struct {
+		Admin string `json:"admin"`
+	}
+}
+
+const (
+	startLimit = 15 * time.Second
+	stopGrace  = 10 * time.Second
+	// drainGrace is longer than serve's own --drain-timeout.
+	drainGrace = 40 * time.Second
+)
+
+// Run starts everything and returns when ctx ends, or with an error when a part
+// ends by itself. Nothing that it started is left then.
+func Run(ctx context.Context, o Options) error {
+	r := &run{Options: o}
+	if r.Dir == "" {
+		dir, err := os.MkdirTemp("", "holdgate-")
+		if err != nil {
+			return fmt.Errorf("making a directory for sockets: %w", err)
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		r.Dir = dir
+	}
+	dir, err := filepath.Abs(r.Dir)
+	if err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	r.Dir = dir
+	bin, err := envoy.Find(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.stopEnvoy()
+	defer r.stopServe()
+	if err := r.startServe(ctx); err != nil {
+		return err
+	}
+	if err := r.startEnvoy(ctx, bin); err != nil {
+		return err
+	}
+	return r.runAgents(ctx)
+}
+
+// path is a file in the run's directory.
+func (r *run) path(name string) string { return filepath.Join(r.Dir, name) }
+
+func (r *run) agentsAddress() string { return "unix://" + r.path("agents.sock") }
+
+// startServe starts holdgate serve with the map of the models, and waits until it
+// listens.
+func (r *run) startServe(ctx context.Context) error {
+	text, err := r.File.siteMap()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.path("map.json"), text, 0o600); err != nil {
+		return fmt.Errorf("writing the sibling map: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	ports := r.path("ports.json")
+	_ = os.Remove(ports) // of an earlier run in the same --dir
+	args := []string{
+		"serve", "--site-id", site, "--log-format", "text", "--log-level", r.Log.GetLevel().String(),
+		"--extproc-listen", "unix://" + r.path(envoy.ExtProcSocket), "--relay", "unix://" + r.path(envoy.RelaySocket),
+		"--agents-listen", r.agentsAddress(), "--admin-listen", r.File.Admin,
+		"--map-file", r.path("map.json"), "--ports-file", ports,
+	}
+	for name, value := range r.File.Serve {
+		args = append(args, "--"+name+"="+value)
+	}
+	cmd := exec.Command(self, args...) //nolint:noctx // proc.Stop ends it in its turn
+	cmd.Stdout, cmd.Stderr = r.Out, r.ErrOut
+	if r.serve, err = proc.Start(cmd); err != nil {
+		return err
+	}
+	return r.waitForPorts(ctx, ports)
+}
+
+func (r *run) waitForPorts(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, err := os.ReadFile(path) //nolint:gosec // our own file
+		if err == nil {
+			if err := json.Unmarshal(text, &r.ports); err != nil {
+				return fmt.Errorf("reading %s: %w", path, err)
+			}
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-r.serve.Done():
+			return fmt.Errorf("holdgate serve ended at its start: %s", proc.Describe(r.serve.Err()))
+		case <-ctx.Done():
+			return fmt.Errorf("holdgate serve did not become ready in %v", startLimit)
+		}
+	}
+}
+
+func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
+	b, err := envoy.Render(envoy.Config{EdgeListen: r.File.Listen, LanesDir: r.Dir})
+	if err != nil {
+		return fmt.Errorf("rendering Envoy's bootstrap: %w", err)
+	}
+	text, err := envoy.YAML(b)
+	if err != nil {
+		return fmt.Errorf("rendering Envoy's bootstrap: %w", err)
+	}
+	log, err := os.Create(r.path("envoy.log"))
+	if err != nil {
+		return fmt.Errorf("opening Envoy's log: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	r.envoy, err = bin.Start(ctx, envoy.Options{Bootstrap: text, Dir: r.Dir, Log: log})
+	return err
+}
+
+// runAgents serves until ctx ends or a part fails.
+func (r *run) runAgents(ctx context.Context) error {
+	parent := ctx
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range r.File.Models {
+		m := &r.File.Models[i]
+		group.Go(func() error {
+			if err := r.runAgent(ctx, m); err != nil {
+				return fmt.Errorf("the agent of %s ended: %w", m.Name, err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			// Answers that run need their engines until serve has drained.
+			r.stopServe()
+			return ctx.Err()
+		case <-r.serve.Done():
+			return fmt.Errorf("holdgate serve ended by itself: %s; stopping the rest", proc.Describe(r.serve.Err()))
+		case <-r.envoy.Done():
+			return fmt.Errorf("envoy ended by itself: %s; stopping the rest", proc.Describe(r.envoy.Err()))
+		}
+	})
+	r.announce()
+	err := group.Wait()
+	if parent.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		return nil
+	}
+	return err
+}
+
+func (r *run) runAgent(ctx context.Context, m *Model) error {
+	address, err := freePort(ctx)
+	if err != nil {
+		return err
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("finding a free port: %w", err)
+	}
+	out, err := os.OpenFile(r.path(url.PathEscape(m.Name)+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("opening the engine's log: %w", err)
+	}
+	defer func() { _ = out.Close() }()
+	return agent.Run(ctx, agent.Config{
+		Routers: []string{r.agentsAddress()}, ID: m.Name, Engine: m.Engine,
+		BackendURL: "http://" + address, HealthPath: m.HealthPath,
+		Models: []string{m.Name}, Kinds: m.Kinds, Slots: m.Slots,
+		Exec: m.command(port), Env: m.env(), Dir: m.Dir, Stdout: out, Stderr: out,
+		IdleTimeout: m.IdleTimeout, WakeTimeout: m.WakeTimeout, StopGrace: stopGrace,
+		Log: r.Log.Level(zerolog.WarnLevel),
+	})
+}
+
+// freePort finds a loopback port that nobody listens on in this moment.
+func freePort(ctx context.Context) (string, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("finding a free port: %w", err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String(), nil
+}
+
+// announce tells the user what there is and what to try.
+func (r *run) announce() {
+	base := &url.URL{Scheme: "http", Host: r.envoy.EdgeAddr()}
+	fmt.Fprintf(r.Out, "Holdgate listens on %s; metrics on http://%s/metrics; logs in %s\n", base, r.ports.Admin, r.Dir)
+	fmt.Fprintln(r.Out, "Each model sleeps until it is asked. Try:")
+	for i := range r.File.Models {
+		fmt.Fprintf(r.Out, "  %s\n", r.File.Models[i].curl(base))
+	}
+	fmt.Fprintln(r.Out, "Ctrl-C ends everything.")
+}
+
+func (r *run) stopServe() {
+	if r.serve != nil {
+		if err := r.serve.Stop(drainGrace); err != nil {
+			r.Log.Error().Err(err).Msg("stopping holdgate serve")
+		}
+	}
+}
+
+func (r *run) stopEnvoy() {
+	if r.envoy != nil {
+		if err := r.envoy.Stop(stopGrace); err != nil {
+			r.Log.Error().Err(err).Msg("stopping Envoy")
+		}
+	}
+}
