@@ -17,13 +17,17 @@ import (
 // The tokens are asked for at each new stream, so a list that changes takes
 // effect at once. An empty list lets everybody pass.
 func TokenAuth(tokens func() []string) grpc.StreamServerInterceptor {
-	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		md, _ := metadata.FromIncomingContext(ss.Context())
-		if !tokenKnown(tokens(), md.Get("authorization")) {
-			return status.Error(codes.Unauthenticated, "the token is missing or unknown (--token-file)")
-		}
-		return handler(srv, ss)
+	return tokenAuth(tokens).intercept
+}
+
+type tokenAuth func() []string
+
+func (tokens tokenAuth) intercept(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	md, _ := metadata.FromIncomingContext(ss.Context())
+	if !tokenKnown(tokens(), md.Get("authorization")) {
+		return status.Error(codes.Unauthenticated, "the token is missing or unknown (--token-file)")
 	}
+	return handler(srv, ss)
 }
 
 // tokenKnown takes the same time for every wrong token of a length.

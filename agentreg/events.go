@@ -54,6 +54,7 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 	if rec.reported != pb.State_STATE_ASLEEP {
 		return
 	}
+	r.route(rec)
 	if before == pb.State_STATE_SERVING {
 		r.asleepAgain(rec)
 	}

@@ -173,7 +173,8 @@ func TestAddress(t *testing.T) {
 // every limit, and its address must be one that Envoy can dial.
 func FuzzHello(f *testing.F) {
 	for _, h := range []*pb.Hello{
-		aHello(), aHello(asleep), aHello(idle(time.Second)), {},
+		aHello(), aHello(asleep), aHello(idle(time.Second)),
+		{},
 		aHello(func(h *pb.Hello) { h.Address = "[::ffff:192.168.0.1]:80" }),
 		aHello(func(h *pb.Hello) { h.Labels = map[string]string{"a": "b"} }),
 	} {

@@ -18,7 +18,6 @@ import (
 // offline registers an agent without a stream; what is sent to it stays in the
 // session's outbox.
 func offline(tb require.TestingT, r *Registry, h *pb.Hello) *record {
-
 	checked, rej := checkHello(h, onUnix, nil)
 	require.Nil(tb, rej)
 	s := newSession()

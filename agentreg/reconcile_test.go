@@ -42,7 +42,7 @@ func (w *world) join(t *rapid.T) {
 		h.Instance = instance(w.next)
 		h.State = pb.State(rapid.SampledFrom([]int32{1, 1, 2, 3}).Draw(t, "state"))
 		h.CanWake = rapid.IntRange(0, 3).Draw(t, "cannotWake") != 0
-		if h.CanWake && rapid.Bool().Draw(t, "idles") {
+		if h.GetCanWake() && rapid.Bool().Draw(t, "idles") {
 			idle(5 * time.Second)(h)
 		}
 	}))
@@ -67,7 +67,7 @@ func (w *world) status(t *rapid.T) {
 	s := &pb.Status{
 		State:   pb.State(rapid.IntRange(1, 3).Draw(t, "state")),
 		Healthy: rapid.IntRange(0, 3).Draw(t, "unhealthy") != 0,
-		Handled: a.seq - min(a.seq, uint64(rapid.IntRange(0, 1).Draw(t, "late"))), //nolint:gosec // small
+		Handled: a.seq - min(a.seq, uint64(rapid.IntRange(0, 1).Draw(t, "late"))),
 	}
 	before := a.routed
 	w.r.statusFrom(a, s)

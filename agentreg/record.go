@@ -94,11 +94,6 @@ func (r *Registry) enter(h hello, s *session) *record {
 		r.replace(old, rec)
 		delete(r.lingering, h.info.Instance) // the replica is in use again
 	}
-	if old == nil || old.hello.info.Instance != h.info.Instance {
-		r.log.Info().Str("agent", h.info.ID).Str("address", h.info.Address).
-			Strs("models", h.info.Models).Str("engine", h.info.Engine).
-			Str("state", stateName(h.state)).Msg("agent registered")
-	}
 	s.agent = rec
 	r.agents[h.info.ID] = rec
 	for _, name := range h.info.Models {
@@ -107,6 +102,15 @@ func (r *Registry) enter(h hello, s *session) *record {
 	rec.timer = time.AfterFunc(r.opts.Liveness, func() { r.tick(rec) })
 	// Before anything that settle has to say.
 	s.send(r.welcome())
+	entered := r.route(rec)
+	if old == nil || old.hello.info.Instance != h.info.Instance {
+		r.log.Info().Str("agent", h.info.ID).Str("address", h.info.Address).
+			Strs("models", h.info.Models).Str("engine", h.info.Engine).
+			Str("state", stateName(h.state)).Msg("agent registered")
+	}
+	if entered {
+		r.ready(rec)
+	}
 	if old != nil {
 		r.settle(old)
 	}
@@ -145,8 +149,8 @@ func (r *Registry) replicaFor(h hello) *replica {
 
 // remove takes an agent out whose stream has ended or is to end.
 func (r *Registry) remove(rec *record, cause error) {
-	r.log.Info().Str("agent", rec.hello.info.ID).AnErr("cause", cause).Msg("agent left")
 	r.detach(rec, cause)
+	r.log.Info().Str("agent", rec.hello.info.ID).AnErr("cause", cause).Msg("agent left")
 	r.settle(rec)
 }
 
@@ -178,11 +182,13 @@ func (r *Registry) forget(rep *replica) {
 	}
 }
 
-// route puts rec into routing or takes it out, as it now should be.
-func (r *Registry) route(rec *record) {
+// route puts rec into routing or takes it out, as it now should be. It reports
+// whether rec went in. Log lines about it come after it, so that who reads them
+// finds what they say.
+func (r *Registry) route(rec *record) (entered bool) {
 	want := rec.routable()
 	if want == rec.routed {
-		return
+		return false
 	}
 	rec.routed = want
 	if want {
@@ -190,12 +196,12 @@ func (r *Registry) route(rec *record) {
 		rec.replica.gate.idleSince.Store(int64(time.Since(r.epoch)))
 		rec.replica.gate.n.And(^closed)
 		r.fx.serving = append(r.fx.serving, rec.replica.info)
-		r.ready(rec)
 	} else {
 		rec.replica.gate.n.Or(closed)
 	}
 	r.publish(rec.replica, want)
 	r.fx.changed = append(r.fx.changed, rec.replica.targets...)
+	return want
 }
 
 // publish replaces the snapshot by one with or without rep.
@@ -237,7 +243,9 @@ func (r *Registry) ready(rec *record) {
 // settle brings everything that follows from a change of rec up to date:
 // routing, the wakes of its models, and its timer.
 func (r *Registry) settle(rec *record) {
-	r.route(rec)
+	if r.route(rec) {
+		r.ready(rec)
+	}
 	for _, name := range rec.hello.info.Models {
 		if m := r.models[name]; m != nil {
 			r.reconcile(m)

@@ -177,6 +177,7 @@ func TestAgentThatTakesInNothingIsRemoved(t *testing.T) {
 		b.took()
 		for range 4 {
 			time.Sleep(DefaultLiveness / 4)
+			synctest.Wait()
 			if !a.ended() {
 				a.status(pb.State_STATE_ASLEEP, stale)
 			}

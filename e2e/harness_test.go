@@ -84,8 +84,7 @@ func startSite(t *testing.T, flags ...string) *site {
 	dir, err := os.MkdirTemp("", "hg") // t.TempDir is too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &site{t: t, log: &buffer{}, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
-	t.Cleanup(s.http.CloseIdleConnections)
+	s := &site{t: t, log: &buffer{}, http: newHTTPClient(t)}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(s.log.String())
@@ -97,6 +96,13 @@ func startSite(t *testing.T, flags ...string) *site {
 		require.Equal(t, http.StatusOK, s.putMap(testMap).status)
 	}
 	return s
+}
+
+func newHTTPClient(t *testing.T) *http.Client {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	t.Cleanup(c.CloseIdleConnections)
+	return c
 }
 
 func (s *site) startApp(dir string, flags []string) {

@@ -35,9 +35,9 @@ func (c *checker) routes(path string, m *hcmv3.HttpConnectionManager, filters []
 func (c *checker) route(path string, r *routev3.RouteAction) {
 	switch timeout := r.GetTimeout(); {
 	case timeout == nil:
-		c.bad(path+": timeout", "is missing, which means 15s, must be 0s: it cuts holds and long answers")
+		c.bad(path+": timeout", "is missing, which means 15s, must be 0s: it cuts answers that take longer")
 	case timeout.AsDuration() != 0:
-		c.bad(path+": timeout", "is %v, must be 0s: it cuts holds and long answers", timeout.AsDuration())
+		c.bad(path+": timeout", "is %v, must be 0s: it cuts answers that take longer", timeout.AsDuration())
 	}
 	c.idle(path+": idle_timeout", r.GetIdleTimeout(), 0)
 	c.total(path+": max_stream_duration", r.GetMaxStreamDuration().GetMaxStreamDuration())

@@ -114,8 +114,8 @@ func TestRoutesOnWhichTheFilterIsOffMayHaveTimeouts(t *testing.T) {
 	require.Equal(t, 2, strings.Count(text, off))
 	found := findings(t, strings.ReplaceAll(text, off, "disabled: false"), time.Minute)
 	require.Equal(t, []string{
-		"listener public: virtual host models: route health: timeout: is missing, which means 15s, must be 0s: it cuts holds and long answers",
-		"listener public: virtual host models: route 2: timeout: is missing, which means 15s, must be 0s: it cuts holds and long answers",
+		"listener public: virtual host models: route health: timeout: is missing, which means 15s, must be 0s: it cuts answers that take longer",
+		"listener public: virtual host models: route 2: timeout: is missing, which means 15s, must be 0s: it cuts answers that take longer",
 	}, found)
 }
 

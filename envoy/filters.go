@@ -27,10 +27,6 @@ const (
 	logFlush       = time.Second
 )
 
-// failedAttempt are the response flags of an attempt that gave no answer: no
-// connection, a connection that ended, a reset, a protocol error, no host.
-var failedAttempt = []string{"UF", "UC", "UR", "UPE", "UO", "UH"}
-
 func (r *renderer) filter(name string, config proto.Message) *hcmv3.HttpFilter {
 	return &hcmv3.HttpFilter{
 		Name:       name,
@@ -64,28 +60,14 @@ func (r *renderer) extProc(lane string) *hcmv3.HttpFilter {
 	})
 }
 
-// destinationRouter tells Holdgate of each attempt that failed, before the
-// request's own record is written at its end.
-func (r *renderer) destinationRouter() *hcmv3.HttpFilter {
-	failed := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: failedAttempt},
-	}}
-	return r.router(r.grpcLog(LogAttempt, failed))
-}
-
-func (r *renderer) router(upstreamLog *accesslogv3.AccessLog) *hcmv3.HttpFilter {
-	router := &routerv3.Router{SuppressEnvoyHeaders: true}
-	if upstreamLog != nil {
-		router.UpstreamLog = []*accesslogv3.AccessLog{upstreamLog}
-	}
-	return r.filter(routerFilter, router)
+func (r *renderer) router() *hcmv3.HttpFilter {
+	return r.filter(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: true})
 }
 
 // grpcLog sends one record at a time, as soon as there is one.
-func (r *renderer) grpcLog(name string, filter *accesslogv3.AccessLogFilter) *accesslogv3.AccessLog {
+func (r *renderer) grpcLog(name string) *accesslogv3.AccessLog {
 	return &accesslogv3.AccessLog{
-		Name:   "envoy.access_loggers.http_grpc",
-		Filter: filter,
+		Name: "envoy.access_loggers.http_grpc",
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: r.pack(&grpclogv3.HttpGrpcAccessLogConfig{
 			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
 				LogName:             name,

@@ -67,7 +67,7 @@ type lab struct {
 func newLab(t testing.TB, concurrency int, decide func(asked) answer) *lab {
 	t.Helper()
 	l := &lab{dir: lanesDir(t), decide: decide, asks: make(chan asked, 4096)}
-	l.logs = map[string]chan logged{LogEdge: make(chan logged, 4096), LogAttempt: make(chan logged, 4096)}
+	l.logs = map[string]chan logged{LogEdge: make(chan logged, 4096)}
 	l.serve(t)
 	var log lockedBuffer
 	p, err := binary(t).Start(t.Context(), Options{

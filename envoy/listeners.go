@@ -74,7 +74,7 @@ func (r *renderer) manager(name string) *hcmv3.HttpConnectionManager {
 
 func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 	m := r.manager(edgeListener)
-	m.AccessLog = append(m.AccessLog, r.grpcLog(LogEdge, nil))
+	m.AccessLog = append(m.AccessLog, r.grpcLog(LogEdge))
 	// Bounds a slow upload; it stops when the request is complete.
 	m.RequestTimeout = durationpb.New(uploadTimeout)
 	m.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
@@ -82,7 +82,7 @@ func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 	m.EarlyHeaderMutationExtensions = append(m.EarlyHeaderMutationExtensions, r.dropForgedHeaders())
 	m.LocalReplyConfig = ownErrors()
 	m.RouteSpecifier = r.destinationRoutes()
-	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneEdge), r.destinationRouter()}
+	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneEdge), r.router()}
 	return m
 }
 
@@ -90,7 +90,7 @@ func (r *renderer) rehold() *hcmv3.HttpConnectionManager {
 	m := r.manager(reholdListener)
 	m.LocalReplyConfig = ownErrors()
 	m.RouteSpecifier = r.destinationRoutes()
-	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneRehold), r.destinationRouter()}
+	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneRehold), r.router()}
 	return m
 }
 
@@ -98,7 +98,7 @@ func (r *renderer) relay() *hcmv3.HttpConnectionManager {
 	m := r.manager(relayListener)
 	m.LocalReplyConfig = flaggedErrors()
 	m.RouteSpecifier = relayRoutes()
-	m.HttpFilters = []*hcmv3.HttpFilter{r.destinationFromHeader(), r.router(nil)}
+	m.HttpFilters = []*hcmv3.HttpFilter{r.destinationFromHeader(), r.router()}
 	return m
 }
 

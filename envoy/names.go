@@ -37,13 +37,8 @@ const (
 	LaneRehold = "rehold"
 )
 
-// The names of the access logs.
-const (
-	// LogEdge has one record per request at its end.
-	LogEdge = "edge"
-	// LogAttempt has one record per attempt that gave no answer, in both lanes.
-	LogAttempt = "attempt"
-)
+// LogEdge is the name of the edge's access log: one record per request at its end.
+const LogEdge = "edge"
 
 // Headers between Envoy and Holdgate. Clients cannot send them through the
 // edge, and engines never see them.

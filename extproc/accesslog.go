@@ -7,12 +7,8 @@ import (
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
-)
 
-// The names of the logs that the bootstrap sets up.
-const (
-	logEdge    = "edge"    // one record at the end of each request
-	logAttempt = "attempt" // one record for each attempt that failed
+	"github.com/holdgate/holdgate/envoy"
 )
 
 // accessLog receives Envoy's records: they end the requests that Envoy carries.
@@ -25,7 +21,7 @@ type accessLog struct {
 func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	name := ""
 	defer func() {
-		if name == logEdge {
+		if name == envoy.LogEdge {
 			a.s.logs.closed(a.s)
 		}
 	}()
@@ -36,29 +32,28 @@ func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAcces
 		}
 		// Only the first message of a stream names its log.
 		if name == "" {
-			if name = m.name; name == logEdge {
+			if name = m.name; name == envoy.LogEdge {
 				a.s.logs.opened()
 			}
 		}
+		if name != envoy.LogEdge {
+			continue
+		}
 		for i := range m.entries {
-			a.s.record(name, &m.entries[i])
+			a.s.record(&m.entries[i])
 		}
 	}
 }
 
-func (s *Server) record(name string, e *logEntry) {
-	fl := s.flights.find(e.requestID)
-	if fl == nil {
+// record ends the request that Envoy has ended. What we answered ourselves ends
+// with its stream; its record has the id that the client sent, which may be that of
+// another request.
+func (s *Server) record(e *logEntry) {
+	if e.local {
 		return
 	}
-	switch name {
-	case logEdge:
+	if fl := s.flights.find(e.requestID); fl != nil {
 		s.flights.end(fl)
-	case logAttempt:
-		select {
-		case fl.failed <- e.flags.refused:
-		default:
-		}
 	}
 }
 

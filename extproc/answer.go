@@ -12,16 +12,15 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/structpb"
-)
 
-// namespace is where Envoy keeps our dynamic metadata.
-const namespace = "holdgate"
+	"github.com/holdgate/holdgate/envoy"
+)
 
 // local marks an answer as ours: Envoy's local_reply_config would take any answer
 // of status 400 and up without it for its own.
 var local = &structpb.Struct{Fields: map[string]*structpb.Value{
-	namespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-		"mode": structpb.NewStringValue("local"),
+	envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+		envoy.ModeKey: structpb.NewStringValue(envoy.ModeLocal),
 	}}),
 }}
 
@@ -161,7 +160,7 @@ func (f *forwardHead) encode() *outbound {
 		entries = appendEntry(entries, scratch[2][:0], kv[0], value)
 	}
 	value := appendBytes(scratch[1][:0], fieldStructValue, entries)
-	out = appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], namespace, value))
+	out = appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], envoy.Namespace, value))
 	return &outbound{data: mem.BufferSlice{mem.SliceBuffer(out)}}
 }
 

@@ -77,6 +77,10 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// zstdWindow is what a decoder must have memory for, as RFC 8878 asks. The usual
+// tools ask for it from level 19 up.
+const zstdWindow = 8 << 20
+
 // decode reads a compressed body, at most limit bytes of it.
 func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
 	switch c {
@@ -87,7 +91,7 @@ func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
 		}
 		return &limited{r: z, left: limit}, func() { _ = z.Close() }, nil
 	case zstdCoding:
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(limit, 1<<20)))) //nolint:gosec // a limit is positive
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(limit, zstdWindow)))) //nolint:gosec // a limit is positive
 		if err != nil {
 			return nil, nil, err
 		}

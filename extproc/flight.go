@@ -16,7 +16,6 @@ import (
 type flight struct {
 	id      string
 	arrived time.Time
-	failed  chan bool // from Envoy's log of a failed attempt: the connection was refused
 
 	mu     sync.Mutex
 	grant  holdstate.Grant // of the attempt that Envoy carries
@@ -35,7 +34,7 @@ type flights struct {
 
 // start adds a request. An id that is no UUID, or in flight already, is replaced.
 func (f *flights) start(id []byte) *flight {
-	fl := &flight{arrived: time.Now(), failed: make(chan bool, 1)}
+	fl := &flight{arrived: time.Now()}
 	if len(id) == 36 {
 		if _, err := uuid.ParseBytes(id); err == nil {
 			fl.id = string(id)
@@ -106,6 +105,20 @@ func (fl *flight) carry(g holdstate.Grant) {
 	if ended {
 		g.Release()
 	}
+}
+
+// keepPlace remembers the request's place among the waiters, for a later wait.
+func (fl *flight) keepPlace(seq uint64) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fl.seq = seq
+}
+
+// place is where the request stood among the waiters; 0: it did not wait.
+func (fl *flight) place() uint64 {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.seq
 }
 
 // take takes the slot back from an attempt that failed; nil when there is none.

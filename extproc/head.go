@@ -5,8 +5,11 @@ package extproc
 import (
 	"bytes"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/holdgate/holdgate/envoy"
 )
 
 // head is what is read of the request headers. Its byte slices lie in the buffer
@@ -20,20 +23,18 @@ type head struct {
 	coding          coding
 	upgrade         bool
 	keepaliveOff    bool
+	failed          string   // in the rehold lane: the attempt that brought the request there
 	wakeHeaders     []string // x-wake-* headers that are there: they never reach the engine
 }
 
 // own header names, and the prefixes that no engine sees.
 const (
-	wakePrefix       = "x-wake-"
-	ownPrefix        = "x-holdgate-"
-	headerRequestID  = "x-request-id"
-	headerClientID   = "x-client-request-id"
-	headerKeepalive  = "x-wake-keepalive"
-	headerAuthority  = ":authority"
-	headerLane       = "x-holdgate-lane"
-	headerRelayDest  = "x-holdgate-destination"
-	headerRelayFlags = "x-holdgate-flags"
+	wakePrefix      = "x-wake-"
+	ownPrefix       = "x-holdgate-"
+	headerRequestID = "x-request-id"
+	headerClientID  = "x-client-request-id"
+	headerKeepalive = "x-wake-keepalive"
+	headerAuthority = ":authority"
 )
 
 func readHead(block headerBlock) head {
@@ -53,9 +54,15 @@ func readHead(block headerBlock) head {
 				h.contentLength = n
 			}
 		case "content-encoding":
-			h.coding = codingOf(string(value))
+			if c := codingOf(string(value)); h.coding == identity {
+				h.coding = c
+			} else if c != identity {
+				h.coding = unknownCoding // one upon the other
+			}
 		case "upgrade":
 			h.upgrade = true
+		case envoy.FailedHeader:
+			h.failed = string(value)
 		case headerKeepalive:
 			h.keepaliveOff = strings.EqualFold(string(value), "off")
 			h.wakeHeaders = append(h.wakeHeaders, headerKeepalive)
@@ -82,13 +89,18 @@ func (h *head) models() (model string, ok bool) {
 	if path == modelsPath {
 		return "", true
 	}
-	return strings.CutPrefix(path, modelsPath+"/")
+	model, ok = strings.CutPrefix(path, modelsPath+"/")
+	// Some clients escape the slash in a name.
+	if plain, err := url.PathUnescape(model); err == nil {
+		model = plain
+	}
+	return model, ok
 }
 
 // refusal says what is wrong with the request before its body is read.
 func (h *head) refusal(limit int64, end bool) *Refusal {
 	switch {
-	case string(h.method) != http.MethodPost:
+	case string(h.method) != http.MethodPost, h.upgrade:
 		return MethodNotAllowed(http.MethodPost)
 	case h.coding == unknownCoding:
 		return UnsupportedEncoding()

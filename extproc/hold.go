@@ -24,7 +24,7 @@ type hold struct {
 	keepalives *time.Ticker     // nil: none
 	tick       <-chan time.Time // its channel
 	budget     *time.Timer
-	queue      *time.Timer // nil until the first release
+	queue      *time.Timer // nil until a release
 	timedOut   bool
 }
 
@@ -34,6 +34,7 @@ func (st *stream) wait(d Decision) error {
 	defer st.s.holds.Add(-1)
 	st.watch()
 	h := &hold{st: st, w: d.Waiter}
+	defer h.w.Tell(holdstate.Leave) // only a crash comes here with a waiter that waits
 	h.budget = time.NewTimer(time.Until(st.req.Arrived.Add(d.Budget)))
 	defer h.stop()
 	if interval := st.s.o.Keepalive; d.Held && interval > 0 && !st.head.keepaliveOff {
@@ -47,7 +48,7 @@ func (st *stream) wait(d Decision) error {
 		if s.State != holdstate.Granted {
 			return err
 		}
-		st.req.Seq, st.flight.seq = s.Seq, s.Seq
+		st.keepPlace(s.Seq)
 		st.timing = h.timing()
 		if !h.relayed {
 			h.w.Tell(holdstate.Done)
@@ -78,6 +79,7 @@ func (h *hold) untilSlot() (holdstate.Status, error) {
 		switch s.State {
 		case holdstate.Held:
 			budget = h.budget.C
+			h.queue = nil // a later release gives a new wait for a slot
 		case holdstate.Released:
 			queue = h.queueTimer()
 		case holdstate.Granted:
@@ -88,9 +90,12 @@ func (h *hold) untilSlot() (holdstate.Status, error) {
 		select {
 		case <-h.w.Changed():
 		case <-budget:
-			h.w.Tell(holdstate.Expire)
+			if h.w.Tell(holdstate.Expire).State != holdstate.Ended {
+				// It was released in this moment. Held again, it ends at once.
+				h.budget.Reset(0)
+			}
 		case <-queue:
-			h.timedOut = true
+			h.timedOut, h.queue = true, nil
 			h.w.Tell(holdstate.TimeOut)
 		case <-h.tick:
 			if h.keepalive() != nil {
@@ -102,7 +107,7 @@ func (h *hold) untilSlot() (holdstate.Status, error) {
 	}
 }
 
-// queueTimer runs from the first release on.
+// queueTimer runs from the release on.
 func (h *hold) queueTimer() <-chan time.Time {
 	if h.queue == nil {
 		h.queue = time.NewTimer(h.st.s.o.RequestTimeout)
@@ -141,6 +146,7 @@ func (h *hold) ended(s holdstate.Status) error {
 		return h.fail(ModelNotFound(model))
 	}
 	h.stop()
+	h.st.keepPlace(s.Seq)
 	return h.st.decide()
 }
 

@@ -4,16 +4,13 @@ package extproc
 
 import (
 	"strings"
-	"time"
+
+	"github.com/holdgate/holdgate/envoy"
 )
 
 // maxPasses bounds how often one request may come back through the rehold lane.
 // Replicas that refuse leave routing, so an honest request stays far below.
 const maxPasses = 64
-
-// attemptWait is how long a pass waits for Envoy's record of the attempt before
-// it. The record is sent first and comes within a millisecond.
-const attemptWait = 50 * time.Millisecond
 
 // failedAttempt gives up the replica that did not answer. It returns a refusal
 // when the request must not be tried on another one.
@@ -23,7 +20,9 @@ func (st *stream) failedAttempt() *Refusal {
 	if g == nil {
 		return nil // the router was restarted in between
 	}
-	refused := st.flight.attemptRefused()
+	// Without the header no attempt was made, so no engine died.
+	failed, err := envoy.ParseFailed(st.head.failed)
+	refused := err != nil || failed.Sent == 0
 	reason := "ended the connection before its answer"
 	if refused {
 		reason = "refused the connection"
@@ -35,19 +34,6 @@ func (st *stream) failedAttempt() *Refusal {
 		return BackendError(st.req.Model)
 	}
 	return nil
-}
-
-// attemptRefused says whether the attempt that failed never reached its engine.
-// An attempt without a record counts as one that did.
-func (fl *flight) attemptRefused() bool {
-	timer := time.NewTimer(attemptWait)
-	defer timer.Stop()
-	select {
-	case refused := <-fl.failed:
-		return refused
-	case <-timer.C:
-		return false
-	}
 }
 
 // refusedConnection says whether an attempt never reached the engine: connection

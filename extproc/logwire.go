@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/holdgate/holdgate/envoy"
 )
 
 // logMessage is a StreamAccessLogsMessage. Envoy sends one for each request, so
@@ -27,45 +29,37 @@ type logEntry struct {
 	attempts  int
 	upstream  netip.AddrPort // the last one; not valid when there was none
 	source    netip.Addr
-	flags     logFlags
-}
-
-// logFlags are Envoy's response flags that say who ended a request.
-type logFlags struct {
-	clientGone bool // the client left
-	refused    bool // no connection to the upstream came about
+	left      bool // the client left
+	local     bool // we answered it ourselves
 }
 
 // Field numbers of envoy.service.accesslog.v3 and envoy.data.accesslog.v3.
 const (
-	logIdentifier      = 1
-	logHTTPLogs        = 2
-	logIdentifierName  = 2
-	logEntries         = 1
-	entryCommon        = 1
-	entryRequest       = 3
-	entryResponse      = 4
-	commonUpstream     = 13
-	commonFlags        = 16
-	commonSource       = 20
-	commonDuration     = 23
-	commonAttempts     = 24
-	requestID          = 9
-	requestBodyBytes   = 12
-	responseCode       = 1
-	responseBodyBytes  = 3
-	flagNoHealthy      = 2
-	flagConnectFailure = 6
-	flagOverflow       = 8
-	flagClientClosed   = 15
-	flagNoCluster      = 25
-	flagClientReset    = 28
-	wrapperValue       = 1
-	durationSeconds    = 1
-	durationNanos      = 2
-	socketAddress      = 1
-	socketHost         = 2
-	socketPort         = 3
+	logIdentifier     = 1
+	logHTTPLogs       = 2
+	logIdentifierName = 2
+	logEntries        = 1
+	entryCommon       = 1
+	entryRequest      = 3
+	entryResponse     = 4
+	commonUpstream    = 13
+	commonFlags       = 16
+	commonMetadata    = 17
+	commonSource      = 20
+	commonDuration    = 23
+	commonAttempts    = 24
+	requestID         = 9
+	requestBodyBytes  = 12
+	responseCode      = 1
+	responseBodyBytes = 3
+	flagClientClosed  = 15
+	flagClientReset   = 28
+	wrapperValue      = 1
+	durationSeconds   = 1
+	durationNanos     = 2
+	socketAddress     = 1
+	socketHost        = 2
+	socketPort        = 3
 )
 
 // parse reads data, which the caller frees.
@@ -133,18 +127,45 @@ func (e *logEntry) common(num protowire.Number, value []byte, varint uint64) {
 				e.duration += time.Duration(n) //nolint:gosec // below a second
 			}
 		})
+	case commonMetadata:
+		eachUnder(value, envoy.Namespace, func(fields []byte) {
+			eachUnder(fields, envoy.ModeKey, func(mode []byte) {
+				each(mode, func(num protowire.Number, text []byte, _ uint64) {
+					e.local = num == fieldStringValue && string(text) == envoy.ModeLocal
+				})
+			})
+		})
 	case commonAttempts:
 		e.attempts = int(varint) //nolint:gosec // a small count
 	case commonFlags:
 		each(value, func(num protowire.Number, _ []byte, set uint64) {
-			switch num {
-			case flagClientClosed, flagClientReset:
-				e.flags.clientGone = e.flags.clientGone || set != 0
-			case flagConnectFailure, flagNoHealthy, flagOverflow, flagNoCluster:
-				e.flags.refused = e.flags.refused || set != 0
+			if num == flagClientClosed || num == flagClientReset {
+				e.left = e.left || set != 0
 			}
 		})
 	}
+}
+
+// eachUnder calls f for the value under key of the map that is the first field of
+// msg: Metadata.filter_metadata and Struct.fields.
+func eachUnder(msg []byte, key string, f func(value []byte)) {
+	each(msg, func(num protowire.Number, entry []byte, _ uint64) {
+		if num != fieldStructFields {
+			return
+		}
+		var name, value []byte
+		each(entry, func(num protowire.Number, v []byte, _ uint64) {
+			switch num {
+			case fieldMapKey:
+				name = v
+			case fieldMapValue:
+				value = v
+			}
+		})
+		if string(name) == key {
+			f(value)
+		}
+	})
 }
 
 func (e *logEntry) request(num protowire.Number, value []byte, varint uint64) {

@@ -186,9 +186,9 @@ func (r *Refusal) event(api API, source string) []byte {
 }
 
 func marshal(e envelope) []byte {
-	b, err := json.Marshal(e)
+	// A model's name in a path may be no UTF-8.
+	b, err := json.Marshal(e, jsontext.AllowInvalidUTF8(true))
 	if err != nil {
-		// Only text that is not UTF-8 can be refused, and all of it was checked.
 		return []byte(`{"error":{"code":"internal_error","message":"the error could not be written","source":"router"}}`)
 	}
 	return b

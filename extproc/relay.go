@@ -16,7 +16,9 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/net/http/httpguts"
 
+	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -64,24 +66,25 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 			return h.answered(ctx, g, a)
 		case <-h.tick:
 			if h.keepalive() != nil {
-				h.leave()
-				return false, h.dropAnswer(cancel, answers)
+				h.dropAnswer(cancel, answers)
+				return false, nil
 			}
 		case <-h.st.gone:
-			h.leave()
-			return false, h.dropAnswer(cancel, answers)
+			h.dropAnswer(cancel, answers)
+			return false, nil
 		}
 	}
 }
 
-// dropAnswer cancels the call and waits until the engine's side of it is closed,
-// so that the slot is not given back while the engine still works.
-func (h *hold) dropAnswer(cancel context.CancelFunc, answers <-chan answer) error {
+// dropAnswer is for a client that left. It cancels the call and waits until the
+// engine's side of it is closed, so that the slot is not given back while the
+// engine still works.
+func (h *hold) dropAnswer(cancel context.CancelFunc, answers <-chan answer) {
+	h.w.Tell(holdstate.Leave)
 	cancel()
 	if a := <-answers; a.err == nil {
 		_ = a.resp.Body.Close()
 	}
-	return nil
 }
 
 // answered goes on from the engine's head, or from its failure.
@@ -89,7 +92,7 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 	flags := ""
 	if a.err == nil {
 		defer func() { _ = a.resp.Body.Close() }()
-		flags = a.resp.Header.Get(headerRelayFlags)
+		flags = a.resp.Header.Get(envoy.FlagsHeader)
 	}
 	if a.err == nil && flags == "" {
 		h.w.Tell(holdstate.Done)
@@ -98,6 +101,11 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 		h.st.body.free()
 		h.st.releaseBytes()
 		return false, h.pump(ctx, a.resp)
+	}
+	if a.err != nil && ctx.Err() != nil {
+		// The client's leaving ended the call: the replica is not to blame.
+		h.w.Tell(holdstate.Leave)
+		return false, nil
 	}
 	var lane *net.OpError
 	if errors.As(a.err, &lane) && lane.Op == "dial" {
@@ -121,34 +129,59 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 
 // pump passes the engine's answer on.
 func (h *hold) pump(ctx context.Context, resp *http.Response) error {
-	if !h.committed {
+	ticks := h.tick
+	switch {
+	case !h.committed:
+		ticks = nil // the engine's head is the first byte
 		if h.st.send(streamHead(resp.StatusCode, relayedHeaders(resp, h.st.timing), false)) != nil {
 			return nil
 		}
-	} else if resp.StatusCode >= http.StatusBadRequest && h.st.req.Stream {
-		return h.late(engineRefusal(resp), sourceEngine)
+	case resp.StatusCode >= http.StatusBadRequest && (h.st.req.Stream || h.st.s.o.LateError == LateErrorAbort):
+		return h.engineError(resp)
 	}
 	pieces := readPieces(ctx, resp.Body)
-	ticks := h.tick
-	if !h.committed {
-		ticks = nil // the engine's head was the first byte
-	}
 	var total int64
 	for {
 		select {
 		case p := <-pieces:
 			ticks = nil
-			if total += int64(len(p.data)); total > h.st.s.o.RelayMaxBytes {
-				return h.broken(fmt.Sprintf("the answer is larger than %d bytes", h.st.s.o.RelayMaxBytes))
-			}
-			end := errors.Is(p.err, io.EOF)
-			if p.err != nil && !end {
-				return h.broken("the engine ended its answer half way")
-			}
-			if h.st.send(streamBody(p.data, end)) != nil || end {
-				return nil
+			total += int64(len(p.data))
+			if done, err := h.passOn(p, total); done {
+				return err
 			}
 		case <-ticks:
+			if h.keepalive() != nil {
+				return nil
+			}
+		case <-h.st.gone:
+			return nil
+		}
+	}
+}
+
+// passOn sends a piece of the engine's answer, of which total bytes have come. It
+// is done when nothing more can be sent.
+func (h *hold) passOn(p piece, total int64) (done bool, err error) {
+	end := errors.Is(p.err, io.EOF)
+	switch {
+	case total > h.st.s.o.RelayMaxBytes:
+		return true, h.broken(fmt.Sprintf("the answer is larger than %d bytes", h.st.s.o.RelayMaxBytes))
+	case p.err != nil && !end:
+		return true, h.broken("the engine ended its answer half way")
+	}
+	return h.st.send(streamBody(p.data, end)) != nil || end, nil
+}
+
+// engineError reports an engine's error in an answer that has begun. The text of
+// the error may be slow.
+func (h *hold) engineError(resp *http.Response) error {
+	refusals := make(chan *Refusal, 1)
+	go func() { refusals <- engineRefusal(resp) }()
+	for {
+		select {
+		case r := <-refusals:
+			return h.late(r, sourceEngine)
+		case <-h.tick:
 			if h.keepalive() != nil {
 				return nil
 			}
@@ -201,7 +234,8 @@ var hopByHop = map[string]bool{
 }
 
 // relayRequest is the request as the client sent it, but for what belongs to its
-// connection or to us. The answer must come in identity coding: keepalives may
+// connection or to us, or would make the client of the relay refuse the whole:
+// Envoy (1.40) lets through hosts like a@b, and values with a CR. The answer must come in identity coding: keepalives may
 // have begun it.
 func (st *stream) relayRequest(ctx context.Context, address string) *http.Request {
 	r := &http.Request{
@@ -219,14 +253,18 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 		switch {
 		case n == headerAuthority:
 			r.Host = string(value)
+		case !httpguts.ValidHeaderFieldName(n), !httpguts.ValidHeaderFieldValue(string(value)):
 		case n == "accept-encoding", n == "content-length", n == "expect", n == headerRequestID, hopByHop[n],
 			strings.HasPrefix(n, ":"), strings.HasPrefix(n, wakePrefix), strings.HasPrefix(n, ownPrefix):
 		default:
 			r.Header.Add(n, string(value))
 		}
 	}
+	if !httpguts.ValidHostHeader(r.Host) {
+		r.Host = ""
+	}
 	r.Header.Set(headerRequestID, st.flight.id)
-	r.Header.Set(headerRelayDest, address)
+	r.Header.Set(envoy.DestinationHeader, address)
 	return r.WithContext(ctx)
 }
 

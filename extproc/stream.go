@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -43,6 +44,7 @@ func (st *stream) run() error {
 		return nil //nolint:nilerr // Envoy closed the stream before it sent anything
 	}
 	if in.kind != inboundHeaders {
+		in.free()
 		return status.Error(codes.InvalidArgument, "an ext_proc stream must begin with request_headers")
 	}
 	st.raw = in
@@ -53,7 +55,7 @@ func (st *stream) run() error {
 		return st.other(lane)
 	}
 	st.req.Endpoint = endpoint
-	if lane == "" && string(st.head.method) != http.MethodPost {
+	if lane == "" && (string(st.head.method) != http.MethodPost || st.head.upgrade) {
 		return st.pass()
 	}
 	if r := st.head.refusal(st.s.o.MaxRequestBytes, in.end); r != nil {
@@ -66,7 +68,7 @@ func (st *stream) run() error {
 	if err := st.readRequest(); err != nil {
 		return st.failed(err)
 	}
-	if lane == laneRehold {
+	if lane == envoy.LaneRehold {
 		if r := st.failedAttempt(); r != nil {
 			return st.refuse(r)
 		}
@@ -74,15 +76,10 @@ func (st *stream) run() error {
 	return st.decide()
 }
 
-// The lanes, as the bootstrap names them in the stream's initial metadata. A
+// laneOf is the lane that the bootstrap names in the stream's initial metadata. A
 // stream without it comes from somebody else's Envoy.
-const (
-	laneEdge   = "edge"
-	laneRehold = "rehold"
-)
-
 func laneOf(ctx context.Context) string {
-	if lane := metadata.ValueFromIncomingContext(ctx, headerLane); len(lane) == 1 {
+	if lane := metadata.ValueFromIncomingContext(ctx, envoy.LaneMetadata); len(lane) == 1 {
 		return lane[0]
 	}
 	return ""
@@ -95,7 +92,7 @@ func (st *stream) send(m any) error { return st.gs.SendMsg(m) }
 
 // begin makes the request known, or finds it again in the rehold lane.
 func (st *stream) begin(lane string) {
-	if lane == laneRehold {
+	if lane == envoy.LaneRehold {
 		st.flight = st.s.flights.find(string(st.head.requestID))
 	}
 	if st.flight == nil {
@@ -103,9 +100,20 @@ func (st *stream) begin(lane string) {
 	}
 	st.req.ID = st.flight.id
 	st.req.Arrived = st.flight.arrived
-	st.req.Seq = st.flight.seq
+	st.req.Seq = st.flight.place()
 	st.req.ClientIDs = [2]string{st.head.clientRequestID, string(st.head.requestID)}
 }
+
+// keepPlace remembers where the request stands among the waiters.
+func (st *stream) keepPlace(seq uint64) {
+	st.req.Seq = seq
+	st.flight.keepPlace(seq)
+}
+
+// smallBody is how far a body of unknown length may grow until memory for the
+// largest is taken at once: uploads that each have a part and wait for more would
+// wait for each other.
+const smallBody = 256 << 10
 
 // readBody takes the body until its end. Its error is a *Refusal or what ended
 // the stream.
@@ -131,11 +139,16 @@ func (st *stream) readBody() error {
 		if st.body.size > st.s.o.MaxRequestBytes {
 			return TooLarge(st.s.o.MaxRequestBytes)
 		}
-		if err := st.reserve(st.body.size); err != nil {
-			return err
-		}
 		if in.end {
-			return nil
+			st.giveBack(st.bytes - st.body.size)
+			return st.reserve(st.body.size)
+		}
+		need := st.body.size
+		if st.head.contentLength < 0 && need > smallBody {
+			need = st.s.o.MaxRequestBytes
+		}
+		if err := st.reserve(need); err != nil {
+			return err
 		}
 	}
 }
@@ -206,19 +219,19 @@ func (st *stream) routed(g holdstate.Grant) {
 
 // serve lets Envoy carry the request to a replica, and its answer back.
 func (st *stream) serve(g holdstate.Grant) error {
-	st.routed(g)
 	st.flight.carry(g)
+	st.routed(g)
 	st.native = true
 	f := forwardHead{
 		metadata: headerList{
-			{"mode", "native"},
-			{"first", g.Address()},
-			{"content_length", strconv.FormatInt(st.body.size, 10)},
+			{envoy.ModeKey, envoy.ModeNative},
+			{envoy.FirstKey, g.Address()},
+			{envoy.ContentLengthKey, strconv.FormatInt(st.body.size, 10)},
 		},
 		remove: st.head.wakeHeaders,
 	}
 	if st.timing != "" {
-		f.metadata = append(f.metadata, [2]string{"server_timing", st.timing})
+		f.metadata = append(f.metadata, [2]string{envoy.ServerTimingKey, st.timing})
 	}
 	if string(st.head.requestID) != st.flight.id {
 		f.set = headerList{{headerRequestID, st.flight.id}}
@@ -233,9 +246,10 @@ func (st *stream) forward(first *outbound) error {
 		return nil
 	}
 	chunks := st.body.chunks
-	st.body.chunks = nil
+	st.body.chunks, st.req.payload = nil, nil
 	for i, chunk := range chunks {
 		if st.send(forwardBody(chunk, i == len(chunks)-1 && !st.trail)) != nil {
+			st.body.chunks = chunks[i+1:] // close frees them
 			return nil
 		}
 	}
@@ -283,14 +297,17 @@ func (st *stream) watch() {
 // other answers for a path that is no endpoint: the models API, a JSON 404, or, in
 // somebody else's Envoy, nothing at all.
 func (st *stream) other(lane string) error {
-	if model, ok := st.head.models(); ok && string(st.head.method) == http.MethodGet {
+	model, models := st.head.models()
+	switch {
+	case models && string(st.head.method) == http.MethodGet:
 		if body := st.s.d.Decider.Models(model); body != nil {
 			return st.sent(st.send(immediate(http.StatusOK, headerList{{"content-type", "application/json"}}, body)))
 		}
 		return st.refuse(ModelNotFound(model))
-	}
-	if lane == "" {
+	case lane == "":
 		return st.pass()
+	case models:
+		return st.refuse(MethodNotAllowed(http.MethodGet))
 	}
 	return st.refuse(NotFound())
 }
@@ -317,13 +334,20 @@ func (st *stream) pass() error {
 		if err != nil {
 			return nil //nolint:nilerr // Envoy has gone
 		}
+		if in.end {
+			st.readToEnd() // the last chunk may come twice here as well
+			return nil
+		}
 	}
 }
 
-func (st *stream) releaseBytes() {
-	if st.bytes > 0 {
-		st.s.bodies.Release(st.bytes)
-		st.bytes = 0
+func (st *stream) releaseBytes() { st.giveBack(st.bytes) }
+
+// giveBack returns memory to the server's total.
+func (st *stream) giveBack(n int64) {
+	if n > 0 {
+		st.s.bodies.Release(n)
+		st.bytes -= n
 	}
 }
 

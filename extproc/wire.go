@@ -61,6 +61,7 @@ const (
 // inbound is a ProcessingRequest: what it carries stays in the buffer it came in.
 type inbound struct {
 	kind    inboundKind
+	seen    bool // a field of the oneof was there
 	end     bool
 	headers headerBlock // of a headers message; lies in raw
 	raw     mem.Buffer  // of a headers message
@@ -131,15 +132,14 @@ func cut(buf mem.Buffer, s span) mem.Buffer {
 }
 
 func (in *inbound) scan(all []byte) error {
-	seen := false
 	return fields(all, func(num protowire.Number, value []byte, _ uint64, at int) bool {
 		if value == nil || num < fieldRequestHeaders || num > fieldLastOfOneof {
 			return true
 		}
-		if seen {
+		if in.seen {
 			return false // one message is one thing; to merge two is not worth the code
 		}
-		seen = true
+		in.seen = true
 		switch num {
 		case fieldRequestHeaders:
 			in.kind = inboundHeaders

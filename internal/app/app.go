@@ -72,7 +72,7 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	if err := a.wire(); err != nil {
 		return nil, err
 	}
-	a.agents = grpc.NewServer(grpc.StreamInterceptor(agentreg.TokenAuth(func() []string { return agentTokens })))
+	a.agents = grpc.NewServer(grpc.WaitForHandlers(true), grpc.StreamInterceptor(agentreg.TokenAuth(func() []string { return agentTokens })))
 	agentregpb.RegisterAgentRegistryServer(a.agents, a.registry.Service())
 	a.admin = &http.Server{
 		Handler: admin.Handler(admin.Deps{

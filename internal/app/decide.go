@@ -72,7 +72,9 @@ func (d *decider) serve(r *extproc.Request) (extproc.Decision, bool) {
 		case agentreg.Full:
 		}
 	}
-	w, err := d.machine.Queue(waiting(r))
+	ordinary := waiting(r)
+	ordinary.Bytes = 0 // only held bodies count against the limit of held bytes
+	w, err := d.machine.Queue(ordinary)
 	switch {
 	case errors.Is(err, holdstate.ErrDraining):
 		return refuse(extproc.Draining()), true

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package config is the settings of the programs: the flags, the file with the
+// same names, and the logger that they choose.
 package config
 
 import (

@@ -161,7 +161,7 @@ func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
 		return fmt.Errorf("opening Envoy's log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	r.envoy, err = bin.Start(ctx, envoy.Options{Bootstrap: text, Dir: r.Dir, Log: log})
+	r.envoy, err = bin.Start(ctx, envoy.Options{Bootstrap: text, Dir: r.Dir, Log: log, LogLevel: "error"})
 	return err
 }
 

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/holdgate/holdgate/agentreg"
+)
+
+// Defaults of a Config.
+const (
+	DefaultStopGrace   = 10 * time.Second
+	DefaultWakeTimeout = 5 * time.Minute
+)
+
+// The engines whose endpoints are known.
+const (
+	LlamaCpp = "llamacpp"
+	VLLM     = "vllm"
+	Custom   = "custom"
+)
+
+// engines are the names that a Config may use, with their health paths.
+var engines = map[string]string{LlamaCpp: "/health", VLLM: "/health", Custom: "/health"}
+
+// Config says what an agent stands for.
+type Config struct {
+	// Routers are host:port or unix:///path. Every address of a host is
+	// connected to.
+	Routers []string
+	// Token is sent to the routers; empty for none.
+	Token string
+	// ID names the agent; no two agents of a router may share one.
+	ID string
+	// Engine is LlamaCpp, VLLM or Custom.
+	Engine string
+	// BackendURL is where the engine listens, as http://host:port. The host
+	// 0.0.0.0 stands for the address that the routers see this agent come from;
+	// the engine's health is then asked for on the loopback address.
+	BackendURL string
+	// HealthPath is what answers 2xx when the engine can serve; empty for the
+	// engine's own.
+	HealthPath string
+	// Models and Kinds are what the engine serves.
+	Models []string
+	Kinds  []string
+	// Slots is how many requests the engine takes at once.
+	Slots int
+	// Region and Labels are passed on to the routers. Both may be empty.
+	Region string
+	Labels map[string]string
+
+	// Exec is the command that starts the engine; empty when somebody else
+	// does. Env is added to this process's environment, Dir is where it runs.
+	Exec []string
+	Env  []string
+	Dir  string
+	// Stdout and Stderr take the engine's output line by line, each with the
+	// agent's name before it; nil for nowhere.
+	Stdout, Stderr io.Writer
+	// IdleTimeout is how long the engine may be idle before it is stopped; 0
+	// for ever.
+	IdleTimeout time.Duration
+	// WakeTimeout is how long the engine may take to become healthy; 0 stands
+	// for DefaultWakeTimeout.
+	WakeTimeout time.Duration
+	// StopGrace is how long the engine has between SIGTERM and SIGKILL; 0
+	// stands for DefaultStopGrace.
+	StopGrace time.Duration
+
+	// HTTPClient asks for the engine's health; nil for one of the agent's own.
+	HTTPClient *http.Client
+	Log        zerolog.Logger
+
+	// dial replaces the network in tests.
+	dial func(address string) (net.Conn, error)
+}
+
+// Validate says everything that is wrong, by the names of the flags.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %s", flag, fmt.Sprintf(format, args...)))
+	}
+	check := func(flag string, err error) {
+		if err != nil {
+			bad(flag, "%s", err.Error())
+		}
+	}
+	if len(c.Routers) == 0 {
+		bad("--router", "is required")
+	}
+	for _, r := range c.Routers {
+		check("--router", checkRouter(r))
+	}
+	check("--id", agentreg.CheckName(c.ID))
+	if _, ok := engines[c.Engine]; !ok {
+		bad("--engine", "%q is not known: use %s", c.Engine, strings.Join(slices.Sorted(maps.Keys(engines)), ", "))
+	}
+	_, err := parseBackend(c.BackendURL)
+	check("--backend-url", err)
+	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
+		bad("--health-path", "must begin with /, is %q", c.HealthPath)
+	}
+	errs = append(errs, c.checkTargets()...)
+	if c.Slots < 1 || c.Slots > agentreg.MaxSlots {
+		bad("--capacity", "must be between 1 and %d, is %d", agentreg.MaxSlots, c.Slots)
+	}
+	if c.Region != "" {
+		check("--region", agentreg.CheckName(c.Region))
+	}
+	errs = append(errs, c.checkLabels()...)
+	return errors.Join(append(errs, c.checkExec()...)...)
+}
+
+// checkTargets checks what the engine serves.
+func (c *Config) checkTargets() (errs []error) {
+	if len(c.Models) == 0 || len(c.Models) > agentreg.MaxModels {
+		errs = append(errs, fmt.Errorf("--model: between 1 and %d are required, are %d", agentreg.MaxModels, len(c.Models)))
+	}
+	for i, m := range c.Models {
+		if err := agentreg.CheckName(m); err != nil {
+			errs = append(errs, fmt.Errorf("--model: %w", err))
+		}
+		if slices.Contains(c.Models[:i], m) {
+			errs = append(errs, fmt.Errorf("--model: %q is there twice", m))
+		}
+	}
+	if len(c.Kinds) == 0 {
+		errs = append(errs, errors.New("--capability: is required: use llm, embedding or reranker"))
+	}
+	for _, k := range c.Kinds {
+		if _, err := agentreg.ParseKind(k); err != nil {
+			errs = append(errs, fmt.Errorf("--capability: %w", err))
+		}
+	}
+	return errs
+}
+
+func (c *Config) checkLabels() (errs []error) {
+	if len(c.Labels) > agentreg.MaxLabels {
+		errs = append(errs, fmt.Errorf("--label: at most %d, are %d", agentreg.MaxLabels, len(c.Labels)))
+	}
+	for _, k := range slices.Sorted(maps.Keys(c.Labels)) {
+		if err := agentreg.CheckName(k); err != nil {
+			errs = append(errs, fmt.Errorf("--label %q: the name %w", k, err))
+		}
+		if v := c.Labels[k]; v != "" && agentreg.CheckName(v) != nil {
+			errs = append(errs, fmt.Errorf("--label %q: %w", k, agentreg.CheckName(v)))
+		}
+	}
+	return errs
+}
+
+func (c *Config) checkExec() (errs []error) {
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"--idle-timeout", c.IdleTimeout},
+		{"--wake-timeout", c.WakeTimeout},
+		{"--stop-grace", c.StopGrace},
+	} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("%s: must not be negative, is %v", d.flag, d.value))
+		}
+	}
+	for _, e := range c.Env {
+		if i := strings.IndexByte(e, '='); i < 1 {
+			errs = append(errs, fmt.Errorf("--exec-env: must be NAME=value, is %q", e))
+		}
+	}
+	if len(c.Exec) > 0 {
+		return errs
+	}
+	for _, f := range []struct {
+		flag string
+		set  bool
+	}{
+		{"--idle-timeout", c.IdleTimeout > 0}, {"--exec-env", len(c.Env) > 0}, {"--exec-dir", c.Dir != ""},
+	} {
+		if f.set {
+			errs = append(errs, fmt.Errorf("%s: needs --exec: without it the agent does not start the engine", f.flag))
+		}
+	}
+	return errs
+}
+
+// withDefaults fills in what is absent.
+func (c Config) withDefaults() Config {
+	if c.HealthPath == "" {
+		c.HealthPath = engines[c.Engine]
+	}
+	if c.WakeTimeout == 0 {
+		c.WakeTimeout = DefaultWakeTimeout
+	}
+	if c.StopGrace == 0 {
+		c.StopGrace = DefaultStopGrace
+	}
+	return c
+}
+
+func checkRouter(r string) error {
+	if path, ok := strings.CutPrefix(r, "unix://"); ok {
+		if !strings.HasPrefix(path, "/") {
+			return fmt.Errorf("%q must have the form unix:///path", r)
+		}
+		return nil
+	}
+	host, port, err := net.SplitHostPort(r)
+	if err != nil || host == "" {
+		return fmt.Errorf("must be host:port or unix:///path, is %q", r)
+	}
+	if err := checkPort(port); err != nil {
+		return fmt.Errorf("%q: %w", r, err)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsLoopback() {
+		return errNeedsTLS(ip)
+	}
+	return nil
+}
+
+var errTLS = errors.New("without TLS only loopback addresses and unix sockets are allowed")
+
+func errNeedsTLS(ip netip.Addr) error {
+	return fmt.Errorf("%s is not on this machine: %w", ip, errTLS)
+}
+
+func checkPort(port string) error {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return fmt.Errorf("the port must be between 1 and 65535, is %q", port)
+	}
+	return nil
+}
+
+// parseBackend reads a backend URL. A port is always there afterwards.
+func parseBackend(s string) (*url.URL, error) {
+	if s == "" {
+		return nil, errors.New("is required")
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("is not a URL: %w", err)
+	case u.Scheme != "http" || u.Hostname() == "":
+		return nil, fmt.Errorf("must have the form http://host:port, is %q", s)
+	case u.Path != "" && u.Path != "/", u.RawQuery != "", u.Fragment != "", u.User != nil:
+		return nil, fmt.Errorf("must have nothing but scheme, host and port, is %q", s)
+	}
+	if u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), "80")
+	}
+	return u, checkPort(u.Port())
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestValidateNamesTheFlag(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		edit func(c *Config)
+		want string
+	}{
+		"good":                 {func(*Config) {}, ""},
+		"no router":            {func(c *Config) { c.Routers = nil }, "--router: is required"},
+		"router without port":  {func(c *Config) { c.Routers = []string{"localhost"} }, `--router: must be host:port or unix:///path, is "localhost"`},
+		"router port 0":        {func(c *Config) { c.Routers = []string{"localhost:0"} }, `--router: "localhost:0": the port must be between 1 and 65535, is "0"`},
+		"relative socket":      {func(c *Config) { c.Routers = []string{"unix://a"} }, `--router: "unix://a" must have the form unix:///path`},
+		"socket":               {func(c *Config) { c.Routers = []string{"unix:///a"} }, ""},
+		"IPv6 router":          {func(c *Config) { c.Routers = []string{"[::1]:9002"} }, ""},
+		"no id":                {func(c *Config) { c.ID = "" }, "--id: is required"},
+		"unknown engine":       {func(c *Config) { c.Engine = "gpt" }, `--engine: "gpt" is not known: use custom, llamacpp, vllm`},
+		"no backend":           {func(c *Config) { c.BackendURL = "" }, "--backend-url: is required"},
+		"backend scheme":       {func(c *Config) { c.BackendURL = "https://127.0.0.1:1" }, `--backend-url: must have the form http://host:port, is "https://127.0.0.1:1"`},
+		"backend path":         {func(c *Config) { c.BackendURL = "http://127.0.0.1:1/v1" }, `--backend-url: must have nothing but scheme, host and port, is "http://127.0.0.1:1/v1"`},
+		"backend without port": {func(c *Config) { c.BackendURL = "http://127.0.0.1" }, ""},
+		"health path":          {func(c *Config) { c.HealthPath = "health" }, `--health-path: must begin with /, is "health"`},
+		"no model":             {func(c *Config) { c.Models = nil }, "--model: between 1 and 256 are required, are 0"},
+		"model twice":          {func(c *Config) { c.Models = []string{"m", "m"} }, `--model: "m" is there twice`},
+		"bad model":            {func(c *Config) { c.Models = []string{"a\n"} }, "--model: must not contain control characters"},
+		"no capability":        {func(c *Config) { c.Kinds = nil }, "--capability: is required: use llm, embedding or reranker"},
+		"unknown capability":   {func(c *Config) { c.Kinds = []string{"LLM"} }, `--capability: "LLM" is not a capability: use llm, embedding or reranker`},
+		"no capacity":          {func(c *Config) { c.Slots = 0 }, "--capacity: must be between 1 and 65536, is 0"},
+		"bad region":           {func(c *Config) { c.Region = "\x01" }, "--region: must not contain control characters"},
+		"bad label":            {func(c *Config) { c.Labels = map[string]string{"a": "\n"} }, `--label "a": must not contain control characters`},
+		"label without name":   {func(c *Config) { c.Labels = map[string]string{"": "b"} }, `--label "": the name is required`},
+		"negative time":        {func(c *Config) { c.WakeTimeout = -1 }, "--wake-timeout: must not be negative, is -1ns"},
+		"idle without exec":    {func(c *Config) { c.IdleTimeout = 1 }, "--idle-timeout: needs --exec: without it the agent does not start the engine"},
+		"env without exec":     {func(c *Config) { c.Env = []string{"A=b"} }, "--exec-env: needs --exec: without it the agent does not start the engine"},
+		"bad env":              {func(c *Config) { c.Exec, c.Env = []string{"x"}, []string{"A"} }, `--exec-env: must be NAME=value, is "A"`},
+		"two problems":         {func(c *Config) { c.ID, c.Slots = "", -1 }, "--id: is required\n--capacity: must be between 1 and 65536, is -1"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newNetwork(t).config()
+			tc.edit(&c)
+			err := c.Validate()
+			if tc.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.EqualError(t, err, tc.want)
+		})
+	}
+}
+
+func TestBackendIsResolvedToOneAddress(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"http://127.0.0.1":               "127.0.0.1:80",
+		"http://[::1]:8000":              "[::1]:8000",
+		"http://[::ffff:127.0.0.1]:8000": "127.0.0.1:8000",
+		"http://0.0.0.0:8000/":           "0.0.0.0:8000",
+	} {
+		u, err := parseBackend(in)
+		require.NoError(t, err)
+		at, err := resolveBackend(t.Context(), u)
+		require.NoError(t, err)
+		require.Equal(t, want, at.String())
+	}
+	_, err := resolveBackend(t.Context(), &url.URL{Host: "name.invalid:80"})
+	require.ErrorContains(t, err, "resolving name.invalid")
+}
+
+func TestUnspecifiedBackendIsCheckedOnLoopback(t *testing.T) {
+	t.Parallel()
+	cfg := newNetwork(t).config()
+	cfg.BackendURL = "http://0.0.0.0:8000"
+	a, err := newAgent(t.Context(), cfg)
+	require.NoError(t, err)
+	require.Equal(t, "0.0.0.0:8000", a.core.address)
+	require.Equal(t, "127.0.0.1:8000", a.engineAt.String())
+}
+
+func TestLinesArePrefixedAndTheLastOneIsKept(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	w := &lineWriter{to: &out, prefix: "[a] "}
+	for _, s := range []string{"one\r\ntw", "o\n\n", "last words", "  \n \n", strings.Repeat("x", maxLine), "yz"} {
+		n, err := w.Write([]byte(s))
+		require.NoError(t, err)
+		require.Equal(t, len(s), n)
+		if s == "  \n \n" {
+			require.Equal(t, "last words", w.last())
+		}
+	}
+	w.flush()
+	w.flush()
+	require.Equal(t, "[a] one\n[a] two\n[a] \n[a] last words  \n[a]  \n[a] "+strings.Repeat("x", maxLine)+"\n[a] yz\n", out.String())
+	require.Equal(t, "yz", w.last())
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// phase is what the engine is doing.
+type phase uint8
+
+const (
+	asleep phase = iota
+	waking
+	serving
+	stopping
+)
+
+// recently is how young a Wake may be when the engine it found running ends,
+// for the Wake to count as meant for the next one.
+const recently = time.Second
+
+// core is what the agent knows. Links change it by what routers say, the
+// driver of the engine by what the engine does.
+type core struct {
+	cfg      Config
+	instance string
+	address  string
+
+	mu       sync.Mutex
+	phase    phase
+	healthy  bool
+	wantUp   bool
+	wokenAt  time.Time // the last Wake that found the engine serving
+	sessions map[*session]struct{}
+	kick     chan struct{} // wantUp changed
+}
+
+// session is one router's stream as core sees it.
+type session struct {
+	router  string             // the router's id
+	handled uint64             // the highest seq taken in
+	slept   bool               // the router's last word was Sleep
+	wake    string             // the model of its last Wake
+	pending []*pb.AgentMessage // to be sent before the next Status
+	notify  chan struct{}      // there is something to send
+}
+
+func newCore(cfg Config, instance, address string) *core {
+	return &core{
+		cfg: cfg, instance: instance, address: address,
+		sessions: map[*session]struct{}{},
+		kick:     make(chan struct{}, 1),
+	}
+}
+
+// onDemand says whether the agent starts its engine itself.
+func (c *core) onDemand() bool { return len(c.cfg.Exec) > 0 }
+
+// poke puts a token into a channel that holds one.
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// set changes the phase and tells every router.
+func (c *core) set(p phase, healthy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.setLocked(p, healthy)
+}
+
+func (c *core) setLocked(p phase, healthy bool) {
+	c.phase, c.healthy = p, healthy
+	for s := range c.sessions {
+		poke(s.notify)
+	}
+}
+
+// setHealthy notes the outcome of health checks of a serving engine, and
+// reports whether it is news.
+func (c *core) setHealthy(healthy bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase != serving || c.healthy == healthy {
+		return false
+	}
+	c.setLocked(serving, healthy)
+	return true
+}
+
+// wanted says whether the engine should be up.
+func (c *core) wanted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wantUp
+}
+
+// woke ends a wake. With a reason it has failed, and the engine is wanted no
+// more until the next Wake.
+func (c *core) woke(reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	reason = strings.ToValidUTF8(reason, "?") // a message carries nothing else
+	for s := range c.sessions {
+		model := s.wake
+		if model == "" {
+			model = c.cfg.Models[0]
+		}
+		s.pending = append(s.pending, &pb.AgentMessage{Message: &pb.AgentMessage_WakeResult{
+			WakeResult: &pb.WakeResult{Model: model, Ok: reason == "", Reason: reason},
+		}})
+	}
+	if reason == "" && !c.wantUp { // let go in this moment
+		c.setLocked(stopping, false)
+		return
+	}
+	if reason == "" {
+		c.setLocked(serving, true)
+		return
+	}
+	c.wantUp = false
+	c.setLocked(asleep, false)
+}
+
+// ended notes that a serving engine ended by itself. A Wake that has only just
+// found it running is not lost: the engine stays wanted.
+func (c *core) ended() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wantUp = c.wantUp && time.Since(c.wokenAt) < recently
+	c.wokenAt = time.Time{}
+	if c.wantUp {
+		poke(c.kick)
+	}
+	c.setLocked(asleep, false)
+}
+
+// onWake takes in a Wake. One that arrives while the engine starts or serves
+// asks for what is already so.
+func (c *core) onWake(s *session, w *pb.Wake) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.handled = max(s.handled, w.GetSeq())
+	s.slept = false
+	s.wake = w.GetModel()
+	if c.phase == serving {
+		c.wokenAt = time.Now()
+	}
+	if c.onDemand() && !c.wantUp {
+		c.wantUp = true
+		poke(c.kick)
+	}
+	c.setLocked(c.phase, c.healthy)
+}
+
+// onSleep takes in a Sleep.
+func (c *core) onSleep(s *session, seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.handled = max(s.handled, seq)
+	s.slept = true
+	c.letGo()
+	poke(s.notify)
+}
+
+// letGo begins the stop of the engine when every connected router has let it
+// go. Without routers the engine keeps what it has.
+func (c *core) letGo() {
+	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 {
+		return
+	}
+	for s := range c.sessions {
+		if !s.slept {
+			return
+		}
+	}
+	c.wantUp = false
+	poke(c.kick)
+	if c.phase == serving {
+		c.setLocked(stopping, false)
+	}
+}
+
+// answered notes that a StatusRequest was followed by a health check.
+func (c *core) answered(s *session, seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.handled = max(s.handled, seq)
+	poke(s.notify)
+}
+
+// open adds a stream and gives the Hello for it. From here on the engine is
+// not stopped before the router has said Sleep.
+func (c *core) open(s *session) *pb.AgentMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sessions[s] = struct{}{}
+	state := pb.State_STATE_SERVING
+	switch {
+	case c.phase == waking || c.wantUp && c.phase != serving:
+		state = pb.State_STATE_WAKING
+	case c.phase != serving:
+		state = pb.State_STATE_ASLEEP
+	}
+	// A Hello has no health: what follows it at once corrects it.
+	poke(s.notify)
+	cfg := &c.cfg
+	hello := &pb.Hello{
+		AgentId: cfg.ID, Instance: c.instance, Address: c.address,
+		Models: cfg.Models, Kinds: cfg.Kinds, Slots: uint32(cfg.Slots), //nolint:gosec // Validate bounds it
+		Engine: cfg.Engine, Region: cfg.Region, Labels: cfg.Labels,
+		State: state, CanWake: c.onDemand(),
+	}
+	if cfg.IdleTimeout > 0 {
+		hello.IdleTimeout = durationpb.New(cfg.IdleTimeout)
+	}
+	return &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}
+}
+
+// close drops a stream that has ended.
+func (c *core) close(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sessions, s)
+	c.letGo()
+}
+
+// welcome notes which router a stream leads to.
+func (c *core) welcome(s *session, router string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.router = router
+}
+
+// connected says whether a stream leads to router.
+func (c *core) connected(router string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.sessions {
+		if s.router == router && router != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// next gives what is to be sent on a stream: what is pending, and a Status.
+func (c *core) next(s *session) []*pb.AgentMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := s.pending
+	s.pending = nil
+	return append(list, &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
+		State: c.state(), Healthy: c.phase == serving && c.healthy,
+		Handled: s.handled, Routers: uint32(len(c.sessions)), //nolint:gosec // a handful
+	}}})
+}
+
+// state is the phase in the words of the protocol. An engine that is being
+// stopped is not asleep before it has ended.
+func (c *core) state() pb.State {
+	switch {
+	case c.phase == serving:
+		return pb.State_STATE_SERVING
+	case c.phase == waking || c.wantUp:
+		return pb.State_STATE_WAKING
+	case c.phase == stopping:
+		return pb.State_STATE_SERVING
+	}
+	return pb.State_STATE_ASLEEP
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+func demandCore() *core {
+	return newCore(Config{ID: "a", Models: []string{"llama"}, Exec: []string{"engine"}}, "i", "127.0.0.1:1")
+}
+
+func (c *core) join() *session {
+	s := &session{notify: make(chan struct{}, 1)}
+	c.open(s)
+	return s
+}
+
+// said gives the state and health of the next Status, and how many messages go
+// before it.
+func (c *core) said(s *session) (state pb.State, healthy bool, before int) {
+	list := c.next(s)
+	st := list[len(list)-1].GetStatus()
+	return st.GetState(), st.GetHealthy(), len(list) - 1
+}
+
+func wakeMessage(seq uint64) *pb.Wake { return &pb.Wake{Model: "llama", Seq: seq} }
+
+func TestSleepBeginsTheStopAndIsTakenInAtOnce(t *testing.T) {
+	t.Parallel()
+	c := demandCore()
+	one, two := c.join(), c.join()
+	c.onWake(one, wakeMessage(1))
+	c.set(waking, false)
+	c.woke("")
+	c.onSleep(one, 2)
+	require.True(t, c.wanted())
+	c.onSleep(two, 1)
+	require.False(t, c.wanted())
+	state, healthy, before := c.said(one)
+	require.Equal(t, pb.State_STATE_SERVING, state, "it has not ended yet")
+	require.False(t, healthy)
+	require.Equal(t, 1, before, "the result of the wake")
+	require.Equal(t, pb.State_STATE_ASLEEP, c.open(&session{notify: make(chan struct{}, 1)}).GetHello().GetState())
+}
+
+func TestWakeWhileStoppingIsNotLost(t *testing.T) {
+	t.Parallel()
+	c := demandCore()
+	s := c.join()
+	c.onWake(s, wakeMessage(1))
+	c.woke("")
+	c.onSleep(s, 2)
+	c.onWake(s, wakeMessage(3))
+	require.True(t, c.wanted())
+	state, _, _ := c.said(s)
+	require.Equal(t, pb.State_STATE_WAKING, state)
+	c.set(asleep, false)
+	state, _, _ = c.said(s)
+	require.Equal(t, pb.State_STATE_WAKING, state)
+}
+
+func TestLastRouterThatHoldsTheEngineMayLeave(t *testing.T) {
+	t.Parallel()
+	c := demandCore()
+	one, two := c.join(), c.join()
+	c.onWake(one, wakeMessage(1))
+	c.woke("")
+	c.onSleep(one, 2)
+	c.close(two)
+	require.False(t, c.wanted())
+}
+
+func TestEngineIsKeptWithoutRouters(t *testing.T) {
+	t.Parallel()
+	c := demandCore()
+	s := c.join()
+	c.onWake(s, wakeMessage(1))
+	c.woke("")
+	c.close(s)
+	require.True(t, c.wanted())
+	require.Equal(t, pb.State_STATE_SERVING, c.open(s).GetHello().GetState())
+}
+
+func TestEngineThatIsLetGoAsItGetsReadyIsStopped(t *testing.T) {
+	t.Parallel()
+	c := demandCore()
+	s := c.join()
+	c.onWake(s, wakeMessage(1))
+	c.set(waking, false)
+	c.onSleep(s, 2)
+	c.woke("")
+	_, healthy, _ := c.said(s)
+	require.False(t, healthy)
+	require.Equal(t, stopping, c.phase)
+}
+
+func TestEndOfTheEngineMeetsAWake(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		wake  bool
+		since time.Duration
+		want  bool
+	}{
+		"no Wake but the one that started it": {false, 0, false},
+		"a Wake found it running just before": {true, recently - 1, true},
+		"a Wake found it running long before": {true, recently, false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := demandCore()
+				s := c.join()
+				c.onWake(s, wakeMessage(1))
+				c.set(waking, false)
+				c.woke("")
+				if tc.wake {
+					c.onWake(s, wakeMessage(2))
+				}
+				time.Sleep(tc.since)
+				c.ended()
+				require.Equal(t, tc.want, c.wanted())
+			})
+		})
+	}
+}
+
+func TestFailedWakeIsToldWithTextThatAMessageCanCarry(t *testing.T) {
+	t.Parallel()
+	c := demandCore()
+	s := c.join()
+	c.onWake(s, wakeMessage(7))
+	c.set(waking, false)
+	c.woke("bad \xff byte")
+	list := c.next(s)
+	require.Len(t, list, 2)
+	require.Equal(t, "bad ? byte", list[0].GetWakeResult().GetReason())
+	require.False(t, list[0].GetWakeResult().GetOk())
+	require.Equal(t, pb.State_STATE_ASLEEP, list[1].GetStatus().GetState())
+	require.EqualValues(t, 7, list[1].GetStatus().GetHandled())
+	require.False(t, c.wanted())
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent is the program next to an inference engine: it watches the
+// engine's health, registers it with every router, and, where it has a command
+// for that, starts the engine when a router asks and stops it when every
+// router lets it go.
+//
+// The engine of an agent with a command goes through these phases:
+//
+//	asleep ──Wake──► waking ──healthy──► serving ──every router: Sleep──► stopping
+//	  ▲                │                    │                                │
+//	  └── failed ──────┴──── ended ─────────┴──────────── ended ─────────────┘
+//
+// core holds the phase and what each router last said; one mutex guards it.
+// One goroutine drives the engine towards what core wants. Each router address
+// has a link, whose goroutine sends what core has to say and reports what the
+// router says. Nobody holds the mutex while waiting.
+package agent

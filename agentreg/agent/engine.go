@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/holdgate/holdgate/internal/proc"
+)
+
+// drainTime is how long a child's output may keep its end from being noticed,
+// when a grandchild still holds the pipe.
+const drainTime = 200 * time.Millisecond
+
+// How long the next start waits after starts that failed or engines that ended
+// right away, in a row. The first retry is free.
+const (
+	firstBackoff = time.Second
+	maxBackoff   = 15 * time.Second
+	// settled is how long an engine must serve for its past to be forgotten.
+	settled = 30 * time.Second
+)
+
+var (
+	errStopped   = errors.New("every router let it go")
+	errEngineEnd = errors.New("the engine ended")
+)
+
+// engine is the agent's child process.
+type engine struct {
+	proc   *proc.Process
+	stdout *lineWriter
+	stderr *lineWriter
+}
+
+// drive starts the engine whenever core wants it, and stops it when core does
+// not or ctx ends. No process is left when it returns.
+func (a *agent) drive(ctx context.Context) {
+	trouble := 0
+	for {
+		for !a.core.wanted() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-a.core.kick:
+			}
+		}
+		if trouble > 1 && !pause(ctx, min(firstBackoff<<min(trouble-2, 10), maxBackoff)) {
+			return
+		}
+		if !a.core.wanted() {
+			continue
+		}
+		if a.cycle(ctx) {
+			trouble = 0
+		} else {
+			trouble++
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// cycle is one life of the engine, from its start to its end. It reports false
+// when the life was cut short by the engine itself.
+func (a *agent) cycle(ctx context.Context) bool {
+	begin := time.Now()
+	a.core.set(waking, false)
+	a.log.Info().Strs("models", a.cfg.Models).Msg("starting the engine")
+	e, err := a.wake(ctx)
+	if err != nil {
+		if ctx.Err() != nil || errors.Is(err, errStopped) {
+			a.core.set(asleep, false)
+			return true
+		}
+		a.log.Warn().Err(err).Msg("the engine did not start")
+		a.core.woke(err.Error())
+		return false
+	}
+	a.log.Info().Float64("after", time.Since(begin).Seconds()).Msg("engine is ready")
+	a.core.woke("")
+	ready := time.Now()
+	if err := a.serve(ctx, e); err != nil {
+		a.log.Warn().Err(err).Msg("the engine ended by itself")
+		a.core.ended()
+		return time.Since(ready) >= settled
+	}
+	a.log.Info().Msg("engine stopped")
+	a.core.set(asleep, false)
+	return true
+}
+
+// wake starts the engine and waits until it is healthy. On an error nothing
+// runs.
+func (a *agent) wake(ctx context.Context) (*engine, error) {
+	if err := a.portFree(ctx); err != nil {
+		return nil, err
+	}
+	e, err := a.start()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.WakeTimeout,
+		fmt.Errorf("the engine was not healthy within %v", a.cfg.WakeTimeout))
+	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go func() {
+		select {
+		case <-e.proc.Done():
+			end(errEngineEnd)
+		case <-ctx.Done():
+		}
+	}()
+	var unwanted sync.WaitGroup
+	unwanted.Go(func() { a.endWhenUnwanted(ctx, end) })
+	problem := a.health.await(ctx)
+	cause := context.Cause(ctx)
+	end(nil)
+	unwanted.Wait() // it must not take a kick that is meant for serve
+	select {
+	case <-e.proc.Done(): // also when something else answered in its place
+		problem = errEngineEnd
+	default:
+	}
+	if problem == nil {
+		return e, nil
+	}
+	a.stop(e)
+	switch {
+	case errors.Is(problem, errEngineEnd), errors.Is(cause, errEngineEnd):
+		return nil, e.obituary()
+	case errors.Is(cause, errStopped), errors.Is(cause, context.Canceled):
+		return nil, cause
+	default:
+		return nil, fmt.Errorf("%w: %w", cause, problem)
+	}
+}
+
+// endWhenUnwanted ends a wait when core no longer wants the engine.
+func (a *agent) endWhenUnwanted(ctx context.Context, end context.CancelCauseFunc) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.core.kick:
+			if !a.core.wanted() {
+				end(errStopped)
+				return
+			}
+		}
+	}
+}
+
+// serve watches a healthy engine until it ends by itself, which is an error, or
+// is stopped.
+func (a *agent) serve(ctx context.Context, e *engine) error {
+	watching, unwatch := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.watch(watching)
+	}()
+	defer func() {
+		unwatch()
+		<-done
+	}()
+	for a.core.wanted() {
+		select {
+		case <-e.proc.Done():
+			a.stop(e) // what it may have left in its process group
+			return e.obituary()
+		case <-ctx.Done():
+			a.stop(e)
+			return nil
+		case <-a.core.kick:
+		}
+	}
+	a.stop(e)
+	return nil
+}
+
+// start runs the command.
+func (a *agent) start() (*engine, error) {
+	cmd := exec.Command(a.cfg.Exec[0], a.cfg.Exec[1:]...) //nolint:gosec,noctx // the user's command; proc ends it
+	cmd.Dir = a.cfg.Dir
+	cmd.Env = append(os.Environ(), a.cfg.Env...)
+	cmd.WaitDelay = drainTime
+	e := &engine{stdout: a.lines(a.cfg.Stdout), stderr: a.lines(a.cfg.Stderr)}
+	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
+	p, err := proc.Start(cmd)
+	if err != nil {
+		return nil, err
+	}
+	e.proc = p
+	return e, nil
+}
+
+func (a *agent) stop(e *engine) {
+	if err := e.proc.Stop(a.cfg.StopGrace); err != nil {
+		a.log.Error().Err(err).Int("pid", e.proc.Pid()).Msg("the engine could not be stopped")
+	}
+	e.stdout.flush()
+	e.stderr.flush()
+}
+
+// obituary says how an ended engine ended, with the last it had to say.
+func (e *engine) obituary() error {
+	how := e.proc.Err()
+	if errors.Is(how, exec.ErrWaitDelay) {
+		how = nil
+	}
+	if last := e.stderr.last(); last != "" {
+		return fmt.Errorf("the engine ended: %s: %s", proc.Describe(how), last)
+	}
+	return fmt.Errorf("the engine ended: %s", proc.Describe(how))
+}
+
+// portFree waits a moment for the engine's address to be free: an engine of an
+// agent before this one may be about to end. Whatever else answers there would
+// be taken for the engine.
+func (a *agent) portFree(ctx context.Context) error {
+	address := a.engineAt.String()
+	begin := time.Now()
+	for {
+		dialer := net.Dialer{Timeout: time.Second}
+		conn, err := dialer.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return ctx.Err()
+		}
+		_ = conn.Close()
+		if time.Since(begin) > a.cfg.StopGrace {
+			return fmt.Errorf("something else listens on %s", address)
+		}
+		if !pause(ctx, eagerPoll) {
+			return ctx.Err()
+		}
+	}
+}
+
+// lines makes a writer for one of the engine's outputs.
+func (a *agent) lines(w io.Writer) *lineWriter {
+	if w == nil {
+		w = io.Discard
+	}
+	return &lineWriter{to: w, prefix: "[" + a.cfg.ID + "] "}
+}

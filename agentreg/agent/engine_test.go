@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// start runs an agent until the test ends.
+func start(t *testing.T, cfg Config) *running {
+	t.Helper()
+	a := &running{events: newEvents(t), done: make(chan error, 1)}
+	cfg.Log = zerolog.New(a.events)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	a.end = cancel
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.done <- Run(ctx, cfg)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return a
+}
+
+func containsEnv(environ []byte, entry string) bool {
+	return slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(e []byte) bool { return string(e) == entry })
+}
+
+func TestEngineIsStartedOnWakeAndStoppedWhenIdle(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "serve")
+	cfg.IdleTimeout = 50 * time.Millisecond
+	a := start(t, cfg)
+	r.await("agent registered")
+	require.Zero(t, enginePid(t, cfg))
+	for range 2 {
+		r.SetWanted("llama", true)
+		r.await("waking")
+		r.await("ready")
+		pid := enginePid(t, cfg)
+		require.NotZero(t, pid)
+		slot, _ := r.Take(llama)
+		require.Equal(t, strings.TrimPrefix(cfg.BackendURL, "http://"), slot.Agent().Address)
+		r.SetWanted("llama", false)
+		slot.Release()
+		require.Equal(t, "idle", r.await("asleep again").Cause)
+		require.False(t, alive(pid))
+	}
+	a.stop(t)
+	require.Equal(t, "said goodbye", r.await("agent left").Cause)
+}
+
+func TestKilledEngineIsNoticedAtOnceAndWokenAgain(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "serve")
+	a := start(t, cfg)
+	r.await("agent registered")
+	r.SetWanted("llama", true)
+	r.await("ready")
+	r.SetWanted("llama", false)
+	require.NoError(t, syscall.Kill(enginePid(t, cfg), syscall.SIGKILL))
+	begin := time.Now()
+	r.await("asleep again")
+	require.Less(t, time.Since(begin), 2*time.Second, "the health poll alone takes longer")
+	require.Contains(t, a.await("the engine ended by itself").Error, "signal: killed: engine of mode serve")
+	require.Zero(t, r.Serving(llama))
+	r.SetWanted("llama", true)
+	r.await("ready")
+	pid := enginePid(t, cfg)
+	a.stop(t)
+	require.False(t, alive(pid))
+}
+
+func TestEngineThatDoesNotStartIsReportedWithItsLastWords(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	a := start(t, onDemand(t, r, "crash"))
+	r.await("agent registered")
+	r.SetWanted("llama", true)
+	require.Equal(t, "the engine ended: exit status 3: out of memory", <-r.failed)
+	require.False(t, r.Waking("llama"))
+	require.Equal(t, 1, r.Models()[0].Asleep)
+	a.stop(t)
+}
+
+func TestCommandThatDoesNotExistIsReported(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "serve")
+	cfg.Exec = []string{"/nonexistent/engine"}
+	start(t, cfg)
+	r.SetWanted("llama", true)
+	require.Contains(t, <-r.failed, "no such file or directory")
+}
+
+func TestEngineThatIsNeverHealthyIsStoppedAndReported(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "never ready")
+	cfg.WakeTimeout = 400 * time.Millisecond
+	start(t, cfg)
+	r.SetWanted("llama", true)
+	require.Regexp(t, `^the engine was not healthy within 400ms: asking for health: .*`, <-r.failed)
+	require.Zero(t, enginePid(t, cfg))
+}
+
+func TestEngineThatIgnoresSigtermIsKilledAfterTheGrace(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "stubborn")
+	cfg.StopGrace = 200 * time.Millisecond
+	a := start(t, cfg)
+	r.SetWanted("llama", true)
+	r.await("ready")
+	pid := enginePid(t, cfg)
+	require.True(t, alive(pid))
+	begin := time.Now()
+	a.stop(t)
+	require.False(t, alive(pid))
+	require.GreaterOrEqual(t, time.Since(begin), cfg.StopGrace)
+}
+
+func TestEndWhileTheEngineStartsLeavesNoProcess(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "never ready")
+	var out lockedBuffer
+	cfg.Stderr = &out
+	a := start(t, cfg)
+	r.SetWanted("llama", true)
+	out.await(t, "[a] engine of mode never ready\n")
+	pid := enginePid(t, cfg)
+	require.True(t, alive(pid))
+	a.stop(t)
+	require.False(t, alive(pid))
+}
+
+func TestEngineIsKeptUntilEveryRouterLetItGo(t *testing.T) {
+	t.Parallel()
+	one, two := newRouter(t), newRouter(t)
+	cfg := onDemand(t, one, "serve")
+	cfg.Routers = append(cfg.Routers, two.target)
+	cfg.IdleTimeout = 50 * time.Millisecond
+	a := start(t, cfg)
+	one.await("agent registered")
+	two.await("agent registered")
+	two.SetWanted("llama", true)
+	two.await("ready")
+	pid := enginePid(t, cfg)
+	a.await("engine is ready")
+	// One lets it go; two still wants it.
+	a.await("a router let the engine go")
+	require.Zero(t, one.Serving(llama))
+	require.True(t, alive(pid))
+	// A wake of the running engine takes no time and starts nothing.
+	one.SetWanted("llama", true)
+	one.await("ready")
+	require.Equal(t, pid, enginePid(t, cfg))
+	one.SetWanted("llama", false)
+	two.SetWanted("llama", false)
+	one.await("asleep again")
+	two.await("asleep again")
+	require.False(t, alive(pid))
+}
+
+func TestRouterThatRestartsFindsTheRunningEngine(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir() + "/agents.sock"
+	r := routerAt(t, path)
+	cfg := onDemand(t, r, "serve")
+	a := start(t, cfg)
+	r.SetWanted("llama", true)
+	r.await("ready")
+	pid := enginePid(t, cfg)
+	r.server.Stop()
+	a.await("not connected to the router")
+	r = routerAt(t, path)
+	r.await("agent registered")
+	require.Equal(t, 1, r.Serving(llama))
+	require.Equal(t, pid, enginePid(t, cfg))
+}
+
+func TestForeignProcessOnTheAddressIsNotTakenForTheEngine(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "serve")
+	cfg.StopGrace = 300 * time.Millisecond
+	other := newRouter(t)
+	squat := cfg
+	squat.Routers = []string{other.target}
+	start(t, squat)
+	other.SetWanted("llama", true)
+	other.await("ready")
+
+	start(t, cfg)
+	r.SetWanted("llama", true)
+	require.Equal(t, fmt.Sprintf("something else listens on %s", strings.TrimPrefix(cfg.BackendURL, "http://")), <-r.failed)
+}
+
+// lockedBuffer is an output that a test can wait for.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	once sync.Once
+	more chan struct{}
+}
+
+func (b *lockedBuffer) signal() chan struct{} {
+	b.once.Do(func() { b.more = make(chan struct{}, 1) })
+	return b.more
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	poke(b.signal())
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) await(t *testing.T, want string) {
+	t.Helper()
+	timeout := time.NewTimer(30 * time.Second)
+	defer timeout.Stop()
+	for {
+		b.mu.Lock()
+		got := b.buf.String()
+		b.mu.Unlock()
+		if strings.Contains(got, want) {
+			return
+		}
+		select {
+		case <-b.signal():
+		case <-timeout.C:
+			require.Failf(t, "output is missing", "%q in %q", want, got)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+)
+
+// How often health is asked for: often while an engine is expected, since
+// every moment counts for the requests that wait, and rarely while it serves.
+const (
+	eagerPoll  = 100 * time.Millisecond
+	eagerTime  = time.Minute
+	steadyPoll = 2 * time.Second
+	// unhealthyAfter failed checks in a row take an engine out.
+	unhealthyAfter = 3
+	// checkTimeout is for an engine that is busy, not for one that is slow to
+	// accept: those refuse or answer at once.
+	checkTimeout = 5 * time.Second
+)
+
+var errNotChecked = errors.New("asking for health: no answer")
+
+// pollAfter is the pause before the next check of an engine that has been
+// expected for so long.
+func pollAfter(expected time.Duration) time.Duration {
+	if expected < eagerTime {
+		return eagerPoll
+	}
+	// A tenth of a second more for each three seconds.
+	return min(eagerPoll+(expected-eagerTime)/30, steadyPoll)
+}
+
+// checker asks an engine for its health.
+type checker struct {
+	client *http.Client
+	url    string
+}
+
+// newChecker makes the checker for a backend at the address that it resolved
+// to, so that what is checked is what is registered.
+func newChecker(cfg Config, backend *url.URL, at netip.AddrPort) checker {
+	client := cfg.HTTPClient
+	if client == nil {
+		dialer := &net.Dialer{}
+		client = &http.Client{
+			Transport: &http.Transport{
+				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+					return dialer.DialContext(ctx, network, at.String())
+				},
+				// A kept connection may lead to a process that is gone.
+				DisableKeepAlives: true,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return checker{client: client, url: "http://" + backend.Host + cfg.HealthPath}
+}
+
+// check asks once.
+func (h checker) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url, nil)
+	if err != nil {
+		return fmt.Errorf("asking for health: %w", err)
+	}
+	res, err := h.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("asking for health: %w", err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	_, _ = io.CopyN(io.Discard, res.Body, 1<<16) // the status is what counts
+	if res.StatusCode/100 != 2 {
+		return fmt.Errorf("asking for health: %s answers %s", h.url, res.Status)
+	}
+	return nil
+}
+
+// await asks until the engine is healthy. It returns the last problem when ctx
+// ends before.
+func (h checker) await(ctx context.Context) error {
+	begin := time.Now()
+	problem := errNotChecked
+	for {
+		err := h.check(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil { // else it says no more than that ctx ended
+			problem = err
+		}
+		if !pause(ctx, pollAfter(time.Since(begin))) {
+			return problem
+		}
+	}
+}
+
+// pause waits for d, and reports false when ctx ended before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// watch keeps core's view of a serving engine's health until ctx ends.
+func (a *agent) watch(ctx context.Context) {
+	failed := 0
+	for {
+		wait := steadyPoll
+		if failed > 0 {
+			wait = eagerPoll * 5
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+		err := a.health.check(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			failed = 0
+			a.noteHealth(nil)
+			continue
+		}
+		if failed++; failed >= unhealthyAfter {
+			a.noteHealth(err)
+		}
+	}
+}
+
+// noteHealth passes a verdict on to core and logs it when it is news.
+func (a *agent) noteHealth(err error) {
+	if !a.core.setHealthy(err == nil) {
+		return
+	}
+	if err != nil {
+		a.log.Warn().Err(err).Msg("engine is unhealthy")
+		return
+	}
+	a.log.Info().Msg("engine is healthy again")
+}
+
+// recheck answers a router's StatusRequest: a request has seen the engine
+// refuse, so one check is enough for a verdict.
+func (a *agent) recheck(ctx context.Context, s *session, seq uint64) {
+	err := a.health.check(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	a.noteHealth(err)
+	a.core.answered(s, seq)
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// How long a link waits before it connects again, growing while it fails.
+const (
+	minBackoff     = 100 * time.Millisecond
+	maxLinkBackoff = 2 * time.Second
+)
+
+// RejectedError says that a router refuses this agent as it is configured.
+type RejectedError struct {
+	Router, Code, Message string
+}
+
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("router %s rejects this agent: %s: %s", e.Router, e.Code, e.Message)
+}
+
+var errSameRouter = errors.New("another connection leads to the same router")
+
+// link keeps one router address connected.
+type link struct {
+	agent   *agent
+	address string // ip:port or unix:///path
+	router  string // the id of the router that was last found there
+	logged  string // the problem that was last logged
+}
+
+// run connects and connects again until ctx ends, or until gone says that the
+// address is no longer wanted once a connection has ended.
+func (l *link) run(ctx context.Context, gone func() bool) {
+	backoff := minBackoff
+	for ctx.Err() == nil && !gone() {
+		welcomed, err := l.once(ctx)
+		if rejected, ok := errors.AsType[*RejectedError](err); ok {
+			l.agent.fail(rejected)
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if welcomed {
+			backoff = minBackoff
+		}
+		l.note(err)
+		if !pause(ctx, backoff/2+rand.N(backoff/2)) { //nolint:gosec // jitter is no secret
+			return
+		}
+		backoff = min(backoff*2, maxLinkBackoff)
+	}
+}
+
+// note logs a problem when it is another one than before.
+func (l *link) note(err error) {
+	if err == nil || errors.Is(err, errSameRouter) || err.Error() == l.logged {
+		return
+	}
+	l.logged = err.Error()
+	l.agent.log.Warn().Str("router", l.address).Err(err).Msg("not connected to the router")
+}
+
+// once is one connection, from dialing to its end. It reports whether the
+// router took the agent.
+func (l *link) once(ctx context.Context) (welcomed bool, err error) {
+	if l.agent.core.connected(l.router) {
+		return false, errSameRouter
+	}
+	conn, err := l.connect()
+	if err != nil {
+		return false, fmt.Errorf("connecting to %s: %w", l.address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	// The stream outlives ctx by a moment, for the Bye.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	streamCtx, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(byeTime, end) })
+	defer stop()
+	if t := l.agent.cfg.Token; t != "" {
+		streamCtx = metadata.AppendToOutgoingContext(streamCtx, "authorization", "Bearer "+t)
+	}
+	st, err := pb.NewAgentRegistryClient(conn).Connect(streamCtx)
+	if err != nil {
+		return false, fmt.Errorf("connecting to %s: %w", l.address, err)
+	}
+	c := &conversation{
+		link: l, stream: st,
+		session: &session{notify: make(chan struct{}, 1)},
+		in:      make(chan *pb.RouterMessage),
+	}
+	err = c.run(ctx)
+	// The reader may be in the middle of handing over a message.
+	end()
+	c.drain()
+	return c.welcomed, err
+}
+
+func (l *link) connect() (*grpc.ClientConn, error) {
+	target := l.address
+	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()}
+	if _, _, err := net.SplitHostPort(target); err == nil {
+		target = "passthrough:///" + target
+	}
+	if dial := l.agent.cfg.dial; dial != nil {
+		target = "passthrough:///" + l.address
+		options = append(options, grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
+			return dial(address)
+		}))
+	}
+	return grpc.NewClient(target, options...)
+}

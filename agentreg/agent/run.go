@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+)
+
+// resolveEvery is how often a router's name is looked up again.
+const resolveEvery = 30 * time.Second
+
+// agent is a running agent.
+type agent struct {
+	cfg      Config
+	log      zerolog.Logger
+	core     *core
+	health   checker
+	engineAt netip.AddrPort
+	fail     func(err error)
+	// background are health checks that a router asked for.
+	background sync.WaitGroup
+}
+
+// Run stands for the engine until ctx ends, which is no error. It returns an
+// error when the configuration is wrong, by its own judgement or by a router's
+// that rejects the agent. When it returns, the routers have been told and the
+// engine that it started has ended.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	a, err := newAgent(ctx, cfg.withDefaults())
+	if err != nil {
+		return err
+	}
+	// The engine outlives the links: nobody may be sent to one that is ending.
+	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopEngine()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var failure error
+	var once sync.Once
+	a.fail = func(err error) {
+		once.Do(func() { failure = err })
+		cancel(err)
+	}
+
+	var engine sync.WaitGroup
+	if a.core.onDemand() {
+		engine.Go(func() { a.drive(engineCtx) })
+	} else if a.firstHealth(ctx) {
+		engine.Go(func() { a.watch(engineCtx) })
+	}
+	var links sync.WaitGroup
+	for _, r := range cfg.Routers {
+		links.Go(func() { a.follow(ctx, r) })
+	}
+	<-ctx.Done()
+	links.Wait()
+	stopEngine()
+	engine.Wait()
+	a.background.Wait()
+	once.Do(func() {}) // orders the read of failure after its write
+	return failure
+}
+
+func newAgent(ctx context.Context, cfg Config) (*agent, error) {
+	backend, err := parseBackend(cfg.BackendURL)
+	if err != nil {
+		return nil, fmt.Errorf("agent: --backend-url: %w", err)
+	}
+	at, err := resolveBackend(ctx, backend)
+	if err != nil {
+		return nil, fmt.Errorf("agent: --backend-url: %w", err)
+	}
+	a := &agent{cfg: cfg, log: cfg.Log.With().Str("agent", cfg.ID).Logger()}
+	address := at.String()
+	if at.Addr().IsUnspecified() {
+		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+	}
+	a.engineAt = at
+	a.health = newChecker(cfg, backend, at)
+	a.core = newCore(cfg, uuid.NewString(), address)
+	return a, nil
+}
+
+// resolveBackend gives the one address that stands for the backend, IPv4 first.
+func resolveBackend(ctx context.Context, u *url.URL) (netip.AddrPort, error) {
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", u.Port())
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("reading the port: %w", err)
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("resolving %s: %w", u.Hostname(), err)
+	}
+	best := ips[0].Unmap()
+	for _, ip := range ips {
+		if ip = ip.Unmap(); ip.Is4() && !best.Is4() {
+			best = ip
+		}
+	}
+	return netip.AddrPortFrom(best, uint16(port)), nil //nolint:gosec // a port
+}
+
+// firstHealth waits for an engine that somebody else starts. It reports false
+// when ctx ended before.
+func (a *agent) firstHealth(ctx context.Context) bool {
+	a.log.Info().Str("backend", a.cfg.BackendURL).Msg("waiting for the engine")
+	begin := time.Now()
+	if a.health.await(ctx) != nil {
+		return false
+	}
+	a.log.Info().Float64("after", time.Since(begin).Seconds()).Msg("engine is ready")
+	a.core.set(serving, true)
+	return true
+}
+
+// follow keeps a link to every address of one router.
+func (a *agent) follow(ctx context.Context, router string) {
+	var links sync.WaitGroup
+	defer links.Wait()
+	if strings.HasPrefix(router, "unix://") {
+		(&link{agent: a, address: router}).run(ctx, func() bool { return false })
+		return
+	}
+	var mu sync.Mutex
+	var current []string
+	linked := map[string]bool{}
+	problem := ""
+	for first := true; ; first = false {
+		found, err := a.addresses(ctx, router)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case first && errors.Is(err, errTLS):
+			a.fail(err)
+			return
+		case err != nil && err.Error() != problem:
+			problem = err.Error()
+			a.log.Warn().Str("router", router).Err(err).Msg("looking up the router")
+		case err == nil:
+			problem = ""
+			mu.Lock()
+			current = found
+			for _, address := range found {
+				if linked[address] {
+					continue
+				}
+				linked[address] = true
+				links.Go(func() {
+					(&link{agent: a, address: address}).run(ctx, func() bool {
+						mu.Lock()
+						defer mu.Unlock()
+						linked[address] = slices.Contains(current, address)
+						return !linked[address]
+					})
+				})
+			}
+			mu.Unlock()
+		}
+		wait := resolveEvery
+		if err != nil {
+			wait = maxLinkBackoff
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// addresses resolves a router's name. Addresses that the agent may not talk to
+// without TLS are left out, unless there are no others.
+func (a *agent) addresses(ctx context.Context, router string) ([]string, error) {
+	host, port, err := net.SplitHostPort(router)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", router, err)
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, fmt.Errorf("resolving %s: %w", host, err)
+	}
+	var list []string
+	for _, ip := range ips {
+		if ip = ip.Unmap(); ip.IsLoopback() {
+			list = append(list, net.JoinHostPort(ip.String(), port))
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("--router: %s: %w", router, errNeedsTLS(ips[0]))
+	}
+	return list, nil
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"unicode"
+
+	"github.com/kballard/go-shellquote"
+	"github.com/spf13/cobra"
+
+	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/internal/config"
+)
+
+// agentFlags are the flags that need work before they are an agent.Config.
+type agentFlags struct {
+	tokenFile, exec     string
+	labels              []string
+	logFormat, logLevel string
+}
+
+func newAgentCommand() *cobra.Command {
+	var cfg agent.Config
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Register an inference engine with the routers, and start it on demand",
+		Example: `  holdgate agent --router 127.0.0.1:9002 --engine vllm --backend-url http://127.0.0.1:8000 \
+    --model llama-3-70b --capability llm --capacity 16`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.complete(&cfg); err != nil {
+				return usageError{err}
+			}
+			log, err := config.Logger(cmd.ErrOrStderr(), f.logFormat, f.logLevel)
+			if err != nil {
+				return usageError{err}
+			}
+			if err := cfg.Validate(); err != nil {
+				return usageError{err}
+			}
+			cfg.Log = log
+			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return agent.Run(cmd.Context(), cfg)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringArrayVar(&cfg.Routers, "router", nil, "address of a router, as host:port or unix:///path (may repeat)")
+	fs.StringVar(&f.tokenFile, "token-file", "", "file with the token for the routers")
+	fs.StringVar(&cfg.ID, "id", "", "name of this agent (default: the host's name and the first model)")
+	fs.StringVar(&cfg.Engine, "engine", agent.Custom, "llamacpp, vllm or custom")
+	fs.StringVar(&cfg.BackendURL, "backend-url", "", "where the engine listens, as http://host:port; host 0.0.0.0: the address that the routers see")
+	fs.StringVar(&cfg.HealthPath, "health-path", "", "path that answers 2xx when the engine can serve (default: the engine's own)")
+	fs.StringArrayVar(&cfg.Models, "model", nil, "name of a model that the engine serves (may repeat)")
+	fs.StringArrayVar(&cfg.Kinds, "capability", []string{"llm"}, "llm, embedding or reranker (may repeat)")
+	fs.IntVar(&cfg.Slots, "capacity", 1, "how many requests the engine takes at once")
+	fs.StringVar(&cfg.Region, "region", "", "where the engine stands")
+	fs.StringArrayVar(&f.labels, "label", nil, "name=value for policies (may repeat)")
+	fs.StringVar(&f.exec, "exec", "", "command that starts the engine, split like a shell would, without a shell")
+	fs.StringVar(&cfg.Dir, "exec-dir", "", "working directory of the engine")
+	fs.StringArrayVar(&cfg.Env, "exec-env", nil, "NAME=value for the engine's environment (may repeat)")
+	fs.DurationVar(&cfg.IdleTimeout, "idle-timeout", 0, "stop the engine when it was idle for so long (default: never)")
+	fs.DurationVar(&cfg.WakeTimeout, "wake-timeout", agent.DefaultWakeTimeout, "how long the engine may take to become healthy")
+	fs.DurationVar(&cfg.StopGrace, "stop-grace", agent.DefaultStopGrace, "how long the engine has between SIGTERM and SIGKILL")
+	fs.StringVar(&f.logFormat, "log-format", config.LogText, "text or json")
+	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+// complete fills cfg from the flags that are not part of it as they are. It
+// names every problem at once.
+func (f *agentFlags) complete(cfg *agent.Config) error {
+	var errs []error
+	words, err := shellquote.Split(f.exec)
+	switch {
+	case err != nil:
+		errs = append(errs, fmt.Errorf("--exec: %w", err))
+	case len(words) == 0 && f.exec != "":
+		errs = append(errs, errors.New("--exec: names no command"))
+	}
+	cfg.Exec = words
+	cfg.Labels = map[string]string{}
+	for _, l := range f.labels {
+		name, value, ok := strings.Cut(l, "=")
+		if _, twice := cfg.Labels[name]; !ok || name == "" || twice {
+			errs = append(errs, fmt.Errorf("--label: must be name=value, each name once, is %q", l))
+		}
+		cfg.Labels[name] = value
+	}
+	if cfg.Token, err = readToken(f.tokenFile); err != nil {
+		errs = append(errs, fmt.Errorf("--token-file: %w", err))
+	}
+	if cfg.ID == "" && len(cfg.Models) > 0 {
+		host, err := os.Hostname()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--id: reading the host's name: %w", err))
+		}
+		cfg.ID = host + "-" + cfg.Models[0]
+	}
+	return errors.Join(errs...)
+}
+
+// readToken reads a file with one token; no file name gives no token.
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(path) //nolint:gosec // the user's choice
+	if err != nil {
+		return "", fmt.Errorf("reading the token: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" || strings.ContainsFunc(token, func(c rune) bool { return c > unicode.MaxASCII || c <= ' ' }) {
+		return "", fmt.Errorf("%s must hold one token of printable ASCII characters", path)
+	}
+	return token, nil
+}

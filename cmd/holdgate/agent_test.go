@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg/agent"
+)
+
+func runAgent(t *testing.T, args ...string) error {
+	t.Helper()
+	cmd := newAgentCommand()
+	cmd.SetArgs(args)
+	cmd.SetOut(&bytes.Buffer{})
+	cmd.SetErr(&bytes.Buffer{})
+	return cmd.ExecuteContext(t.Context())
+}
+
+func TestAgentCommandNamesTheBadFlags(t *testing.T) {
+	t.Parallel()
+	good := []string{"--router", "127.0.0.1:1", "--backend-url", "http://127.0.0.1:1", "--model", "m"}
+	cases := map[string]struct {
+		args []string
+		want string
+	}{
+		"nothing given": {nil, "--router: is required\n--id: is required\n--backend-url: is required\n--model: between 1 and 256 are required, are 0"},
+		"bad quoting":   {append(good, "--exec", "engine 'x"), "--exec: "},
+		"blank exec":    {append(good, "--exec", " "), "--exec: names no command"},
+		"bad labels":    {append(good, "--label", "a", "--label", "b=1", "--label", "b=2"), "--label: must be name=value, each name once, is \"a\"\n--label: must be name=value, each name once, is \"b=2\""},
+		"no token file": {append(good, "--token-file", "/nonexistent"), "--token-file: reading the token: "},
+		"log format":    {append(good, "--log-format", "xml"), `--log-format: "xml" is not known`},
+		"idle time":     {append(good, "--idle-timeout", "1m"), "--idle-timeout: needs --exec"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := runAgent(t, c.args...)
+			var usage usageError
+			require.ErrorAs(t, err, &usage)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestAgentFlagsBecomeAConfig(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	f := agentFlags{tokenFile: token, exec: `engine --name "a b" $HOME`, labels: []string{"gpu=h100", "note=a=b", "empty="}}
+	cfg := agent.Config{Models: []string{"llama"}}
+	require.NoError(t, f.complete(&cfg))
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	require.Equal(t, host+"-llama", cfg.ID)
+	require.Equal(t, "secret", cfg.Token)
+	require.Equal(t, []string{"engine", "--name", "a b", "$HOME"}, cfg.Exec)
+	require.Equal(t, map[string]string{"gpu": "h100", "note": "a=b", "empty": ""}, cfg.Labels)
+}
+
+func TestTokenFileMustHoldOneToken(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{"empty": " \n", "two lines": "a\nb\n", "not ASCII": "ä"} {
+		path := filepath.Join(t.TempDir(), "token")
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		_, err := readToken(path)
+		require.ErrorContains(t, err, "must hold one token", name)
+	}
+}

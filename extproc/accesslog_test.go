@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/envoy"
+)
+
+func TestARecordFreesTheSlotOfItsRequest(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 2)
+		one, endOne := r.logStream(t, envoy.LogEdge)
+		two, endTwo := r.logStream(t, envoy.LogEdge) // each of Envoy's workers has its own
+		other, endOther := r.logStream(t, "another log")
+		first, second := r.served(t), r.served(t)
+		require.Equal(t, 2, r.slots.taken())
+		one("", envoy.ModeNative)
+		one(uuid.NewString(), envoy.ModeNative)
+		other(first, envoy.ModeNative)
+		require.Equal(t, 2, r.slots.taken(), "none of these is a request's end")
+		two(first, envoy.ModeNative)
+		require.Equal(t, 1, r.slots.taken())
+		one(first, envoy.ModeNative)
+		require.Equal(t, 1, r.slots.taken())
+		two(second, envoy.ModeNative)
+		require.Zero(t, r.slots.taken())
+		endOne()
+		endTwo()
+		endOther()
+	})
+}
+
+// A client may use the id of its request in flight again. What we answer to that
+// one has its record under the same id, and must not end the first.
+func TestARecordOfAnotherRequestWithTheSameId(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		record, end := r.logStream(t, envoy.LogEdge)
+		r.slots.up(engineA, 1)
+		id := r.served(t)
+		require.ErrorIs(t, r.ask(t, request(chatPath, `{"model":"none"}`, headerRequestID, id)).end(), io.EOF)
+		record(id, envoy.ModeLocal)
+		require.ErrorIs(t, r.ask(t, request("/nothing", "", headerRequestID, id)).end(), io.EOF)
+		record(id, envoy.ModeLocal)
+		require.Equal(t, 1, r.slots.taken(), "Envoy still carries the first")
+		record(id, envoy.ModeNative)
+		require.Zero(t, r.slots.taken())
+		id = r.served(t)
+		record(id, "") // a client that left before Envoy had our answer
+		require.Zero(t, r.slots.taken())
+		end()
+	})
+}
+
+// A client may leave before Envoy has our answer: then the record is there before
+// the slot is carried.
+func TestARecordThatComesBeforeTheSlotIsCarried(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		id := uuid.NewString()
+		record, end := r.logStream(t, envoy.LogEdge)
+		r.slots.up(engineA, 1)
+		usual := r.decide
+		r.decide = func(*Request) Decision {
+			g, ok := r.slots.Take(target)
+			require.True(t, ok)
+			fl := r.flights.find(id)
+			r.flights.end(fl) // what the record does
+			return Decision{Grant: g}
+		}
+		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id))
+		require.Len(t, x.all(), 2)
+		require.Zero(t, r.slots.taken())
+		require.Zero(t, r.InFlight())
+		x.reset()
+		r.decide = usual
+		record(id, envoy.ModeNative)
+		end()
+	})
+}
+
+func TestRequestsEndWhenEnvoyHasGone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 3)
+		_, endOne := r.logStream(t, envoy.LogEdge)
+		_, endTwo := r.logStream(t, envoy.LogEdge)
+		r.served(t)
+		r.served(t)
+		third := r.ask(t, request("/v1/messages", `{"model":"m"}`))
+		pass(time.Second)
+		endOne()
+		pass(time.Minute)
+		require.Equal(t, 3, r.slots.taken(), "one worker's stream is still there")
+		endTwo()
+		pass(envoyGone - time.Second)
+		require.Equal(t, 3, r.slots.taken())
+		_, endThree := r.logStream(t, envoy.LogEdge)
+		pass(time.Hour)
+		require.Equal(t, 3, r.slots.taken(), "it came back in time")
+		endThree()
+		pass(time.Second)
+		r.slots.up(engineB, 1)
+		later := r.served(t)
+		pass(envoyGone)
+		require.Equal(t, 1, r.slots.taken(), "what began after the end is another Envoy's")
+		require.Contains(t, r.log.String(), "its requests count as ended")
+		third.reset()
+		record, end := r.logStream(t, envoy.LogEdge)
+		record(later, envoy.ModeNative)
+		end()
+		pass(time.Hour)
+	})
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+const bothDied = `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`
+
+// again is a pass through the rehold lane after an attempt on address.
+func (r *rig) again(t *testing.T, id, address string, sent int) *exchange {
+	t.Helper()
+	x := r.open(t, envoy.LaneRehold)
+	x.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, fmt.Sprintf("%s;sent=%d", address, sent))...)
+	return x
+}
+
+// served begins a request that Envoy carries, and gives its id.
+func (r *rig) served(t *testing.T) string {
+	t.Helper()
+	id := uuid.NewString()
+	x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id))
+	require.Contains(t, x.all()[0], "serve on ")
+	_ = x.stream.CloseSend()
+	return id
+}
+
+func requireServed(t *testing.T, x *exchange, at, address string) {
+	t.Helper()
+	_ = x.stream.CloseSend()
+	x.requireEnded(t, at+" serve on "+address+", 13 bytes", at+" body 13 end")
+}
+
+func TestTheLaneTriesTheNextReplica(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := r.served(t)
+		r.slots.up(engineB, 1)
+		require.Equal(t, 1, r.slots.taken())
+		x := r.again(t, id, engineA, 200)
+		require.Equal(t, 1, len(x.all())-1)
+		requireServed(t, x, "0s", engineB)
+		require.Equal(t, []string{engineA + " ended the connection before its answer"}, r.slots.failures())
+		require.Equal(t, 1, r.slots.taken(), "one slot, on the replica that it is on")
+		require.Equal(t, 1, r.InFlight())
+		require.Equal(t, 1, r.routedNow(), "counted once")
+
+		r.again(t, id, engineB, 200).requireEnded(t, bothDied)
+		require.Zero(t, r.InFlight())
+	})
+}
+
+func TestARefusedConnectionDoesNotCountAsADeath(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := r.served(t)
+		last := engineA
+		for i := range maxPasses {
+			next := fmt.Sprintf("10.0.1.%d:8000", i)
+			r.slots.up(next, 1)
+			x := r.again(t, id, last, 0)
+			x.all()
+			requireServed(t, x, "0s", next)
+			last = next
+		}
+		r.slots.up(engineB, 1)
+		r.again(t, id, last, 0).requireEnded(t, bothDied) // but not for ever
+		require.Contains(t, r.slots.failures(), last+" refused the connection")
+	})
+}
+
+// With no replica left the request is held in the lane, and its answer comes
+// through the relay; its place is that of its arrival.
+func TestTheLaneHolds(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := r.served(t)
+		x := r.again(t, id, engineA, 200)
+		pass(20 * time.Second)
+		require.Equal(t, 1, r.machine.Demand(target.Model))
+		r.slots.up(engineB, 1)
+		_ = r.engine.call(t, 1).respond(200).Close()
+		x.requireEnded(t, "15s head 200", "15s "+space, `20s "" end`)
+		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
+	})
+	bubble(t, func(r *rig) { // a second death, this time in the relay
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := r.served(t)
+		x := r.again(t, id, engineA, 200)
+		require.Empty(t, x.all())
+		r.slots.up(engineB, 1)
+		r.engine.call(t, 1).fail("UC")
+		x.requireEnded(t, bothDied)
+	})
+}
+
+// A request that waited keeps its place when its engine dies in Envoy's hands.
+func TestAPlaceIsKeptAcrossTheLane(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		id := uuid.NewString()
+		first := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, headerKeepalive, "off"))
+		second := r.ask(t, chat(false))
+		r.slots.up(engineA, 1)
+		requireServed(t, first, "0s", engineA)
+		third := r.again(t, id, engineA, 0)
+		pass(time.Second)
+		require.Equal(t, 2, r.machine.Demand(target.Model))
+		r.slots.up(engineB, 1)
+		_ = r.engine.call(t, 1).respond(200).Close()
+		third.requireEnded(t, "1s head 200", `1s "" end`)
+		require.Empty(t, second.all())
+		_ = r.engine.call(t, 2).respond(200).Close()
+		require.ErrorIs(t, second.end(), io.EOF)
+	})
+}
+
+// After a restart the lane brings requests that this process never saw.
+func TestTheLaneAfterARestart(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := uuid.NewString()
+		x := r.again(t, id, engineB, 200)
+		x.all()
+		requireServed(t, x, "0s", engineA)
+		require.Empty(t, r.slots.failures())
+		record, end := r.logStream(t, envoy.LogEdge)
+		record(id, envoy.ModeNative)
+		end()
+	})
+}
+
+// A lane pass without a word on its attempt blames the replica, but is no death.
+func TestTheLaneWithoutAWordOnTheAttempt(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := r.served(t)
+		for i, value := range []string{"", "x", "host:80;sent=9", engineA + ";sent=-1"} {
+			next := fmt.Sprintf("10.0.1.%d:8000", i)
+			r.slots.up(next, 1)
+			x := r.open(t, envoy.LaneRehold)
+			x.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, value)...)
+			require.True(t, strings.HasSuffix(x.all()[0], "serve on "+next+", 13 bytes"))
+			_ = x.stream.CloseSend()
+		}
+		record, end := r.logStream(t, envoy.LogEdge)
+		record(id, envoy.ModeNative)
+		end()
+	})
+}
+
+// A client that left while its request was in the lane: Envoy's record and the
+// lane's stream end in either order.
+func TestAClientThatLeavesTheLane(t *testing.T) {
+	t.Parallel()
+	for _, recordFirst := range []bool{true, false} {
+		bubble(t, func(r *rig) {
+			t := r.t
+			record, end := r.logStream(t, envoy.LogEdge)
+			r.slots.up(engineA, 1)
+			id := r.served(t)
+			x := r.again(t, id, engineA, 200)
+			pass(time.Second)
+			if recordFirst {
+				record(id, envoy.ModeNative)
+			}
+			x.reset()
+			pass(0)
+			if !recordFirst {
+				record(id, envoy.ModeNative)
+			}
+			require.Zero(t, r.InFlight())
+			require.Equal(t, 1, r.outcome(holdstate.OutcomeDisconnected))
+			end()
+		})
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/envoy"
+)
+
+var upload = strings.Repeat(" ", 60_000)
+
+// Over the limit for all bodies reading pauses; nothing is refused.
+func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		var all []*exchange
+		headers := []string{":method", "POST", ":path", chatPath, "content-length", "1048576"}
+		for range 6 { // the limit has room for four
+			x := r.open(t, envoy.LaneEdge)
+			x.send(requestHeaders(false, headers...), requestBody(upload, false))
+			all = append(all, x)
+			synctest.Wait()
+		}
+		require.False(t, r.bodies.TryAcquire(1))
+		for _, x := range all {
+			x.send(requestBody(`{"model":"none"}`, true))
+			x.requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
+		}
+	})
+}
+
+// Uploads of unknown length that together are over the limit must not wait for
+// each other: each would have a part, and none enough.
+func TestUploadsOfUnknownLengthDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		var all []*exchange
+		for range 12 {
+			x := r.open(t, envoy.LaneEdge)
+			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath))
+			all = append(all, x)
+			go func() {
+				for range 16 {
+					x.send(requestBody(upload, false))
+					<-time.After(time.Millisecond) // side by side
+				}
+				x.send(requestBody(`{"model":"none"}`, true))
+			}()
+		}
+		for _, x := range all {
+			require.ErrorIs(t, x.end(), io.EOF)
+			require.Len(t, x.all(), 1)
+		}
+	})
+}
+
+// A body takes what it has, not what it might have had.
+func TestAHeldBodyCountsWithItsSize(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.open(t, envoy.LaneEdge)
+		x.send(requestHeaders(false, ":method", "POST", ":path", chatPath))
+		for range 10 {
+			x.send(requestBody(upload, false))
+		}
+		x.send(requestBody(`{"model":"m"}`, true))
+		synctest.Wait()
+		require.True(t, r.bodies.TryAcquire(maxTotal-600_013))
+		require.False(t, r.bodies.TryAcquire(1))
+		r.bodies.Release(maxTotal - 600_013)
+		x.reset()
+	})
+}
+
+func TestAClientMayLeaveWhileReadingPauses(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		require.True(t, r.bodies.TryAcquire(maxTotal))
+		for range 10 {
+			x := r.ask(t, chat(false))
+			require.Empty(t, x.all())
+			x.reset()
+			synctest.Wait()
+			require.Zero(t, r.InFlight())
+		}
+		r.bodies.Release(maxTotal)
+	})
+}
+
+// Swaps the package's pool, so nothing may run beside it.
+func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltest // see above
+	pool := &countingPool{}
+	usual := buffers
+	buffers = pool
+	defer func() { buffers = usual }()
+	long := append([]string{":method", "POST", ":path", chatPath, "x-long", strings.Repeat("x", 3000)}, headerRequestID)
+	send := func(x *exchange, id, last string, end bool) {
+		x.send(requestHeaders(false, append(long, id)...), requestBody(upload, false), requestBody(upload, false), requestBody(upload+last, end))
+		if !end {
+			x.send(requestTrailers("x", upload))
+		}
+		synctest.Wait()
+	}
+	const model = `{"model":"m"}`
+	for name, c := range map[string]func(r *rig){
+		"served": func(r *rig) {
+			t := r.t
+			r.slots.up(engineA, 1)
+			id := uuid.NewString()
+			x := r.open(t, envoy.LaneEdge)
+			send(x, id, model, true)
+			x.send(requestBody(upload, true)) // twice
+			require.Len(t, x.all(), 4)
+			_ = x.stream.CloseSend()
+			require.ErrorIs(t, x.end(), io.EOF)
+			r.endAllNow()
+		},
+		"served, with trailers": func(r *rig) {
+			t := r.t
+			r.slots.up(engineA, 1)
+			x := r.open(t, envoy.LaneEdge)
+			send(x, uuid.NewString(), model, false)
+			require.Len(t, x.all(), 5)
+			x.reset()
+			r.endAllNow()
+		},
+		"relayed": func(r *rig) {
+			t := r.t
+			x := r.open(t, envoy.LaneEdge)
+			send(x, uuid.NewString(), model, true)
+			x.send(requestBody(upload, true))
+			pass(20 * time.Second)
+			require.LessOrEqual(t, pool.outNow(), 1, "while it waits only the headers stay in their buffer")
+			r.slots.up(engineA, 1)
+			call := r.engine.call(t, 1)
+			require.Len(t, call.body, 3*len(upload)+len(model))
+			require.Len(t, call.Header.Get("X-Long"), 3000)
+			_ = call.respond(200).Close()
+			require.ErrorIs(t, x.end(), io.EOF)
+		},
+		"refused": func(r *rig) {
+			t := r.t
+			x := r.open(t, envoy.LaneEdge)
+			send(x, "", `{"model":"none"}`, true)
+			require.ErrorIs(t, x.end(), io.EOF)
+		},
+		"not JSON": func(r *rig) {
+			t := r.t
+			x := r.open(t, envoy.LaneEdge)
+			send(x, "", `{`, true)
+			require.ErrorIs(t, x.end(), io.EOF)
+		},
+		"left in its upload": func(r *rig) {
+			t := r.t
+			x := r.open(t, envoy.LaneEdge)
+			x.send(requestHeaders(false, append(long, "")...), requestBody(upload, false))
+			synctest.Wait()
+			x.reset()
+		},
+		"left while held": func(r *rig) {
+			t := r.t
+			x := r.open(t, envoy.LaneEdge)
+			send(x, "", model, true)
+			pass(20 * time.Second)
+			_ = x.stream.CloseSend()
+		},
+		"passed": func(r *rig) {
+			t := r.t
+			x := r.open(t, "")
+			x.send(requestHeaders(false, ":method", "PUT", ":path", "/"+upload[:3000]), requestBody(upload, false), requestBody(upload, true), requestBody(upload, true))
+			_ = x.stream.CloseSend()
+			require.ErrorIs(t, x.end(), io.EOF)
+			require.Len(t, x.all(), 3)
+		},
+		"a crash": func(r *rig) {
+			t := r.t
+			r.decide = func(*Request) Decision { crash(2); return Decision{} }
+			x := r.open(t, envoy.LaneEdge)
+			send(x, "", model, true)
+			require.Error(t, x.end())
+		},
+		"nobody reads the body": func(r *rig) {
+			t := r.t
+			r.slots.up(engineA, 1)
+			x := r.mute(t)
+			m := requestHeaders(false, ":method", "POST", ":path", chatPath)
+			x.send(m)
+			for range 10 {
+				x.send(requestBody(upload, false))
+			}
+			x.send(requestBody(model, true))
+			synctest.Wait()
+			require.False(t, r.bodies.TryAcquire(maxTotal), "the window is full: the rest waits")
+			x.reset()
+			r.endAllNow()
+		},
+		"nobody reads the answer": func(r *rig) {
+			t := r.t
+			x := r.mute(t)
+			x.send(chat(true)...)
+			synctest.Wait()
+			r.slots.up(engineA, 1)
+			call := r.engine.call(t, 1)
+			body := call.respond(200)
+			go func() { _, _ = io.WriteString(body, strings.Repeat(upload, 10)) }()
+			pass(time.Minute)
+			require.Equal(t, 1, r.slots.taken())
+			x.reset()
+			synctest.Wait()
+			require.Zero(t, r.slots.taken())
+		},
+		"a body first": func(r *rig) {
+			t := r.t
+			x := r.open(t, envoy.LaneEdge)
+			x.send(requestBody(upload, true))
+			require.Error(t, x.end())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, c)
+			pool.requireAllBack(t)
+		})
+	}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/holdgate/holdgate/envoy"
+)
+
+// refusals are all that there are, with what follows "code" in their JSON.
+var refusals = map[string]struct {
+	r          *Refusal
+	status     int
+	code       string
+	message    string
+	retryAfter string // as JSON, with its comma
+	anthropic  string
+}{
+	"request_invalid":      {RequestInvalid("the body is %s", "odd"), 400, "request_invalid", "the body is odd", "", "invalid_request_error"},
+	"not_found":            {NotFound(), 404, "not_found", "this path is not an endpoint of the router", "", "not_found_error"},
+	"method_not_allowed":   {MethodNotAllowed("POST"), 405, "method_not_allowed", "this endpoint takes only POST", "", "api_error"},
+	"request_too_large":    {TooLarge(10485760), 413, "request_too_large", "the request body is larger than 10485760 bytes", "", "request_too_large"},
+	"unsupported_encoding": {UnsupportedEncoding(), 415, "unsupported_encoding", "the request body has an unsupported content-encoding; use gzip, zstd, br or none", "", "api_error"},
+	"model_not_found":      {ModelNotFound("m"), 404, "model_not_found", "model m does not exist here", "", "not_found_error"},
+	"map_not_loaded":       {MapNotLoaded(), 503, "map_not_loaded", "the router has no sibling map yet; retry in 5 seconds", `,"retry_after":5`, "overloaded_error"},
+	"registry_warming":     {RegistryWarming("m"), 503, "registry_warming", "model m may not be registered yet; retry in 2 seconds", `,"retry_after":2`, "overloaded_error"},
+	"no_capacity":          {NoCapacity("m"), 503, "no_capacity", "all replicas of model m are busy; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
+	"request_timeout":      {RequestTimeout("m"), 504, "request_timeout", "no replica of model m had a free slot in time", "", "overloaded_error"},
+	"backend_error":        {BackendError("m"), 502, "backend_error", "the engines of model m ended the connection before they answered", "", "api_error"},
+	"draining":             {Draining(), 503, "draining", "this router is shutting down; retry in 5 seconds", `,"retry_after":5`, "overloaded_error"},
+	"waking":               {Waking("m", 17), 503, "model_waking", "model m is waking up; retry in 17 seconds", `,"retry_after":17`, "overloaded_error"},
+	"too many waiting":     {TooManyWaiting("m"), 503, "model_waking", "model m is waking up and too many requests are already waiting for it; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
+	"wake failed":          {WakeFailed("m", "no GPU", 60), 503, "model_waking", "model m could not be woken: no GPU; retry in 60 seconds", `,"retry_after":60`, "overloaded_error"},
+}
+
+func TestRefusalsByteByByte(t *testing.T) {
+	t.Parallel()
+	for name, c := range refusals {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			object := `"code":"` + c.code + `","message":"` + c.message + `","source":"router"` + c.retryAfter + `}`
+			late := `"code":"` + c.code + `","message":"` + c.code + ": " + c.message + `","source":"router"` + c.retryAfter + `}`
+			require.Equal(t, c.status, c.r.Status)
+			openAI := `{"error":{` + object + `}`
+			anthropic := `{"type":"error","error":{"type":"` + c.anthropic + `",`
+			require.Equal(t, openAI, string(c.r.body(OpenAI)))
+			require.Equal(t, openAI, string(c.r.body(Responses)))
+			require.Equal(t, anthropic+object+`}`, string(c.r.body(Anthropic)))
+
+			require.Equal(t, "data: "+openAI+"\n\n", string(c.r.event(OpenAI, sourceRouter)))
+			require.Equal(t, "event: error\ndata: "+anthropic+late+"}\n\n", string(c.r.event(Anthropic, sourceRouter)))
+			require.Equal(t, "event: error\ndata: "+`{"type":"error","code":"`+c.code+`","message":"`+c.message+`","param":null,"error":{`+object+"}\n\n",
+				string(c.r.event(Responses, sourceRouter)))
+			require.Contains(t, string(c.r.event(OpenAI, sourceEngine)), `"source":"engine"`)
+		})
+	}
+}
+
+func TestRefusalsAsEnvoyGetsThem(t *testing.T) {
+	t.Parallel()
+	for name, c := range refusals {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := refused(c.r, Anthropic)
+			require.Equal(t, "local", m.GetDynamicMetadata().GetFields()[envoy.Namespace].GetStructValue().GetFields()["mode"].GetStringValue())
+			answer := m.GetImmediateResponse()
+			require.Equal(t, c.status, int(answer.GetStatus().GetCode()))
+			require.Equal(t, c.r.body(Anthropic), answer.GetBody())
+			got := http.Header{}
+			for _, o := range answer.GetHeaders().GetSetHeaders() {
+				got.Add(o.GetHeader().GetKey(), string(o.GetHeader().GetRawValue()))
+			}
+			want := http.Header{"Content-Type": {"application/json"}}
+			if c.r.RetryAfter > 0 {
+				want.Set("Retry-After", strings.TrimPrefix(c.retryAfter, `,"retry_after":`))
+			}
+			if c.status == http.StatusMethodNotAllowed {
+				want.Set("Allow", "POST")
+			}
+			require.Equal(t, want, got)
+			require.NoError(t, m.ValidateAll())
+		})
+	}
+}
+
+func TestKeepaliveForms(t *testing.T) {
+	t.Parallel()
+	const comment = ": keep-alive\n"
+	require.Equal(t, comment, string(keepaliveForm(OpenAI, true)))
+	require.Equal(t, comment, string(keepaliveForm(Responses, true)))
+	require.Equal(t, comment+"event: ping\ndata: {\"type\": \"ping\"}\n\n", string(keepaliveForm(Anthropic, true)))
+	for _, api := range []API{OpenAI, Anthropic, Responses} {
+		require.Equal(t, " ", string(keepaliveForm(api, false)))
+	}
+}
+
+// A name comes from whoever sends the request: nothing in it may end the JSON or
+// the event.
+func TestNamesCannotBreakAnError(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.OneOf(
+			rapid.String(),
+			rapid.StringMatching(`[\x00-\x20"\\{}:,/<>&\x7f-\x{a0}\x{2028}\x{2029}]{0,12}`),
+			rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
+		).Draw(t, "name")
+		for _, r := range []*Refusal{ModelNotFound(name), Waking(name, 30), WakeFailed("m", name, 30), NoCapacity(name), BackendError(name)} {
+			for _, api := range []API{OpenAI, Anthropic, Responses} {
+				requireError(t, r, r.body(api))
+				event := r.event(api, sourceRouter)
+				data, ok := bytes.CutSuffix(event, []byte("\n\n"))
+				require.True(t, ok)
+				if api != OpenAI {
+					data, ok = bytes.CutPrefix(data, []byte("event: error\n"))
+					require.True(t, ok)
+				}
+				data, ok = bytes.CutPrefix(data, []byte("data: "))
+				require.True(t, ok)
+				require.False(t, bytes.ContainsAny(data, "\r\n"), "one line")
+				requireError(t, r, data)
+			}
+		}
+	})
+}
+
+func requireError(t require.TestingT, r *Refusal, data []byte) {
+	var got struct {
+		Error struct{ Code, Message string }
+	}
+	require.NoError(t, json.Unmarshal(data, &got), "%q", data)
+	require.Equal(t, r.Code, got.Error.Code)
+	// A byte that is no UTF-8 becomes the replacement character.
+	want := string([]rune(r.Message))
+	require.True(t, strings.HasSuffix(got.Error.Message, want), "%q does not end %q", want, got.Error.Message)
+}

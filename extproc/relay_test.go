@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+func TestTheEngineGetsTheClientsRequest(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		id := uuid.NewString()
+		const body = `{"model":"m","messages":[]}`
+		x := r.ask(t, request("/v1/messages?beta=true&x=%2F%20", body,
+			headerRequestID, id, "authorization", "Bearer k", "x-custom", "1", "x-custom", "2", "content-type", "application/json",
+			"x-empty", "", "content-length", "27",
+			// These are between two hops, ours, or would change the answer's coding.
+			"connection", "keep-alive", "keep-alive", "1", "te", "trailers", "trailer", "x", "transfer-encoding", "chunked", "upgrade-insecure", "1",
+			"proxy-connection", "x", "proxy-authorization", "x", "accept-encoding", "gzip", "expect", "100-continue",
+			"x-wake-timeout", "60s", "x-wake-anything", "1", "x-holdgate-destination", "127.0.0.1:1", "x-holdgate-failed", "x", ":scheme", "https",
+			// The client of the relay would refuse these, and blame the replica.
+			"x-control", "a\x01b", "x-newline", "a\nb", "bad name", "x"))
+		r.slots.up(engineA, 1)
+		call := r.engine.call(t, 1)
+		require.Equal(t, http.MethodPost, call.Method)
+		require.Equal(t, "/v1/messages?beta=true&x=%2F%20", call.URL.RequestURI())
+		require.Equal(t, "api.example.com", call.Host)
+		require.Equal(t, body, string(call.body))
+		require.Equal(t, int64(len(body)), call.ContentLength)
+		again, err := call.GetBody()
+		require.NoError(t, err)
+		text, err := io.ReadAll(again)
+		require.NoError(t, err)
+		require.Equal(t, body, string(text))
+		require.Equal(t, http.Header{
+			"X-Request-Id": {id}, "Authorization": {"Bearer k"}, "X-Custom": {"1", "2"}, "Content-Type": {"application/json"}, "X-Empty": {""},
+			"Upgrade-Insecure": {"1"}, "X-Holdgate-Destination": {engineA}, "User-Agent": nil,
+		}, call.Header)
+		_ = call.respond(200).Close()
+		x.requireEnded(t, "0s head 200", `0s "" end`)
+	})
+}
+
+// Envoy takes hosts that the client of the relay would refuse.
+func TestAnOddHostIsNoFaultOfAReplica(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{"a@b": "", "a b": "", "": "", "[::1]:80": "[::1]:80", "a-b.c:1": "a-b.c:1"} {
+		bubble(t, func(r *rig) {
+			t := r.t
+			x := r.ask(t, request(chatPath, `{"model":"m"}`, ":authority", host))
+			r.slots.up(engineA, 1)
+			call := r.engine.call(t, 1)
+			require.Equal(t, want, call.Host)
+			call.Body, _ = call.GetBody()
+			require.NoError(t, call.Write(io.Discard), "it can be sent")
+			_ = call.respond(200).Close()
+			require.ErrorIs(t, x.end(), io.EOF)
+		})
+	}
+}
+
+// A body that came in many chunks, or compressed, reaches the engine as it came.
+func TestTheEngineGetsTheBodyAsItCame(t *testing.T) {
+	t.Parallel()
+	for name, encode := range encoders {
+		data := encode(chatBody(300 << 10))
+		bubble(t, func(r *rig) {
+			t := r.t
+			r.holding(budget)
+			x := r.open(t, "edge")
+			kv := []string{":method", "POST", ":path", chatPath}
+			if name != "" {
+				kv = append(kv, "content-encoding", codingName(name))
+			}
+			x.send(requestHeaders(false, kv...))
+			for rest := data; len(rest) > 0; {
+				n := min(len(rest), chunkSize)
+				x.send(requestBody(string(rest[:n]), n == len(rest)))
+				rest = rest[n:]
+			}
+			pass(interval)
+			r.slots.up(engineA, 1)
+			call := r.engine.call(t, 1)
+			require.Equal(t, string(data), string(call.body))
+			require.Equal(t, codingName(name), call.Header.Get("Content-Encoding"))
+			require.False(t, r.bodies.TryAcquire(maxTotal), "the body is kept until the engine's head")
+			body := call.respond(200)
+			pass(time.Second)
+			require.True(t, r.bodies.TryAcquire(maxTotal), "and no longer")
+			r.bodies.Release(maxTotal)
+			_ = body.Close()
+			require.ErrorIs(t, x.end(), io.EOF)
+		})
+	}
+}
+
+func TestPiecesOfAnAnswerArePassedAtOnceAndWhole(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.ask(t, chat(true))
+		pass(16 * time.Second)
+		r.slots.up(engineA, 1)
+		body := r.engine.call(t, 1).respond(200)
+		var want strings.Builder
+		for i := range 300 {
+			piece := strings.Repeat(fmt.Sprintf("data: %d\n\n", i), 1+i*10)
+			want.WriteString(piece)
+			_, _ = io.WriteString(body, piece)
+			pass(time.Millisecond)
+		}
+		_ = body.Close()
+		require.ErrorIs(t, x.end(), io.EOF)
+		var got strings.Builder
+		messages := x.messages()
+		for _, m := range messages[2:] {
+			got.Write(m.GetStreamedImmediateResponse().GetBodyResponse().GetBody())
+		}
+		require.Equal(t, want.String(), got.String())
+		require.Equal(t, 1, strings.Count(strings.Join(x.all(), " "), comment), "no keepalive after the answer's first byte")
+	}, func(o *Options) { o.RelayMaxBytes = 100 << 20 })
+}
+
+func TestAnEnginesErrorAfterACommit(t *testing.T) {
+	t.Parallel()
+	const engines = `{"error":{"message":"context \"too\" long","code":7},"more":1}`
+	for name, c := range map[string]struct {
+		stream     bool
+		status     int
+		text, want string
+	}{
+		"streaming": {
+			true, 400, engines,
+			`data: {"error":{"code":"backend_error","message":"context \"too\" long","source":"engine"}}` + "\n\n",
+		},
+		"streaming, no JSON": {
+			true, 500, "oops",
+			`data: {"error":{"code":"backend_error","message":"the engine answered with status 500","source":"engine"}}` + "\n\n",
+		},
+		"streaming, another JSON": {
+			true, 422, `{"detail":[]}`,
+			`data: {"error":{"code":"backend_error","message":"the engine answered with status 422","source":"engine"}}` + "\n\n",
+		},
+		"streaming, long": {
+			true, 503, `{"error":{"message":"` + strings.Repeat("x", 1<<20) + `"}}`,
+			`data: {"error":{"code":"backend_error","message":"the engine answered with status 503","source":"engine"}}` + "\n\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answer := func(r *rig) *exchange {
+				t := r.t
+				t.Helper()
+				x := r.ask(t, chat(c.stream))
+				pass(20 * time.Second)
+				r.slots.up(engineA, 1)
+				body := r.engine.call(t, 1).respond(c.status)
+				go func() {
+					_, _ = io.WriteString(body, c.text)
+					_ = body.Close()
+				}()
+				return x
+			}
+			bubble(t, func(r *rig) {
+				t := r.t
+				answer(r).requireEnded(t, "15s head 200", "15s "+comment, fmt.Sprintf("20s %q end", c.want))
+			})
+			bubble(t, func(r *rig) {
+				t := r.t
+				require.Equal(t, codes.Aborted, status.Code(answer(r).end()))
+			}, aborting)
+		})
+	}
+	notStreaming := func(r *rig) *exchange {
+		t := r.t
+		t.Helper()
+		x := r.ask(t, chat(false))
+		pass(20 * time.Second)
+		r.slots.up(engineA, 1)
+		body := r.engine.call(t, 1).respond(400)
+		go func() {
+			_, _ = io.WriteString(body, engines)
+			_ = body.Close()
+		}()
+		return x
+	}
+	bubble(t, func(r *rig) {
+		t := r.t
+		notStreaming(r).requireEnded(t, "15s head 200", "15s "+space, fmt.Sprintf("20s %q", engines), `20s "" end`)
+	})
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := notStreaming(r)
+		require.Equal(t, codes.Aborted, status.Code(x.end()), "an SDK must not take the error for an answer")
+		require.Len(t, x.all(), 2)
+	}, aborting)
+}
+
+// An engine that takes its time with the text of an error costs no keepalive, and
+// a client that leaves meanwhile is noticed.
+func TestAnEnginesSlowError(t *testing.T) {
+	t.Parallel()
+	for name, leave := range leavings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				t := r.t
+				x := r.ask(t, chat(true))
+				pass(20 * time.Second)
+				r.slots.up(engineA, 1)
+				r.engine.call(t, 1).respond(500)
+				pass(30 * time.Second)
+				require.Equal(t, keptAlive(comment, interval, 45*time.Second), x.all())
+				leave(x)
+				pass(0)
+				require.Zero(t, r.InFlight())
+				require.Zero(t, r.slots.taken())
+			})
+		})
+	}
+}
+
+func TestAnAnswerThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	const half = `{"error":{"code":"backend_error","message":"the engine ended its answer half way","source":"router"}}`
+	for _, committed := range []bool{false, true} {
+		broken := func(r *rig, stream bool) *exchange {
+			t := r.t
+			t.Helper()
+			x := r.ask(t, chat(stream))
+			if committed {
+				pass(interval)
+			}
+			r.slots.up(engineA, 1)
+			body := r.engine.call(t, 1).respond(200)
+			_, _ = io.WriteString(body, "data: 1\n\n")
+			_ = body.CloseWithError(io.ErrUnexpectedEOF)
+			return x
+		}
+		bubble(t, func(r *rig) {
+			t := r.t
+			x := broken(r, true)
+			require.ErrorIs(t, x.end(), io.EOF)
+			got := x.all()
+			require.True(t, strings.HasSuffix(got[len(got)-1], fmt.Sprintf("%q end", "data: "+half+"\n\n")), got)
+			require.Empty(t, r.slots.failures(), "the head had come: nothing is tried again")
+		})
+		bubble(t, func(r *rig) {
+			t := r.t
+			require.Equal(t, codes.Aborted, status.Code(broken(r, false).end()), "what is no stream is cut")
+		})
+		bubble(t, func(r *rig) {
+			t := r.t
+			require.Equal(t, codes.Aborted, status.Code(broken(r, true).end()))
+		}, aborting)
+	}
+}
+
+func TestAnAnswerThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	const tooLarge = `{"error":{"code":"backend_error","message":"the answer is larger than 100000 bytes","source":"router"}}`
+	limit := func(o *Options) { o.RelayMaxBytes = 100_000 }
+	for _, stream := range []bool{true, false} {
+		bubble(t, func(r *rig) {
+			t := r.t
+			x := r.ask(t, chat(stream))
+			r.slots.up(engineA, 1)
+			call := r.engine.call(t, 1)
+			body := call.respond(200)
+			go func() {
+				for { // it would never end
+					if _, err := io.WriteString(body, strings.Repeat("x", 10_000)); err != nil {
+						return
+					}
+				}
+			}()
+			if !stream {
+				require.Equal(t, codes.Aborted, status.Code(x.end()))
+				return
+			}
+			require.ErrorIs(t, x.end(), io.EOF)
+			n := 0
+			got := x.all()
+			for _, m := range x.messages()[1 : len(got)-1] {
+				n += len(m.GetStreamedImmediateResponse().GetBodyResponse().GetBody())
+			}
+			require.Equal(t, 100_000, n)
+			require.Equal(t, fmt.Sprintf("0s %q end", "data: "+tooLarge+"\n\n"), got[len(got)-1])
+		}, limit)
+	}
+	bubble(t, func(r *rig) { // exactly the limit
+		t := r.t
+		x := r.ask(t, chat(false))
+		r.slots.up(engineA, 1)
+		body := r.engine.call(t, 1).respond(200)
+		_, _ = io.WriteString(body, strings.Repeat("x", 100_000))
+		_ = body.Close()
+		require.ErrorIs(t, x.end(), io.EOF)
+	}, limit)
+}
+
+func TestARelayThatCannotBeReached(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.ask(t, chat(false))
+		r.slots.up(engineA, 1)
+		r.engine.call(t, 1).answer <- answer{err: &net.OpError{Op: "dial", Err: net.ErrClosed}}
+		x.requireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`)
+		require.Contains(t, r.log.String(), "--relay")
+		require.Empty(t, r.slots.failures(), "no replica is to blame")
+	})
+}
+
+// The flags are the lane's own: an answer with them is never shown.
+func TestTheLanesOwnAnswersAreNotShown(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.ask(t, chat(false))
+		r.slots.up(engineA, 1)
+		r.engine.call(t, 1).fail("UC")
+		pass(interval)
+		require.NotContains(t, strings.Join(x.all(), " "), "the lane's own text")
+		x.reset()
+		pass(0)
+		require.Equal(t, 1, r.outcome(holdstate.OutcomeDisconnected))
+	})
+}

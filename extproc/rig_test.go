@@ -1,0 +1,577 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	dataaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+var target = sitemap.Target{Model: "m", Kind: sitemap.Chat}
+
+const (
+	interval = 15 * time.Second
+	budget   = 5 * time.Minute
+	maxBody  = 1 << 20
+	maxTotal = 4 << 20
+	maxHeld  = 8 << 20
+	chatPath = "/v1/chat/completions"
+)
+
+// rig is a server behind a real gRPC connection, with a real hold machine, fake
+// replicas and a fake engine behind the relay lane. It lives in a bubble.
+type rig struct {
+	*Server
+	t       *testing.T // of the bubble
+	machine *holdstate.Machine
+	slots   *fakeSlots
+	engine  *fakeEngine
+	grpc    *grpc.Server
+	conn    *grpc.ClientConn
+	log     *bytes.Buffer
+
+	mu       sync.Mutex
+	outcomes map[holdstate.Outcome]int
+	routed   int
+	crash    bool                    // in Routed
+	decide   func(*Request) Decision // nil: the usual policy
+}
+
+// bubble runs f with a rig in a bubble. When it ends everything must be at rest,
+// and no goroutine may be left.
+func bubble(t *testing.T, f func(r *rig), changes ...func(*Options)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o := Options{
+			Keepalive: interval, RequestTimeout: time.Minute, MaxRequestBytes: maxBody, MaxBodyBytesTotal: maxTotal,
+			RelayMaxBytes: 1 << 20, LateError: LateErrorBody,
+		}
+		for _, change := range changes {
+			change(&o)
+		}
+		r := newRig(t, o)
+		defer r.stop()
+		f(r)
+		synctest.Wait()
+		r.requireAtRest(t)
+	})
+}
+
+func newRig(t *testing.T, o Options) *rig {
+	t.Helper()
+	r := &rig{t: t, slots: &fakeSlots{}, engine: &fakeEngine{}, log: &bytes.Buffer{}, outcomes: map[holdstate.Outcome]int{}}
+	r.machine = holdstate.New(holdstate.Options{
+		Limits: holdstate.Limits{PerModel: 5000, PerKey: 5000, Total: 5000, Bytes: maxHeld, QueueDepth: 100},
+		Slots:  r.slots,
+		OnOutcome: func(out holdstate.Outcome, _ time.Duration) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.outcomes[out]++
+		},
+	})
+	r.slots.machine = r.machine
+	r.Server = New(o, Deps{Decider: r, Observer: r, Relay: r.engine, Log: zerolog.New(r.log)})
+	r.grpc = grpc.NewServer(ServerOptions()...)
+	r.Register(r.grpc)
+	listener := bufconn.Listen(1 << 20)
+	go func() { _ = r.grpc.Serve(listener) }()
+	conn, err := grpc.NewClient("passthrough:///rig", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	require.NoError(t, err)
+	r.conn = conn
+	return r
+}
+
+func (r *rig) stop() {
+	_ = r.conn.Close()
+	r.grpc.Stop()
+}
+
+func (r *rig) requireAtRest(t *testing.T) {
+	t.Helper()
+	require.Zero(t, r.InFlight(), "in flight")
+	require.Zero(t, r.holds.Load(), "holds")
+	require.True(t, r.bodies.TryAcquire(maxTotal), "body bytes are taken")
+	r.bodies.Release(maxTotal)
+	require.Zero(t, r.slots.taken(), "slots are taken")
+	require.Zero(t, r.machine.Demand(target.Model), "demand")
+	require.False(t, r.machine.Waiting(target), "waiting")
+	w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "other"}, Bytes: maxHeld})
+	require.NotErrorIs(t, err, holdstate.ErrFull, "bytes are held")
+	if err == nil {
+		w.Tell(holdstate.Leave)
+	}
+}
+
+func (r *rig) outcome(o holdstate.Outcome) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.outcomes[o]
+}
+
+func (r *rig) routedNow() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.routed
+}
+
+// Decide is the usual policy with one model that may be held.
+func (r *rig) Decide(q *Request) Decision {
+	if r.decide != nil {
+		return r.decide(q)
+	}
+	t := q.Target()
+	waiting := holdstate.Request{Target: t, ClientIDs: q.ClientIDs, Bytes: q.BodySize, Seq: q.Seq}
+	if r.slots.Serving(t) {
+		if g, ok := r.slots.Take(t); ok {
+			return Decision{Grant: g}
+		}
+		if w, err := r.machine.Queue(waiting); err == nil {
+			return Decision{Waiter: w}
+		}
+		return Decision{Refusal: NoCapacity(q.Model)}
+	}
+	if q.Model != target.Model {
+		return Decision{Refusal: ModelNotFound(q.Model)}
+	}
+	w, err := r.machine.Hold(waiting)
+	switch {
+	case errors.Is(err, holdstate.ErrDraining):
+		return Decision{Refusal: Draining()}
+	case err != nil:
+		return Decision{Refusal: TooManyWaiting(q.Model)}
+	}
+	return Decision{Waiter: w, Held: true, Budget: budget}
+}
+
+func (r *rig) RetryAfter(string) int { return 30 }
+
+func (r *rig) Models(model string) []byte {
+	switch model {
+	case "":
+		return []byte(`{"object":"list"}`)
+	case target.Model, "org/name":
+		return []byte(`{"id":"` + model + `"}`)
+	}
+	return nil
+}
+
+func (r *rig) Routed(*Request, holdstate.Grant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.routed++
+	if r.crash {
+		crash(1)
+	}
+}
+
+// crash is a programming error.
+func crash(at int) int { return []int{}[at] }
+
+// fakeSlots is a registry of replicas with slots.
+type fakeSlots struct {
+	machine *holdstate.Machine
+
+	mu       sync.Mutex
+	replicas []*replica
+	out      int
+	failed   []string
+	before   func() // called once, before the next answer to Serving
+}
+
+type replica struct {
+	address string
+	free    int
+}
+
+type fakeGrant struct {
+	slots    *fakeSlots
+	replica  *replica
+	released bool
+}
+
+func (s *fakeSlots) Serving(t sitemap.Target) bool {
+	s.mu.Lock()
+	before := s.before
+	s.before = nil
+	s.mu.Unlock()
+	if before != nil {
+		before()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t == target && len(s.replicas) > 0
+}
+
+func (s *fakeSlots) Take(t sitemap.Target) (holdstate.Grant, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.replicas {
+		if t == target && r.free > 0 {
+			r.free--
+			s.out++
+			return &fakeGrant{slots: s, replica: r}, true
+		}
+	}
+	return nil, false
+}
+
+// up registers a replica.
+func (s *fakeSlots) up(address string, free int) {
+	s.mu.Lock()
+	s.replicas = append(s.replicas, &replica{address: address, free: free})
+	s.mu.Unlock()
+	s.machine.Update(target)
+}
+
+// down takes a replica out of routing.
+func (s *fakeSlots) down(address string) {
+	s.mu.Lock()
+	s.replicas = slices.DeleteFunc(s.replicas, func(r *replica) bool { return r.address == address })
+	s.mu.Unlock()
+	s.machine.Update(target)
+}
+
+func (s *fakeSlots) taken() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out
+}
+
+func (s *fakeSlots) failures() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.failed)
+}
+
+func (g *fakeGrant) Address() string { return g.replica.address }
+
+func (g *fakeGrant) Failed(reason string) {
+	g.slots.mu.Lock()
+	g.slots.failed = append(g.slots.failed, g.replica.address+" "+reason)
+	g.slots.mu.Unlock()
+	g.slots.down(g.replica.address)
+}
+
+func (g *fakeGrant) Release() {
+	g.slots.mu.Lock()
+	was := g.released
+	if !was {
+		g.released = true
+		g.slots.out--
+		g.replica.free++
+	}
+	g.slots.mu.Unlock()
+	if !was {
+		g.slots.machine.Update(target)
+	}
+}
+
+// fakeEngine is what stands behind the relay lane: each call waits for its script.
+type fakeEngine struct {
+	mu     sync.Mutex
+	calls  []*call
+	script func(*call) // nil: the test answers
+}
+
+// call is one relayed request.
+type call struct {
+	*http.Request
+	body     []byte
+	answer   chan answer
+	canceled chan struct{}
+}
+
+func (e *fakeEngine) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, _ := io.ReadAll(req.Body)
+	c := &call{Request: req, body: body, answer: make(chan answer, 1), canceled: make(chan struct{})}
+	e.mu.Lock()
+	e.calls = append(e.calls, c)
+	script := e.script
+	e.mu.Unlock()
+	if script != nil {
+		script(c)
+	}
+	select {
+	case a := <-c.answer:
+		return a.resp, a.err
+	case <-req.Context().Done():
+		close(c.canceled)
+		return nil, req.Context().Err()
+	}
+}
+
+// call waits until the engine has been called n times, and gives the last call.
+func (e *fakeEngine) call(t *testing.T, n int) *call {
+	t.Helper()
+	synctest.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	require.Len(t, e.calls, n, "calls of the engine")
+	return e.calls[n-1]
+}
+
+// respond sends the head; the writer is the engine's end of the body.
+func (c *call) respond(status int, kv ...string) *io.PipeWriter {
+	r, w := io.Pipe()
+	header := http.Header{}
+	for i := 0; i < len(kv); i += 2 {
+		header.Add(kv[i], kv[i+1])
+	}
+	stop := context.AfterFunc(c.Context(), func() { _ = w.CloseWithError(c.Context().Err()) })
+	c.answer <- answer{resp: &http.Response{StatusCode: status, Header: header, Body: closingBody{PipeReader: r, stop: stop}}}
+	return w
+}
+
+// fail ends the call as Envoy's lane does for an engine that gave no answer.
+func (c *call) fail(flags string) {
+	c.answer <- answer{resp: &http.Response{
+		StatusCode: http.StatusServiceUnavailable, Header: http.Header{"X-Holdgate-Flags": {flags}},
+		Body: io.NopCloser(strings.NewReader("the lane's own text")),
+	}}
+}
+
+type closingBody struct {
+	*io.PipeReader
+	stop func() bool
+}
+
+func (b closingBody) Close() error {
+	b.stop()
+	return b.PipeReader.Close()
+}
+
+// exchange is one ext_proc stream from Envoy's side.
+type exchange struct {
+	stream extprocv3.ExternalProcessor_ProcessClient
+	reset  context.CancelFunc
+	begin  time.Time
+	done   chan struct{}
+
+	mu     sync.Mutex
+	events []string
+	got    []*extprocv3.ProcessingResponse
+	err    error // how the server ended the stream
+}
+
+// open begins a stream; lane is empty for somebody else's Envoy.
+func (r *rig) open(t *testing.T, lane string) *exchange {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	if lane != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, envoy.LaneMetadata, lane)
+	}
+	stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	require.NoError(t, err)
+	x := &exchange{stream: stream, reset: cancel, begin: time.Now(), done: make(chan struct{})}
+	go x.receive()
+	return x
+}
+
+// mute is a stream of an Envoy that does not read.
+func (r *rig) mute(t *testing.T) *exchange {
+	t.Helper()
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), envoy.LaneMetadata, envoy.LaneEdge))
+	stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	require.NoError(t, err)
+	return &exchange{stream: stream, reset: cancel}
+}
+
+func (x *exchange) receive() {
+	defer close(x.done)
+	defer x.reset()
+	for {
+		m, err := x.stream.Recv()
+		x.mu.Lock()
+		if err != nil {
+			x.err = err
+			x.mu.Unlock()
+			return
+		}
+		x.got = append(x.got, m)
+		x.events = append(x.events, fmt.Sprintf("%v %s", time.Since(x.begin), describe(m)))
+		x.mu.Unlock()
+	}
+}
+
+func (x *exchange) send(ms ...*extprocv3.ProcessingRequest) {
+	for _, m := range ms {
+		_ = x.stream.Send(m) // an error is what Recv gives too
+	}
+}
+
+// all is everything that came, with its time.
+func (x *exchange) all() []string {
+	synctest.Wait()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.events)
+}
+
+// end waits for the end that the server makes.
+func (x *exchange) end() error {
+	select {
+	case <-x.done:
+	case <-time.After(48 * time.Hour):
+		return errors.New("the stream has no end")
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.err
+}
+
+// requireEnded demands these events and a proper end.
+func (x *exchange) requireEnded(t *testing.T, want ...string) {
+	t.Helper()
+	require.ErrorIs(t, x.end(), io.EOF)
+	require.Equal(t, want, x.all())
+}
+
+func (x *exchange) messages() []*extprocv3.ProcessingResponse {
+	synctest.Wait()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.got)
+}
+
+// describe says in a few words what m is.
+func describe(m *extprocv3.ProcessingResponse) string {
+	mode := m.GetDynamicMetadata().GetFields()[envoy.Namespace].GetStructValue().GetFields()
+	text := ""
+	switch a := m.GetResponse().(type) {
+	case *extprocv3.ProcessingResponse_RequestHeaders:
+		if len(mode) == 0 {
+			return "untouched"
+		}
+		text = "serve on " + mode["first"].GetStringValue() + ", " + mode["content_length"].GetStringValue() + " bytes"
+		if mode["mode"].GetStringValue() != "native" {
+			text += ", but not native"
+		}
+		return text
+	case *extprocv3.ProcessingResponse_RequestBody:
+		b := a.RequestBody.GetResponse().GetBodyMutation().GetStreamedResponse()
+		return fmt.Sprintf("body %d%s", len(b.GetBody()), ending(b.GetEndOfStream()))
+	case *extprocv3.ProcessingResponse_RequestTrailers:
+		return "trailers"
+	case *extprocv3.ProcessingResponse_ImmediateResponse:
+		text = fmt.Sprintf("%d %s", a.ImmediateResponse.GetStatus().GetCode(), a.ImmediateResponse.GetBody())
+	case *extprocv3.ProcessingResponse_StreamedImmediateResponse:
+		if b := a.StreamedImmediateResponse.GetBodyResponse(); b != nil {
+			return fmt.Sprintf("%q%s", b.GetBody(), ending(b.GetEndOfStream()))
+		}
+		for _, h := range a.StreamedImmediateResponse.GetHeadersResponse().GetHeaders().GetHeaders() {
+			if h.GetKey() == ":status" {
+				text = "head " + string(h.GetRawValue())
+			}
+		}
+	default:
+		return fmt.Sprintf("%v", m)
+	}
+	if mode["mode"].GetStringValue() != "local" {
+		text += ", but not local"
+	}
+	return text
+}
+
+func ending(end bool) string {
+	if end {
+		return " end"
+	}
+	return ""
+}
+
+// chat is a whole chat request.
+func chat(stream bool) []*extprocv3.ProcessingRequest {
+	return request(chatPath, fmt.Sprintf(`{"model":"m","stream":%t}`, stream))
+}
+
+func request(path, body string, headers ...string) []*extprocv3.ProcessingRequest {
+	kv := append([]string{":method", "POST", ":path", path, ":authority", "api.example.com"}, headers...)
+	return []*extprocv3.ProcessingRequest{requestHeaders(false, kv...), requestBody(body, true)}
+}
+
+// ask opens a stream on the edge and sends a whole request.
+func (r *rig) ask(t *testing.T, ms []*extprocv3.ProcessingRequest) *exchange {
+	t.Helper()
+	x := r.open(t, envoy.LaneEdge)
+	x.send(ms...)
+	synctest.Wait()
+	return x
+}
+
+// pass lets d go by, with everything that it causes.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// logStream is one of Envoy's access-log streams.
+func (r *rig) logStream(t *testing.T, name string) (record func(id, mode string), end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := accesslogv3.NewAccessLogServiceClient(r.conn).StreamAccessLogs(ctx)
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&accesslogv3.StreamAccessLogsMessage{Identifier: &accesslogv3.StreamAccessLogsMessage_Identifier{LogName: name}}))
+	synctest.Wait()
+	record = func(id, mode string) {
+		require.NoError(t, stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+			HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: []*dataaccesslogv3.HTTPAccessLogEntry{{
+				Request:          &dataaccesslogv3.HTTPRequestProperties{RequestId: id},
+				CommonProperties: &dataaccesslogv3.AccessLogCommon{Metadata: modeMetadata(mode)},
+			}}},
+		}}))
+		synctest.Wait()
+	}
+	return record, func() {
+		cancel()
+		synctest.Wait()
+	}
+}
+
+// modeMetadata is our dynamic metadata as Envoy's records have it; a client that
+// left before any answer has none.
+func modeMetadata(mode string) *corev3.Metadata {
+	if mode == "" {
+		return nil
+	}
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		"other": {},
+		envoy.Namespace: {Fields: map[string]*structpb.Value{
+			envoy.FirstKey: structpb.NewStringValue(engineA),
+			envoy.ModeKey:  structpb.NewStringValue(mode),
+		}},
+	}}
+}
+
+// leavings are the ways in which a client's leaving reaches the server.
+var leavings = map[string]func(*exchange){
+	"half-close": func(x *exchange) { _ = x.stream.CloseSend() },
+	"reset":      func(x *exchange) { x.reset() },
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/envoy"
+)
+
+const (
+	engineA = "10.0.0.1:8000"
+	engineB = "10.0.0.2:8000"
+)
+
+func TestServeSendsTheBodyBackAsItCame(t *testing.T) {
+	t.Parallel()
+	const text = `{"model":"m","x":"0123456789"}`
+	for name, c := range map[string]struct {
+		send []*extprocv3.ProcessingRequest
+		want []string
+	}{
+		"one chunk":  {[]*extprocv3.ProcessingRequest{requestBody(text, true)}, []string{"0s body 30 end"}},
+		"two chunks": {[]*extprocv3.ProcessingRequest{requestBody(text[:7], false), requestBody(text[7:], true)}, []string{"0s body 7", "0s body 23 end"}},
+		"an empty last chunk": {
+			[]*extprocv3.ProcessingRequest{requestBody(text[:7], false), requestBody(text[7:], false), requestBody("", true)},
+			[]string{"0s body 7", "0s body 23 end"},
+		},
+		"a doubled last chunk": {
+			[]*extprocv3.ProcessingRequest{requestBody(text[:7], false), requestBody(text[7:], true), requestBody(text[7:], true)},
+			[]string{"0s body 7", "0s body 23 end"},
+		},
+		"trailers": {
+			[]*extprocv3.ProcessingRequest{requestBody(text, false), requestTrailers("x-t", "1")},
+			[]string{"0s body 30", "0s trailers"},
+		},
+		"attributes on each": {
+			[]*extprocv3.ProcessingRequest{decorated(requestBody(text[:1], false)), decorated(requestBody(text[1:], true))},
+			[]string{"0s body 1", "0s body 29 end"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				t := r.t
+				r.slots.up(engineA, 1)
+				id := uuid.NewString()
+				x := r.ask(t, append([]*extprocv3.ProcessingRequest{
+					decorated(requestHeaders(false, ":method", "POST", ":path", chatPath+"?a=b", headerRequestID, id)),
+				}, c.send...))
+				require.Equal(t, append([]string{"0s serve on " + engineA + ", 30 bytes"}, c.want...), x.all())
+				var sent []byte
+				for _, m := range x.messages() {
+					sent = append(sent, m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()...)
+				}
+				require.Equal(t, text, string(sent))
+				require.Equal(t, 1, r.slots.taken(), "the slot is Envoy's")
+				require.True(t, r.bodies.TryAcquire(maxTotal), "the body was handed over")
+				r.bodies.Release(maxTotal)
+				require.Equal(t, 1, r.routedNow())
+
+				_ = x.stream.CloseSend() // Envoy has all that it wants
+				require.ErrorIs(t, x.end(), io.EOF)
+				require.Equal(t, 1, r.InFlight())
+				record, end := r.logStream(t, envoy.LogEdge)
+				record(id, envoy.ModeNative)
+				require.Zero(t, r.InFlight())
+				record(id, envoy.ModeNative) // a second record of the same id does nothing
+				end()
+			})
+		})
+	}
+}
+
+func TestWhatIsChangedOnARequestThatIsServed(t *testing.T) {
+	t.Parallel()
+	mutation := func(t *testing.T, x *exchange) (id string, removed []string) {
+		t.Helper()
+		require.NotEmpty(t, x.all())
+		m := x.messages()[0].GetRequestHeaders().GetResponse().GetHeaderMutation()
+		for _, o := range m.GetSetHeaders() {
+			require.Equal(t, headerRequestID, o.GetHeader().GetKey(), "nothing else is set")
+			id = string(o.GetHeader().GetRawValue())
+		}
+		return id, m.GetRemoveHeaders()
+	}
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 10)
+		record, end := r.logStream(t, envoy.LogEdge)
+		mine := uuid.NewString()
+		first := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, mine, "x-wake-keepalive", "off", "x-wake-x", "1", "x-waken", "2"))
+		id, removed := mutation(t, first)
+		require.Empty(t, id, "a UUID that is free is kept")
+		require.Equal(t, []string{"x-wake-keepalive", "x-wake-x"}, removed)
+
+		second := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, mine))
+		taken, removed := mutation(t, second)
+		require.NoError(t, uuid.Validate(taken), "one that is in flight is replaced")
+		require.NotEqual(t, mine, taken)
+		require.Empty(t, removed)
+
+		for _, bad := range []string{"", "x", mine + "x", "urn:uuid:" + mine, strings.ReplaceAll(mine, "-", ""), strings.Repeat("g", 36)} {
+			x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, bad))
+			id, _ := mutation(t, x)
+			require.NoError(t, uuid.Validate(id), "%q is replaced", bad)
+			record(id, envoy.ModeNative)
+			x.reset()
+		}
+		require.Equal(t, 2, r.slots.taken())
+		record(taken, envoy.ModeNative)
+		require.Equal(t, 1, r.slots.taken())
+		record(mine, envoy.ModeNative)
+		first.reset()
+		second.reset()
+		end()
+	})
+}
+
+func TestRefusalsAtTheHeaders(t *testing.T) {
+	t.Parallel()
+	const methodNotAllowed = `405 {"error":{"code":"method_not_allowed","message":"this endpoint takes only POST","source":"router"}}`
+	for name, c := range map[string]struct {
+		end     bool
+		headers []string
+		want    string
+	}{
+		"GET":              {true, []string{":method", "GET", ":path", chatPath}, methodNotAllowed},
+		"HEAD":             {true, []string{":method", "HEAD", ":path", chatPath}, methodNotAllowed},
+		"OPTIONS":          {true, []string{":method", "OPTIONS", ":path", chatPath}, methodNotAllowed},
+		"PUT with a body":  {false, []string{":method", "PUT", ":path", chatPath}, methodNotAllowed},
+		"GET with a body":  {false, []string{":method", "GET", ":path", chatPath}, methodNotAllowed},
+		"a GET's upgrade":  {false, []string{":method", "GET", ":path", chatPath, "upgrade", "websocket"}, methodNotAllowed},
+		"a POST's upgrade": {false, []string{":method", "POST", ":path", chatPath, "upgrade", "h2c"}, methodNotAllowed},
+		"CONNECT":          {false, []string{":method", "CONNECT", ":path", chatPath}, methodNotAllowed},
+		"too long": {
+			false,
+			[]string{":method", "POST", ":path", chatPath, "content-length", "1048577"},
+			`413 {"error":{"code":"request_too_large","message":"the request body is larger than 1048576 bytes","source":"router"}}`,
+		},
+		"too long for Anthropic": {
+			false,
+			[]string{":method", "POST", ":path", "/v1/messages?beta=true", "content-length", "9999999999"},
+			`413 {"type":"error","error":{"type":"request_too_large","code":"request_too_large","message":"the request body is larger than 1048576 bytes","source":"router"}}`,
+		},
+		"coding": {
+			false,
+			[]string{":method", "POST", ":path", chatPath, "content-encoding", "deflate"},
+			`415 {"error":{"code":"unsupported_encoding","message":"the request body has an unsupported content-encoding; use gzip, zstd, br or none","source":"router"}}`,
+		},
+		"two codings": {
+			false,
+			[]string{":method", "POST", ":path", chatPath, "content-encoding", "gzip", "content-encoding", "br"},
+			`415 {"error":{"code":"unsupported_encoding","message":"the request body has an unsupported content-encoding; use gzip, zstd, br or none","source":"router"}}`,
+		},
+		"no body": {
+			true,
+			[]string{":method", "POST", ":path", chatPath},
+			`400 {"error":{"code":"request_invalid","message":"the request body is empty","source":"router"}}`,
+		},
+		"another path": {
+			false,
+			[]string{":method", "POST", ":path", "/v1/chat/completions/"},
+			`404 {"error":{"code":"not_found","message":"this path is not an endpoint of the router","source":"router"}}`,
+		},
+		"no path": {
+			true,
+			[]string{":method", "GET"},
+			`404 {"error":{"code":"not_found","message":"this path is not an endpoint of the router","source":"router"}}`,
+		},
+		"models":       {true, []string{":method", "GET", ":path", "/v1/models?a=b"}, `200 {"object":"list"}`},
+		"one model":    {true, []string{":method", "GET", ":path", "/v1/models/m"}, `200 {"id":"m"}`},
+		"with a slash": {true, []string{":method", "GET", ":path", "/v1/models/org/name"}, `200 {"id":"org/name"}`},
+		"with a slash, as Node's client sends it": {true, []string{":method", "GET", ":path", "/v1/models/org%2Fname"}, `200 {"id":"org/name"}`},
+		"unknown model": {
+			true,
+			[]string{":method", "GET", ":path", "/v1/models/x%"},
+			`404 {"error":{"code":"model_not_found","message":"model x% does not exist here","source":"router"}}`,
+		},
+		"a model's name that is no UTF-8": {
+			true,
+			[]string{":method", "GET", ":path", "/v1/models/\"%ff"},
+			"404 {\"error\":{\"code\":\"model_not_found\",\"message\":\"model \\\"\ufffd does not exist here\",\"source\":\"router\"}}",
+		},
+		"POST to models": {
+			false,
+			[]string{":method", "POST", ":path", "/v1/models"},
+			`405 {"error":{"code":"method_not_allowed","message":"this endpoint takes only GET","source":"router"}}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				t := r.t
+				r.slots.up(engineA, 1)
+				x := r.open(t, envoy.LaneEdge)
+				x.send(requestHeaders(c.end, c.headers...))
+				x.requireEnded(t, "0s "+c.want)
+			})
+		})
+	}
+}
+
+func TestABodyOverTheLimitIsRefusedBeforeItsEnd(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.open(t, envoy.LaneEdge)
+		x.send(requestHeaders(false, ":method", "POST", ":path", chatPath))
+		chunk := strings.Repeat(" ", 64<<10)
+		for range 16 {
+			x.send(requestBody(chunk, false))
+		}
+		require.Empty(t, x.all(), "exactly the limit is still allowed")
+		x.send(requestBody(" ", false))
+		x.requireEnded(t, `0s 413 {"error":{"code":"request_too_large","message":"the request body is larger than 1048576 bytes","source":"router"}}`)
+	})
+}
+
+func TestBodiesThatCannotBeReadAreRefused(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"model":"a","model":"b"}`: "the request body has more than one model",
+		`{`:                         "the request body is not valid JSON near byte 1",
+		``:                          "the request body is empty",
+	} {
+		bubble(t, func(r *rig) {
+			t := r.t
+			x := r.ask(t, request("/v1/messages", body))
+			x.requireEnded(t, `0s 400 {"type":"error","error":{"type":"invalid_request_error","code":"request_invalid","message":"`+want+`","source":"router"}}`)
+		})
+	}
+}
+
+// Somebody else's Envoy sends everything to us, and most of it is not ours.
+func TestOthersPassUntouched(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		send []*extprocv3.ProcessingRequest
+		want []string
+	}{
+		"a GET": {[]*extprocv3.ProcessingRequest{requestHeaders(true, ":method", "GET", ":path", "/")}, []string{"0s untouched"}},
+		"a preflight": {
+			[]*extprocv3.ProcessingRequest{requestHeaders(true, ":method", "OPTIONS", ":path", chatPath)},
+			[]string{"0s untouched"},
+		},
+		"a body": {
+			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestBody("abc", false), requestBody("", false), requestBody("de", true)},
+			[]string{"0s untouched", "0s body 3", "0s body 0", "0s body 2 end"},
+		},
+		"a doubled last chunk": {
+			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestBody("abc", true), requestBody("abc", true)},
+			[]string{"0s untouched", "0s body 3 end"},
+		},
+		"trailers": {
+			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestBody("abc", false), requestTrailers("a", "b")},
+			[]string{"0s untouched", "0s body 3", "0s trailers"},
+		},
+		"an upgrade": {
+			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", chatPath, "upgrade", "x"), requestBody("abc", false)},
+			[]string{"0s untouched", "0s body 3"},
+		},
+		"the models API is ours": {
+			[]*extprocv3.ProcessingRequest{requestHeaders(true, ":method", "GET", ":path", "/v1/models")},
+			[]string{`0s 200 {"object":"list"}`},
+		},
+		"a DELETE of a model is not": {
+			[]*extprocv3.ProcessingRequest{requestHeaders(true, ":method", "DELETE", ":path", "/v1/models/m")},
+			[]string{"0s untouched"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				t := r.t
+				x := r.open(t, "")
+				x.send(c.send...)
+				_ = x.stream.CloseSend()
+				x.requireEnded(t, c.want...)
+			})
+		})
+	}
+}
+
+func TestStreamsThatAreNoRequest(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.open(t, envoy.LaneEdge)
+		_ = x.stream.CloseSend()
+		x.requireEnded(t)
+		for _, m := range []*extprocv3.ProcessingRequest{requestBody(strings.Repeat("x", 5000), true), requestTrailers(), {}} {
+			x := r.open(t, envoy.LaneEdge)
+			x.send(m)
+			require.Equal(t, codes.InvalidArgument, status.Code(x.end()))
+		}
+	})
+}
+
+// A crash in the observer must give back the slot that the request has just got.
+func TestACrashInTheObserverLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, held := range []bool{false, true} {
+		bubble(t, func(r *rig) {
+			t := r.t
+			r.crash = true
+			if !held {
+				r.slots.up(engineA, 1)
+			}
+			x := r.ask(t, chat(false))
+			if held {
+				r.slots.up(engineA, 1)
+			}
+			require.Equal(t, codes.Internal, status.Code(x.end()))
+		})
+	}
+}
+
+func TestACrashInTheDeciderEndsItsStreamOnly(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		other := r.ask(t, chat(false)) // held
+		usual := r.decide
+		r.decide = func(*Request) Decision { crash(2); return Decision{} }
+		x := r.ask(t, chat(false))
+		require.Equal(t, codes.Internal, status.Code(x.end()))
+		require.Contains(t, r.log.String(), "programming error")
+		r.decide = usual
+		require.Equal(t, 1, r.InFlight())
+		require.Empty(t, other.all())
+		r.machine.Drain()
+		other.requireEnded(t, `0s 503 {"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`)
+	})
+}
