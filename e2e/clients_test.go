@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +87,7 @@ func TestOfficialClients(t *testing.T) {
 					if command[0] == "node" {
 						command[0] = node(t)
 					}
-					args := append(command, "--base-url", url, "--model", "smollm2")
+					args := append(slices.Clone(command), "--base-url", url, "--model", "smollm2")
 					if stream {
 						args = append(args, "--stream")
 					}

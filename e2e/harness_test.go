@@ -68,9 +68,6 @@ type site struct {
 	http  *http.Client
 }
 
-// settings change the defaults of a site.
-type settings []string
-
 const testMap = `{"placements": [
 	{"model": "m", "kind": "chat", "site": "here", "scale_from_zero": true, "hold_budget": "60s"},
 	{"model": "m", "kind": "embedding", "site": "here", "scale_from_zero": true},

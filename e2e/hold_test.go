@@ -163,7 +163,7 @@ func TestAClientThatLeavesEndsTheEnginesWork(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
-		require.Fail(t, "the engine's call was not cancelled")
+		require.Fail(t, "the engine's call was not canceled")
 	}
 	s.atRest()
 }

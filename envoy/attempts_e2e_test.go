@@ -104,7 +104,7 @@ func TestAClientThatLeavesIsInTheRecord(t *testing.T) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, l.url("/wait"), strings.NewReader("x"))
 	require.NoError(t, err)
 	client := &http.Client{Timeout: 500 * time.Millisecond, Transport: &http.Transport{}}
-	_, err = client.Do(req) //nolint:bodyclose // there is none.
+	_, err = client.Do(req)
 	require.Error(t, err)
 	<-arrived
 	require.True(t, l.nextLog(t, LogEdge).entry.GetCommonProperties().GetResponseFlags().GetDownstreamConnectionTermination())

@@ -72,7 +72,7 @@ func locate() (string, error) {
 var versionPattern = regexp.MustCompile(`version:\s+[^/\s]+/([0-9]+\.[0-9]+\.[0-9]+[^/\s]*)/`)
 
 func askVersion(ctx context.Context, path string) (string, error) {
-	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput() //nolint:gosec // the operator's own binary.
+	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("running %s --version: %w%s", path, err, said(out))
 	}

@@ -18,7 +18,7 @@ func script(t *testing.T, dir, text string) string {
 	t.Helper()
 	path := filepath.Join(dir, "envoy")
 	body := "#!/bin/sh\ncat <<'EOF'\n" + text + "\nEOF\n"
-	require.NoError(t, os.WriteFile(path, []byte(body), 0o700)) //nolint:gosec // it must run.
+	require.NoError(t, os.WriteFile(path, []byte(body), 0o700))
 	return path
 }
 
@@ -51,7 +51,7 @@ func TestFindSaysWhatIsWrongAndWhatToDo(t *testing.T) { //nolint:paralleltest //
 	require.ErrorContains(t, err, "no Envoy version in its output:\nsomething else")
 
 	failing := filepath.Join(t.TempDir(), "envoy")
-	require.NoError(t, os.WriteFile(failing, []byte("#!/bin/sh\necho broken >&2\nexit 3\n"), 0o700)) //nolint:gosec // it must run.
+	require.NoError(t, os.WriteFile(failing, []byte("#!/bin/sh\necho broken >&2\nexit 3\n"), 0o700))
 	t.Setenv(BinaryVariable, failing)
 	_, err = Find(t.Context())
 	require.ErrorContains(t, err, "exit status 3:\nbroken")

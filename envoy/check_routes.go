@@ -4,6 +4,7 @@ package envoy
 
 import (
 	"fmt"
+	"strconv"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -25,7 +26,7 @@ func (c *checker) routes(path string, m *hcmv3.HttpConnectionManager, filters []
 			}
 			name := r.GetName()
 			if name == "" {
-				name = fmt.Sprint(i)
+				name = strconv.Itoa(i)
 			}
 			c.route(fmt.Sprintf("%s: virtual host %s: route %s", path, host.GetName(), name), r.GetRoute())
 		}

@@ -47,7 +47,7 @@ func refusingEngine(t testing.TB) string {
 	name, err := syscall.Getsockname(fd)
 	require.NoError(t, err)
 	at := name.(*syscall.SockaddrInet4)
-	return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)).String() //nolint:gosec // it is a port.
+	return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)).String()
 }
 
 // dyingEngine reads each request to its end, writes last as it is, and ends the

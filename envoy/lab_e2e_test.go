@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -154,9 +155,7 @@ func native(do answer, body [][]byte) *extprocv3.ProcessingResponse {
 	if body != nil {
 		fields[ContentLengthKey] = strconv.Itoa(len(bytes.Join(body, nil)))
 	}
-	for k, v := range do.metadata {
-		fields[k] = v
-	}
+	maps.Copy(fields, do.metadata)
 	mutation := &extprocv3.HeaderMutation{}
 	for k, v := range do.set {
 		mutation.SetHeaders = append(mutation.SetHeaders, &corev3.HeaderValueOption{
@@ -183,7 +182,7 @@ func immediate(do answer) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		DynamicMetadata: inNamespace(map[string]any{ModeKey: ModeLocal}),
 		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status: &typev3.HttpStatus{Code: typev3.StatusCode(do.status)}, //nolint:gosec // a test's own status.
+			Status: &typev3.HttpStatus{Code: typev3.StatusCode(do.status)},
 			Body:   []byte(`{"own":true}`),
 		}},
 	}

@@ -50,7 +50,7 @@ func TestWithoutHoldgateAnswersAreTheEnvelopeOfTheAPI(t *testing.T) {
 func TestHoldgateGoneBetweenTwoAttemptsIsTheEnvelopeToo(t *testing.T) {
 	t.Parallel()
 	var l *lab
-	first := goodEngine(t, func(w http.ResponseWriter, _ *http.Request) {
+	first := goodEngine(t, func(_ http.ResponseWriter, _ *http.Request) {
 		l.grpc.Stop()
 		panic(http.ErrAbortHandler) // the connection ends without an answer.
 	})

@@ -28,7 +28,7 @@ func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAcces
 	var m logMessage
 	for {
 		if err := gs.RecvMsg(&m); err != nil {
-			return nil //nolint:nilerr // Envoy has gone
+			return nil
 		}
 		// Only the first message of a stream names its log.
 		if name == "" {
@@ -52,7 +52,7 @@ func (s *Server) record(e *logEntry) {
 	if e.local {
 		return
 	}
-	if fl := s.flights.find(e.requestID); fl != nil {
+	if fl := s.flights.find(e.requestID); fl != nil && (e.native || !s.flights.isShared(fl)) {
 		s.flights.end(fl)
 	}
 }

@@ -91,7 +91,7 @@ func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
 		}
 		return &limited{r: z, left: limit}, func() { _ = z.Close() }, nil
 	case zstdCoding:
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(limit, zstdWindow)))) //nolint:gosec // a limit is positive
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(limit, zstdWindow))))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -16,6 +16,7 @@ import (
 type flight struct {
 	id      string
 	arrived time.Time
+	shared  bool // another request came with this id; guarded by the table's lock
 
 	mu     sync.Mutex
 	grant  holdstate.Grant // of the attempt that Envoy carries
@@ -45,7 +46,10 @@ func (f *flights) start(id []byte) *flight {
 	if f.by == nil {
 		f.by = map[string]*flight{}
 	}
-	if _, taken := f.by[fl.id]; taken || fl.id == "" {
+	if other := f.by[fl.id]; other != nil || fl.id == "" {
+		if other != nil {
+			other.shared = true
+		}
 		fl.id = uuid.NewString()
 	}
 	f.by[fl.id] = fl
@@ -57,6 +61,13 @@ func (f *flights) find(id string) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.by[id]
+}
+
+// isShared says whether a record of this id may be another request's.
+func (f *flights) isShared(fl *flight) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fl.shared
 }
 
 // end removes a request and gives its slot back.

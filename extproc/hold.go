@@ -98,7 +98,7 @@ func (h *hold) untilSlot() (holdstate.Status, error) {
 			h.timedOut, h.queue = true, nil
 			h.w.Tell(holdstate.TimeOut)
 		case <-h.tick:
-			if h.keepalive() != nil {
+			if !h.keepalive() {
 				return h.leave(), nil
 			}
 		case <-h.st.gone:
@@ -139,6 +139,7 @@ func (h *hold) ended(s holdstate.Status) error {
 		if h.timedOut {
 			return h.fail(RequestTimeout(model))
 		}
+	default:
 	}
 	// The map no longer places the model here, or the last replica left a request
 	// that was never held: it is as if it arrived in this moment.
@@ -151,11 +152,11 @@ func (h *hold) ended(s holdstate.Status) error {
 }
 
 // keepalive sends one keepalive, and the head before the first.
-func (h *hold) keepalive() error {
+func (h *hold) keepalive() (sent bool) {
 	if !h.committed {
 		h.committed = true
-		if err := h.st.send(committedHead(h.st.req.Stream)); err != nil {
-			return err
+		if !h.st.send(committedHead(h.st.req.Stream)) {
+			return false
 		}
 	}
 	return h.st.send(streamBody(keepaliveForm(h.st.req.Endpoint.API, h.st.req.Stream), false))
@@ -189,10 +190,11 @@ func (h *hold) late(r *Refusal, source string) error {
 	case h.st.s.o.LateError == LateErrorAbort:
 		return abort(r)
 	case h.st.req.Stream:
-		return h.st.sent(h.st.send(streamBody(r.event(h.st.req.Endpoint.API, source), true)))
+		h.st.send(streamBody(r.event(h.st.req.Endpoint.API, source), true))
 	default:
-		return h.st.sent(h.st.send(streamBody(r.body(h.st.req.Endpoint.API), true)))
+		h.st.send(streamBody(r.body(h.st.req.Endpoint.API), true))
 	}
+	return nil
 }
 
 // abort cuts an answer that has begun: HTTP/1.1 clients see a broken chunked body,

@@ -31,6 +31,7 @@ type logEntry struct {
 	source    netip.Addr
 	left      bool // the client left
 	local     bool // we answered it ourselves
+	native    bool // Envoy carried it; neither: the client left before Envoy had our answer
 }
 
 // Field numbers of envoy.service.accesslog.v3 and envoy.data.accesslog.v3.
@@ -132,6 +133,7 @@ func (e *logEntry) common(num protowire.Number, value []byte, varint uint64) {
 			eachUnder(fields, envoy.ModeKey, func(mode []byte) {
 				each(mode, func(num protowire.Number, text []byte, _ uint64) {
 					e.local = num == fieldStringValue && string(text) == envoy.ModeLocal
+					e.native = num == fieldStringValue && string(text) == envoy.ModeNative
 				})
 			})
 		})

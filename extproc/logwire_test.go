@@ -72,7 +72,7 @@ func TestLogRecords(t *testing.T) {
 	t.Parallel()
 	usual := logEntry{
 		requestID: "id", status: 429, bytesIn: 1 << 40, bytesOut: 77, duration: 61*time.Second + 500, attempts: 2,
-		upstream: netip.MustParseAddrPort("10.0.0.1:8000"), source: netip.MustParseAddr("192.0.2.9"),
+		upstream: netip.MustParseAddrPort("10.0.0.1:8000"), source: netip.MustParseAddr("192.0.2.9"), native: true,
 	}
 	for name, c := range map[string]struct {
 		change func(*dataaccesslogv3.HTTPAccessLogEntry)
@@ -95,7 +95,7 @@ func TestLogRecords(t *testing.T) {
 			func(e *dataaccesslogv3.HTTPAccessLogEntry) {
 				e.CommonProperties.Metadata = modeMetadata(envoy.ModeLocal)
 			},
-			func(e *logEntry) { e.local = true },
+			func(e *logEntry) { e.local, e.native = true, false },
 		},
 		"somebody else's metadata": {
 			func(e *dataaccesslogv3.HTTPAccessLogEntry) {
@@ -105,7 +105,7 @@ func TestLogRecords(t *testing.T) {
 				delete(all, envoy.Namespace)
 				e.CommonProperties.Metadata = m
 			},
-			func(*logEntry) {},
+			func(e *logEntry) { e.native = false },
 		},
 		"no upstream": {
 			func(e *dataaccesslogv3.HTTPAccessLogEntry) { e.CommonProperties.UpstreamRemoteAddress = nil },
@@ -187,6 +187,7 @@ func FuzzLogMessage(f *testing.F) {
 			require.Equal(t, f.GetDownstreamConnectionTermination() || f.GetDownstreamRemoteReset(), got.entries[i].left)
 			ours := e.GetCommonProperties().GetMetadata().GetFilterMetadata()[envoy.Namespace].GetFields()[envoy.ModeKey]
 			require.Equal(t, ours.GetStringValue() == envoy.ModeLocal, got.entries[i].local)
+			require.Equal(t, ours.GetStringValue() == envoy.ModeNative, got.entries[i].native)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Refusal is an answer of the router itself, made without any engine.
-type Refusal struct {
+type Refusal struct { //nolint:errname // it is an answer that travels as an error
 	Status     int
 	Code       string
 	Message    string

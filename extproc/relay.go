@@ -57,7 +57,7 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 	defer cancel()
 	answers := make(chan answer, 1)
 	go func() {
-		resp, err := h.st.s.d.Relay.RoundTrip(h.st.relayRequest(ctx, g.Address()))
+		resp, err := h.st.s.d.Relay.RoundTrip(h.st.relayRequest(ctx, g.Address())) //nolint:bodyclose // by whoever takes the answer
 		answers <- answer{resp: resp, err: err}
 	}()
 	for {
@@ -65,7 +65,7 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 		case a := <-answers:
 			return h.answered(ctx, g, a)
 		case <-h.tick:
-			if h.keepalive() != nil {
+			if !h.keepalive() {
 				h.dropAnswer(cancel, answers)
 				return false, nil
 			}
@@ -133,7 +133,7 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 	switch {
 	case !h.committed:
 		ticks = nil // the engine's head is the first byte
-		if h.st.send(streamHead(resp.StatusCode, relayedHeaders(resp, h.st.timing), false)) != nil {
+		if !h.st.send(streamHead(resp.StatusCode, relayedHeaders(resp, h.st.timing), false)) {
 			return nil
 		}
 	case resp.StatusCode >= http.StatusBadRequest && (h.st.req.Stream || h.st.s.o.LateError == LateErrorAbort):
@@ -150,7 +150,7 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 				return err
 			}
 		case <-ticks:
-			if h.keepalive() != nil {
+			if !h.keepalive() {
 				return nil
 			}
 		case <-h.st.gone:
@@ -169,7 +169,7 @@ func (h *hold) passOn(p piece, total int64) (done bool, err error) {
 	case p.err != nil && !end:
 		return true, h.broken("the engine ended its answer half way")
 	}
-	return h.st.send(streamBody(p.data, end)) != nil || end, nil
+	return !h.st.send(streamBody(p.data, end)) || end, nil
 }
 
 // engineError reports an engine's error in an answer that has begun. The text of
@@ -182,7 +182,7 @@ func (h *hold) engineError(resp *http.Response) error {
 		case r := <-refusals:
 			return h.late(r, sourceEngine)
 		case <-h.tick:
-			if h.keepalive() != nil {
+			if !h.keepalive() {
 				return nil
 			}
 		case <-h.st.gone:
@@ -234,9 +234,9 @@ var hopByHop = map[string]bool{
 }
 
 // relayRequest is the request as the client sent it, but for what belongs to its
-// connection or to us, or would make the client of the relay refuse the whole:
-// Envoy (1.40) lets through hosts like a@b, and values with a CR. The answer must come in identity coding: keepalives may
-// have begun it.
+// connection or to us, or would make the relay's client refuse the whole: Envoy
+// (1.40) lets through hosts like a@b, and values with a CR. The answer must come in
+// identity coding: keepalives may have begun it.
 func (st *stream) relayRequest(ctx context.Context, address string) *http.Request {
 	r := &http.Request{
 		Method: string(st.head.method),

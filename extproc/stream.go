@@ -40,8 +40,8 @@ var errGone = errors.New("the client left")
 
 func (st *stream) run() error {
 	in := inbound{}
-	if err := st.recv(&in); err != nil {
-		return nil //nolint:nilerr // Envoy closed the stream before it sent anything
+	if !st.receive(&in) {
+		return nil
 	}
 	if in.kind != inboundHeaders {
 		in.free()
@@ -85,10 +85,12 @@ func laneOf(ctx context.Context) string {
 	return ""
 }
 
-func (st *stream) recv(in *inbound) error { return st.gs.RecvMsg(in) }
+// receive receives the next message, until Envoy ends the stream.
+func (st *stream) receive(in *inbound) (more bool) { return st.gs.RecvMsg(in) == nil }
 
-// send sends an answer. After an error nothing more can be sent.
-func (st *stream) send(m any) error { return st.gs.SendMsg(m) }
+// send sends an answer. When it was not sent, the client or Envoy has gone, and
+// nothing more can be sent.
+func (st *stream) send(m any) (sent bool) { return st.gs.SendMsg(m) == nil }
 
 // begin makes the request known, or finds it again in the rehold lane.
 func (st *stream) begin(lane string) {
@@ -125,7 +127,7 @@ func (st *stream) readBody() error {
 	}
 	for {
 		in := inbound{}
-		if err := st.recv(&in); err != nil {
+		if !st.receive(&in) {
 			return errGone
 		}
 		switch in.kind {
@@ -177,8 +179,7 @@ func (st *stream) readRequest() error {
 
 // failed ends a request that could not be read.
 func (st *stream) failed(err error) error {
-	var refusal *Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		return st.refuse(refusal)
 	}
 	return nil // the client left: there is nobody to answer
@@ -190,12 +191,9 @@ func (st *stream) refuse(r *Refusal) error {
 	if st.req.Endpoint != nil {
 		api = st.req.Endpoint.API
 	}
-	return st.sent(st.send(refused(r, api)))
+	st.send(refused(r, api))
+	return nil
 }
-
-// sent ends the stream after its last message. An error of sending means that the
-// client, or Envoy, has gone.
-func (st *stream) sent(error) error { return nil }
 
 // decide carries out what the policy says.
 func (st *stream) decide() error {
@@ -242,18 +240,18 @@ func (st *stream) serve(g holdstate.Grant) error {
 // forward sends the headers' answer and then the body as it came. From here on
 // the answer is Envoy's: an error would cut it, so there is none.
 func (st *stream) forward(first *outbound) error {
-	if st.send(first) != nil {
+	if !st.send(first) {
 		return nil
 	}
 	chunks := st.body.chunks
 	st.body.chunks, st.req.payload = nil, nil
 	for i, chunk := range chunks {
-		if st.send(forwardBody(chunk, i == len(chunks)-1 && !st.trail)) != nil {
+		if !st.send(forwardBody(chunk, i == len(chunks)-1 && !st.trail)) {
 			st.body.chunks = chunks[i+1:] // close frees them
 			return nil
 		}
 	}
-	if st.trail && st.send(forwardTrailers()) != nil {
+	if st.trail && !st.send(forwardTrailers()) {
 		return nil
 	}
 	st.drainInput()
@@ -274,7 +272,7 @@ func (st *stream) drainInput() {
 func (st *stream) readToEnd() {
 	for {
 		in := inbound{}
-		if err := st.recv(&in); err != nil {
+		if !st.receive(&in) {
 			return
 		}
 		in.free()
@@ -301,7 +299,8 @@ func (st *stream) other(lane string) error {
 	switch {
 	case models && string(st.head.method) == http.MethodGet:
 		if body := st.s.d.Decider.Models(model); body != nil {
-			return st.sent(st.send(immediate(http.StatusOK, headerList{{"content-type", "application/json"}}, body)))
+			st.send(immediate(http.StatusOK, headerList{{"content-type", "application/json"}}, body))
+			return nil
 		}
 		return st.refuse(ModelNotFound(model))
 	case lane == "":
@@ -314,25 +313,25 @@ func (st *stream) other(lane string) error {
 
 // pass sends a request on untouched, each message as it comes.
 func (st *stream) pass() error {
-	if st.send(untouchedHead()) != nil || st.raw.end {
+	if !st.send(untouchedHead()) || st.raw.end {
 		return nil
 	}
 	for {
 		in := inbound{}
-		if err := st.recv(&in); err != nil {
-			return nil //nolint:nilerr // the end of the request
+		if !st.receive(&in) {
+			return nil
 		}
-		var err error
+		sent := true
 		switch in.kind {
 		case inboundBody:
-			err = st.send(forwardBody(in.body, in.end))
+			sent = st.send(forwardBody(in.body, in.end))
 		case inboundTrailers:
-			err = st.send(forwardTrailers())
+			sent = st.send(forwardTrailers())
 		default:
 			in.free()
 		}
-		if err != nil {
-			return nil //nolint:nilerr // Envoy has gone
+		if !sent {
+			return nil
 		}
 		if in.end {
 			st.readToEnd() // the last chunk may come twice here as well

@@ -32,7 +32,7 @@ func (k Kind) String() string {
 func ParseKind(s string) (Kind, error) {
 	for k, name := range kindNames {
 		if s == name {
-			return Kind(k), nil //nolint:gosec // the table has three entries
+			return Kind(k), nil
 		}
 	}
 	return 0, fmt.Errorf("%q is not a kind: use chat, embedding or rerank", s)

@@ -145,10 +145,8 @@ func TestOrderOfEntriesDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		entries := rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) Placement {
 			return Placement{
-				Target: Target{
-					Model: rapid.SampledFrom([]string{"a", "b", "c", "ä", "A"}).Draw(t, "model"),
-					Kind:  rapid.SampledFrom(Kinds[:]).Draw(t, "kind"),
-				},
+				Model:         rapid.SampledFrom([]string{"a", "b", "c", "ä", "A"}).Draw(t, "model"),
+				Kind:          rapid.SampledFrom(Kinds[:]).Draw(t, "kind"),
 				Site:          rapid.SampledFrom([]string{"fr", here, "us"}).Draw(t, "site"),
 				ScaleFromZero: rapid.Bool().Draw(t, "scale_from_zero"),
 			}

@@ -33,7 +33,7 @@ func (p Problem) String() string {
 
 // Problems is everything that is wrong with a map. After the first 1,000 one
 // last entry says that the rest is not listed.
-type Problems []Problem
+type Problems []Problem //nolint:errname // a list that is an error
 
 // Error gives the first few problems on one line.
 func (p Problems) Error() string {

@@ -32,8 +32,7 @@ func main() {
 type usageError struct{ error }
 
 func exitCode(err error) int {
-	var usage usageError
-	if errors.As(err, &usage) {
+	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
 	}
 	return 1

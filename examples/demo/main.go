@@ -93,7 +93,7 @@ var listening = regexp.MustCompile(`Holdgate listens on (http://\S+);`)
 
 // startUp starts it and waits for its address.
 func startUp(ctx context.Context) (*upProcess, string, error) {
-	cmd := exec.Command("bin/holdgate", "up", "-f", "examples/demo/models.yaml") //nolint:noctx // stop ends it in order
+	cmd := exec.Command("bin/holdgate", "up", "-f", "examples/demo/models.yaml")
 	u := &upProcess{cmd: cmd, log: &bytes.Buffer{}}
 	cmd.Stderr = u.log
 	out, err := cmd.StdoutPipe()
@@ -121,7 +121,7 @@ func startUp(ctx context.Context) (*upProcess, string, error) {
 			}
 			if m := listening.FindStringSubmatch(line); m != nil {
 				go func() {
-					for range lines { //nolint:revive // the rest is not needed
+					for range lines {
 					}
 				}()
 				return u, m[1], nil
@@ -200,7 +200,7 @@ func ask(ctx context.Context, url string, s step) (answer, error) {
 	a := answer{first: time.Since(begin)}
 	all, readErr := io.ReadAll(in)
 	a.done = time.Since(begin)
-	if err = errors.Join(err, readErr); err != nil {
+	if err := errors.Join(err, readErr); err != nil {
 		return a, err
 	}
 	a.text = text(string(all), s.stream)

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -86,7 +87,7 @@ func (d Deps) getMap(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("ETag", s.Map.ETag())
 	w.Header().Set("X-Sitemap-Source", s.Source)
-	w.Header().Set("Age", fmt.Sprint(int64(time.Since(s.ReceivedAt).Seconds())))
+	w.Header().Set("Age", strconv.FormatInt(int64(time.Since(s.ReceivedAt).Seconds()), 10))
 	if r.Header.Get("If-None-Match") == s.Map.ETag() {
 		w.WriteHeader(http.StatusNotModified)
 		return

@@ -116,7 +116,7 @@ func (r *run) startServe(ctx context.Context) error {
 	for name, value := range r.File.Serve {
 		args = append(args, "--"+name+"="+value)
 	}
-	cmd := exec.Command(self, args...) //nolint:noctx // proc.Stop ends it in its turn
+	cmd := exec.Command(self, args...) //nolint:noctx,gosec // this program itself; proc.Stop ends it in its turn
 	cmd.Stdout, cmd.Stderr = r.Out, r.ErrOut
 	if r.serve, err = proc.Start(cmd); err != nil {
 		return err
