@@ -19,6 +19,8 @@ TOOL := $(GO) tool -modfile=tools/go.mod
 TOOLS := $(abspath .tools)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 E2E_PACKAGES := ./e2e/... ./envoy/...
+# Oldest first: the floor and the last patch of each minor version since.
+ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 
 # What the programs are told about the tools below .tools/.
 ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYTHON='$(TOOLS)/venv/bin/python'
@@ -57,6 +59,12 @@ unit: go ## unit tests, with the race detector
 e2e: build tools-test ## tests with the real Envoy, engine and clients
 	$(ENV) $(GO) test -tags e2e -p 1 -count=1 -timeout 25m -run '$(RUN)' $(E2E_PACKAGES)
 
+e2e-matrix: build tools-test ## e2e tests with each Envoy of ENVOY_VERSIONS
+	@for version in $(ENVOY_VERSIONS); do \
+		envoy=$$(tools/envoy.sh $$version); echo "===== Envoy $$version"; \
+		$(ENV) HOLDGATE_ENVOY=$$envoy $(GO) test -tags e2e -p 1 -count=1 -timeout 25m -run '$(RUN)' $(E2E_PACKAGES); \
+	done
+
 fuzz: go ## fuzz each target for FUZZ_TIME (30s), or those that FUZZ matches
 	tools/fuzz.sh '$(FUZZ_TIME)' '$(FUZZ)'
 
@@ -64,7 +72,9 @@ flaky: go ## run the unit tests FLAKY_COUNT (20) times
 	$(GO) test -race -shuffle=on -count=$(FLAKY_COUNT) -p 2 -run '$(RUN)' $(PKG)
 
 bench: build tools ## measure what Holdgate costs, beside Envoy alone and the floor
-	@$(ENV) $(GO) run ./bench $(BENCH_FLAGS)
+	@$(ENV) $(GO) run ./bench speed $(BENCH_FLAGS)
+	@$(ENV) $(GO) run ./bench wake
+	@$(ENV) $(GO) run ./bench memory
 
 bench-smoke: build tools ## run each benchmark once, to see that it works
 	$(ENV) $(GO) test -run '^$$' -bench . -benchtime 1x -p 2 ./...
@@ -122,5 +132,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is needed, it fetches $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo test unit e2e fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo test unit e2e e2e-matrix fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
 	tools tools-test clean clean-tools go

@@ -13,6 +13,8 @@ const (
 	// ModeKey is ModeNative on forwarded requests and ModeLocal on each answer
 	// that Holdgate makes, or Envoy takes the answer for an error of its own.
 	ModeKey = "mode"
+	// IDKey joins an answer of Holdgate's own with its access-log record.
+	IDKey = "id"
 	// ContentLengthKey is the length of the body that is sent back in chunks.
 	ContentLengthKey = "content_length"
 	// RateLimitKey becomes x-ratelimit-remaining-requests on a native answer.

@@ -45,15 +45,52 @@ func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAcces
 	}
 }
 
-// record ends the request that Envoy has ended. What we answered ourselves ends
-// with its stream; its record has the id that the client sent, which may be that of
-// another request.
+// record takes Envoy's word on a request. Envoy ends those that it carries; what we
+// answer ourselves ends with its stream, and is then only joined with the record.
 func (s *Server) record(e *logEntry) {
+	id := e.requestID
 	if e.local {
+		// The id that the client sent may be that of another request.
+		id = e.flightID
+	}
+	fl := s.flights.find(id)
+	if fl == nil || !e.local && !e.native && s.flights.isShared(fl) {
 		return
 	}
-	if fl := s.flights.find(e.requestID); fl != nil && (e.native || !s.flights.isShared(fl)) {
-		s.flights.end(fl)
+	fl.mu.Lock()
+	fl.logged = true
+	fl.rec.logged(e)
+	over := fl.done || fl.grant != nil
+	fl.mu.Unlock()
+	if over {
+		s.ended(fl)
+	}
+}
+
+// logWait is how long an answer of ours waits for its record, which comes within
+// a millisecond.
+const logWait = 5 * time.Second
+
+// finish is the end of our part in a request that Envoy does not carry.
+func (s *Server) finish(fl *flight) {
+	fl.mu.Lock()
+	fl.done = true
+	logged := fl.logged
+	fl.mu.Unlock()
+	if logged || !s.logs.any() {
+		s.ended(fl)
+		return
+	}
+	time.AfterFunc(logWait, func() { s.ended(fl) })
+}
+
+// ended reports a request's end, once.
+func (s *Server) ended(fl *flight) {
+	if rec, first := s.flights.end(fl); first {
+		if rec.Duration == 0 {
+			rec.Duration = time.Since(fl.arrived)
+		}
+		s.d.Observer.Ended(rec)
 	}
 }
 
@@ -87,8 +124,19 @@ func (l *logStreams) closed(s *Server) {
 	}
 	closed := time.Now()
 	l.last = time.AfterFunc(envoyGone, func() {
-		if n := s.flights.endAll(closed); n > 0 {
-			s.d.Log.Warn().Int("requests", n).Msg("Envoy closed its access log and did not come back: its requests count as ended")
+		old := s.flights.carried(closed)
+		for _, fl := range old {
+			s.ended(fl)
+		}
+		if len(old) > 0 {
+			s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not come back: its requests count as ended")
 		}
 	})
+}
+
+// any says whether Envoy's records come at all.
+func (l *logStreams) any() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open > 0
 }

@@ -17,12 +17,15 @@ import (
 )
 
 // local marks an answer as ours: Envoy's local_reply_config would take any answer
-// of status 400 and up without it for its own.
-var local = &structpb.Struct{Fields: map[string]*structpb.Value{
-	envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+// of status 400 and up without it for its own. The id joins the answer with its
+// access-log record.
+func local(id string) *structpb.Struct {
+	ours := &structpb.Struct{Fields: map[string]*structpb.Value{
 		envoy.ModeKey: structpb.NewStringValue(envoy.ModeLocal),
-	}}),
-}}
+		envoy.IDKey:   structpb.NewStringValue(id),
+	}}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{envoy.Namespace: structpb.NewStructValue(ours)}}
+}
 
 type headerList [][2]string
 
@@ -37,20 +40,20 @@ func (h headerList) options() []*corev3.HeaderValueOption {
 	return out
 }
 
-// immediate is the answer that ends a request at once.
-func immediate(status int, headers headerList, body []byte) *extprocv3.ProcessingResponse {
+// immediate is the answer that ends the request with this id at once.
+func immediate(id string, status int, headers headerList, body []byte) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
 			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(status)}, //nolint:gosec // an HTTP status
 			Headers: &extprocv3.HeaderMutation{SetHeaders: headers.options()},
 			Body:    body,
 		}},
-		DynamicMetadata: local,
+		DynamicMetadata: local(id),
 	}
 }
 
 // refused is a refusal before any byte was sent.
-func refused(r *Refusal, api API) *extprocv3.ProcessingResponse {
+func refused(id string, r *Refusal, api API) *extprocv3.ProcessingResponse {
 	headers := headerList{{"content-type", "application/json"}}
 	if r.RetryAfter > 0 {
 		headers = append(headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
@@ -58,21 +61,21 @@ func refused(r *Refusal, api API) *extprocv3.ProcessingResponse {
 	if r.Allow != "" {
 		headers = append(headers, [2]string{"allow", r.Allow})
 	}
-	return immediate(r.Status, headers, r.body(api))
+	return immediate(id, r.Status, headers, r.body(api))
 }
 
 // streamHead begins an answer that is sent piece by piece.
-func streamHead(status int, headers []*corev3.HeaderValue, end bool) *extprocv3.ProcessingResponse {
+func streamHead(id string, status int, headers []*corev3.HeaderValue) *extprocv3.ProcessingResponse {
 	all := append([]*corev3.HeaderValue{{Key: ":status", RawValue: strconv.AppendInt(nil, int64(status), 10)}}, headers...)
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{
 			StreamedImmediateResponse: &extprocv3.StreamedImmediateResponse{
 				Response: &extprocv3.StreamedImmediateResponse_HeadersResponse{
-					HeadersResponse: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: all}, EndOfStream: end},
+					HeadersResponse: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: all}},
 				},
 			},
 		},
-		DynamicMetadata: local,
+		DynamicMetadata: local(id),
 	}
 }
 
@@ -91,16 +94,16 @@ func streamBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
 
 // committedHead is the head of an answer that begins before the engine has
 // answered.
-func committedHead(stream bool) *extprocv3.ProcessingResponse {
+func committedHead(id string, stream bool) *extprocv3.ProcessingResponse {
 	contentType := "application/json"
 	if stream {
 		contentType = "text/event-stream; charset=utf-8"
 	}
-	return streamHead(http.StatusOK, []*corev3.HeaderValue{
+	return streamHead(id, http.StatusOK, []*corev3.HeaderValue{
 		{Key: "content-type", RawValue: []byte(contentType)},
 		{Key: "cache-control", RawValue: []byte("no-cache")},
 		{Key: "x-accel-buffering", RawValue: []byte("no")},
-	}, false)
+	})
 }
 
 // Field numbers of the answers that are written by hand: they are sent for every

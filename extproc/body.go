@@ -7,6 +7,7 @@ import (
 	"encoding/json/jsontext"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -107,6 +108,7 @@ func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
 type body struct {
 	chunks []mem.Buffer
 	size   int64
+	model  span // where the model's value lies, once readFields has read it decoded
 }
 
 func (b *body) add(chunk mem.Buffer) {
@@ -137,12 +139,41 @@ func (b *body) settle() []byte {
 		all = append(all, c.ReadOnlyData()...)
 	}
 	b.free()
+	b.size = 0
+	b.addAll(all)
+	return all
+}
+
+// setModel replaces the value of the model, and nothing else, in a body that is sent
+// on decoded. Its error is a *Refusal.
+func (b *body) setModel(f *Fields, model string, c coding, limit int64) error {
+	r, done, err := decode(c, &chunkReader{rest: b.chunks}, limit)
+	if err != nil {
+		return RequestInvalid("the request body does not match its content-encoding")
+	}
+	defer done()
+	all, err := io.ReadAll(r)
+	if err != nil {
+		return RequestInvalid("the request body does not match its content-encoding")
+	}
+	quoted, err := jsontext.AppendQuote(nil, model)
+	if err != nil {
+		return RequestInvalid("the model has a name that cannot be sent on")
+	}
+	b.free()
+	b.size = 0
+	b.addAll(slices.Concat(all[:b.model.from], quoted, all[b.model.to:]))
+	f.Model = model
+	return nil
+}
+
+// addAll adds bytes in chunks of the size that Envoy takes well.
+func (b *body) addAll(all []byte) {
 	for rest := all; len(rest) > 0; {
 		n := min(len(rest), chunkSize)
-		b.chunks = append(b.chunks, mem.SliceBuffer(rest[:n:n]))
+		b.add(mem.SliceBuffer(rest[:n:n]))
 		rest = rest[n:]
 	}
-	return all
 }
 
 // chunkReader reads a body and leaves its chunks as they are.
@@ -169,6 +200,7 @@ type fieldReader struct {
 	single bytes.Buffer
 	kind   sitemap.Kind
 	fields Fields
+	model  span
 	seen   uint
 }
 
@@ -205,6 +237,7 @@ func (b *body) readFields(kind sitemap.Kind, c coding, limit int64) (Fields, err
 	// Only the top level is checked for repeated names, by read.
 	fr.dec.Reset(r, jsontext.AllowDuplicateNames(true))
 	err = fr.read(limit)
+	b.model = fr.model
 	return fr.fields, err
 }
 
@@ -297,6 +330,10 @@ func (fr *fieldReader) member() error {
 	value, err := fr.dec.ReadValue()
 	if err != nil {
 		return err
+	}
+	if bit == seenModel {
+		end := int(fr.dec.InputOffset())
+		fr.model = span{from: end - len(value), to: end}
 	}
 	if !read(&fr.fields, value) {
 		return RequestInvalid("%s in the request body is empty or has the wrong type", label)

@@ -19,8 +19,11 @@ type flight struct {
 	shared  bool // another request came with this id; guarded by the table's lock
 
 	mu     sync.Mutex
+	rec    Record
 	grant  holdstate.Grant // of the attempt that Envoy carries
-	ended  bool
+	done   bool            // we have answered it, or its client left: our part is over
+	logged bool            // Envoy's record has come
+	ended  bool            // both
 	routed bool
 	deaths int    // engines that had taken the request and died
 	passes int    // through the rehold lane
@@ -70,25 +73,28 @@ func (f *flights) isShared(fl *flight) bool {
 	return fl.shared
 }
 
-// end removes a request and gives its slot back.
-func (f *flights) end(fl *flight) {
+// end removes a request, gives its slot back and returns its record. It is not ok
+// when the request had ended before.
+func (f *flights) end(fl *flight) (rec *Record, ok bool) {
 	f.mu.Lock()
 	if f.by[fl.id] == fl {
 		delete(f.by, fl.id)
 	}
 	f.mu.Unlock()
 	fl.mu.Lock()
-	grant := fl.grant
+	grant, ended := fl.grant, fl.ended
 	fl.grant, fl.ended = nil, true
 	fl.mu.Unlock()
 	if grant != nil {
 		grant.Release()
 	}
+	return &fl.rec, !ended
 }
 
-// endAll ends every request that Envoy carries and that began before the time.
-func (f *flights) endAll(before time.Time) int {
+// carried are the requests that Envoy carries and that began before the time.
+func (f *flights) carried(before time.Time) []*flight {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	var old []*flight
 	for _, fl := range f.by {
 		fl.mu.Lock()
@@ -97,25 +103,47 @@ func (f *flights) endAll(before time.Time) int {
 		}
 		fl.mu.Unlock()
 	}
-	f.mu.Unlock()
-	for _, fl := range old {
-		f.end(fl)
-	}
-	return len(old)
+	return old
 }
 
-// carry hands a slot to the attempt that Envoy makes. A request that has ended in
-// the meantime gives it back at once.
-func (fl *flight) carry(g holdstate.Grant) {
+// active counts the requests that have not been answered.
+func (f *flights) active() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, fl := range f.by {
+		fl.mu.Lock()
+		if !fl.done {
+			n++
+		}
+		fl.mu.Unlock()
+	}
+	return n
+}
+
+// note writes into the request's record.
+func (fl *flight) note(write func(*Record)) {
 	fl.mu.Lock()
-	ended := fl.ended
-	if !ended {
+	defer fl.mu.Unlock()
+	if !fl.ended {
+		write(&fl.rec)
+	}
+}
+
+// carry hands a slot to the attempt that Envoy makes. A request that Envoy has ended
+// in the meantime gives it back at once, and is not carried.
+func (fl *flight) carry(g holdstate.Grant) (carried bool) {
+	fl.mu.Lock()
+	fl.rec.Grant = g
+	carried = !fl.ended && !fl.logged
+	if carried {
 		fl.grant = g
 	}
 	fl.mu.Unlock()
-	if ended {
+	if !carried {
 		g.Release()
 	}
+	return carried
 }
 
 // keepPlace remembers the request's place among the waiters, for a later wait.

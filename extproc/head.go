@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/holdgate/holdgate/envoy"
 )
@@ -23,6 +24,10 @@ type head struct {
 	coding          coding
 	upgrade         bool
 	keepaliveOff    bool
+	patience        time.Duration // how long the client says it will wait; -1: it does not say
+	readTimeout     time.Duration // of the client's reads; 0: it does not say
+	badPatience     bool
+	traceID         string
 	failed          string   // in the rehold lane: the attempt that brought the request there
 	wakeHeaders     []string // x-wake-* headers that are there: they never reach the engine
 }
@@ -34,11 +39,12 @@ const (
 	headerRequestID = "x-request-id"
 	headerClientID  = "x-client-request-id"
 	headerKeepalive = "x-wake-keepalive"
+	headerPatience  = "x-wake-timeout"
 	headerAuthority = ":authority"
 )
 
 func readHead(block headerBlock) head {
-	h := head{block: block, contentLength: -1}
+	h := head{block: block, contentLength: -1, patience: -1}
 	for name, value := range block.all() {
 		switch string(name) {
 		case ":method":
@@ -63,16 +69,68 @@ func readHead(block headerBlock) head {
 			h.upgrade = true
 		case envoy.FailedHeader:
 			h.failed = string(value)
+		case "traceparent":
+			h.traceID = traceID(value)
 		case headerKeepalive:
 			h.keepaliveOff = strings.EqualFold(string(value), "off")
 			h.wakeHeaders = append(h.wakeHeaders, headerKeepalive)
 		default:
-			if bytes.HasPrefix(name, []byte(wakePrefix)) {
-				h.wakeHeaders = append(h.wakeHeaders, string(name))
-			}
+			h.clock(string(name), string(value))
 		}
 	}
 	return h
+}
+
+// clock reads the headers in which clients say how long they wait. Those of the
+// SDKs are in seconds; what they cannot mean is ignored.
+func (h *head) clock(name, value string) {
+	switch name {
+	case headerPatience:
+		d, err := time.ParseDuration(value)
+		h.badPatience = h.badPatience || err != nil || d < 0
+		h.waitAtMost(d)
+	case "x-stainless-timeout":
+		// It covers the whole answer; the router's own answer must still arrive.
+		if d, ok := seconds(value); ok {
+			h.waitAtMost(max(0, d-time.Second))
+		}
+	case "x-stainless-read-timeout":
+		if d, ok := seconds(value); ok {
+			h.readTimeout = d
+		}
+	}
+	if strings.HasPrefix(name, wakePrefix) {
+		h.wakeHeaders = append(h.wakeHeaders, name)
+	}
+}
+
+func (h *head) waitAtMost(d time.Duration) {
+	if h.patience < 0 || d < h.patience {
+		h.patience = d
+	}
+}
+
+func seconds(s string) (time.Duration, bool) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(f > 0 && f < 1e9) {
+		return 0, false
+	}
+	return time.Duration(f * float64(time.Second)), true
+}
+
+// minInterval bounds what a client's header can ask of the keepalives.
+const minInterval = 500 * time.Millisecond
+
+// keepaliveEvery is the interval of the keepalives: half of what the client waits
+// for a byte, when that is shorter than usual. 0: none.
+func (h *head) keepaliveEvery(usual time.Duration) time.Duration {
+	switch {
+	case h.keepaliveOff:
+		return 0
+	case h.readTimeout == 0:
+		return usual
+	}
+	return min(usual, max(h.readTimeout/2, minInterval))
 }
 
 // pathOnly is the path without its query.
@@ -97,11 +155,22 @@ func (h *head) models() (model string, ok bool) {
 	return model, ok
 }
 
+// asksForModels says whether it is the models API that the router answers itself.
+func (h *head) asksForModels() bool {
+	_, ok := h.models()
+	return ok && string(h.method) == http.MethodGet
+}
+
+// bodyless is a request to an endpoint that cannot be a call of it.
+func (h *head) bodyless() bool { return string(h.method) != http.MethodPost || h.upgrade }
+
 // refusal says what is wrong with the request before its body is read.
 func (h *head) refusal(limit int64, end bool) *Refusal {
 	switch {
-	case string(h.method) != http.MethodPost, h.upgrade:
+	case h.bodyless():
 		return MethodNotAllowed(http.MethodPost)
+	case h.badPatience:
+		return RequestInvalid("the header %s must be a duration such as 20s", headerPatience)
 	case h.coding == unknownCoding:
 		return UnsupportedEncoding()
 	case h.contentLength > limit:

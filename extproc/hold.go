@@ -37,12 +37,16 @@ func (st *stream) wait(d Decision) error {
 	defer h.w.Tell(holdstate.Leave) // only a crash comes here with a waiter that waits
 	h.budget = time.NewTimer(time.Until(st.req.Arrived.Add(d.Budget)))
 	defer h.stop()
-	if interval := st.s.o.Keepalive; d.Held && interval > 0 && !st.head.keepaliveOff {
+	if interval := st.head.keepaliveEvery(st.s.o.Keepalive); d.Held && interval > 0 {
 		h.relayed = true
 		h.keepalives = time.NewTicker(interval)
 		h.tick = h.keepalives.C
 	}
-	st.req.payload = st.body.settle()
+	st.payload = st.body.settle()
+	if d.Held {
+		st.flight.note(func(r *Record) { r.Verdict = VerdictHold })
+	}
+	defer h.noteWait()
 	for {
 		s, err := h.untilSlot()
 		if s.State != holdstate.Granted {
@@ -68,6 +72,18 @@ func (h *hold) stop() {
 	if h.keepalives != nil {
 		h.keepalives.Stop()
 	}
+}
+
+// noteWait records how long the request waited, and how a hold ended.
+func (h *hold) noteWait() {
+	held, queued := h.w.Waited()
+	outcome := h.w.Status().Outcome
+	h.st.flight.note(func(r *Record) {
+		r.Held, r.Queued = held, queued
+		if r.Verdict == VerdictHold {
+			r.Outcome = outcome
+		}
+	})
 }
 
 // untilSlot waits until there is a slot, or ends the request. It returns where the
@@ -117,6 +133,7 @@ func (h *hold) queueTimer() <-chan time.Time {
 
 // leave ends the wait of a client that went away.
 func (h *hold) leave() holdstate.Status {
+	h.st.left()
 	s := h.w.Tell(holdstate.Leave)
 	if s.Grant != nil {
 		s.Grant.Release()
@@ -155,7 +172,7 @@ func (h *hold) ended(s holdstate.Status) error {
 func (h *hold) keepalive() (sent bool) {
 	if !h.committed {
 		h.committed = true
-		if !h.st.send(committedHead(h.st.req.Stream)) {
+		if !h.st.send(committedHead(h.st.flight.id, h.st.req.Stream)) {
 			return false
 		}
 	}
@@ -186,6 +203,7 @@ func (h *hold) fail(r *Refusal) error {
 
 // late writes an error into an answer that has begun with status 200.
 func (h *hold) late(r *Refusal, source string) error {
+	h.st.noteRefusal(r)
 	switch {
 	case h.st.s.o.LateError == LateErrorAbort:
 		return abort(r)

@@ -29,9 +29,10 @@ type logEntry struct {
 	attempts  int
 	upstream  netip.AddrPort // the last one; not valid when there was none
 	source    netip.Addr
-	left      bool // the client left
-	local     bool // we answered it ourselves
-	native    bool // Envoy carried it; neither: the client left before Envoy had our answer
+	left      bool   // the client left
+	flightID  string // of an answer of ours
+	local     bool   // we answered it ourselves
+	native    bool   // Envoy carried it; neither: the client left before Envoy had our answer
 }
 
 // Field numbers of envoy.service.accesslog.v3 and envoy.data.accesslog.v3.
@@ -130,12 +131,11 @@ func (e *logEntry) common(num protowire.Number, value []byte, varint uint64) {
 		})
 	case commonMetadata:
 		eachUnder(value, envoy.Namespace, func(fields []byte) {
-			eachUnder(fields, envoy.ModeKey, func(mode []byte) {
-				each(mode, func(num protowire.Number, text []byte, _ uint64) {
-					e.local = num == fieldStringValue && string(text) == envoy.ModeLocal
-					e.native = num == fieldStringValue && string(text) == envoy.ModeNative
-				})
-			})
+			mode := stringUnder(fields, envoy.ModeKey)
+			e.local, e.native = mode == envoy.ModeLocal, mode == envoy.ModeNative
+			if e.local {
+				e.flightID = stringUnder(fields, envoy.IDKey)
+			}
 		})
 	case commonAttempts:
 		e.attempts = int(varint) //nolint:gosec // a small count
@@ -168,6 +168,18 @@ func eachUnder(msg []byte, key string, f func(value []byte)) {
 			f(value)
 		}
 	})
+}
+
+// stringUnder is the text under a key of a Struct, empty without one.
+func stringUnder(fields []byte, key string) (text string) {
+	eachUnder(fields, key, func(value []byte) {
+		each(value, func(num protowire.Number, v []byte, _ uint64) {
+			if num == fieldStringValue {
+				text = string(v)
+			}
+		})
+	})
+	return text
 }
 
 func (e *logEntry) request(num protowire.Number, value []byte, varint uint64) {

@@ -53,6 +53,7 @@ type piece struct {
 func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 	defer g.Release()
 	h.st.routed(g)
+	h.st.flight.note(func(r *Record) { r.Grant = g })
 	ctx, cancel := context.WithCancel(h.st.gs.Context())
 	defer cancel()
 	answers := make(chan answer, 1)
@@ -80,6 +81,7 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 // engine's side of it is closed, so that the slot is not given back while the
 // engine still works.
 func (h *hold) dropAnswer(cancel context.CancelFunc, answers <-chan answer) {
+	h.st.left()
 	h.w.Tell(holdstate.Leave)
 	cancel()
 	if a := <-answers; a.err == nil {
@@ -97,13 +99,14 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 	if a.err == nil && flags == "" {
 		h.w.Tell(holdstate.Done)
 		// The engine has the whole request, or does not want it.
-		h.st.req.payload = nil
+		h.st.payload = nil
 		h.st.body.free()
 		h.st.releaseBytes()
 		return false, h.pump(ctx, a.resp)
 	}
 	if a.err != nil && ctx.Err() != nil {
 		// The client's leaving ended the call: the replica is not to blame.
+		h.st.left()
 		h.w.Tell(holdstate.Leave)
 		return false, nil
 	}
@@ -130,10 +133,11 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 // pump passes the engine's answer on.
 func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 	ticks := h.tick
+	h.st.flight.note(func(r *Record) { r.Status = resp.StatusCode })
 	switch {
 	case !h.committed:
 		ticks = nil // the engine's head is the first byte
-		if !h.st.send(streamHead(resp.StatusCode, relayedHeaders(resp, h.st.timing), false)) {
+		if !h.st.send(streamHead(h.st.flight.id, resp.StatusCode, relayedHeaders(resp, h.st.timing))) {
 			return nil
 		}
 	case resp.StatusCode >= http.StatusBadRequest && (h.st.req.Stream || h.st.s.o.LateError == LateErrorAbort):
@@ -151,9 +155,11 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 			}
 		case <-ticks:
 			if !h.keepalive() {
+				h.st.left()
 				return nil
 			}
 		case <-h.st.gone:
+			h.st.left()
 			return nil
 		}
 	}
@@ -169,7 +175,11 @@ func (h *hold) passOn(p piece, total int64) (done bool, err error) {
 	case p.err != nil && !end:
 		return true, h.broken("the engine ended its answer half way")
 	}
-	return !h.st.send(streamBody(p.data, end)) || end, nil
+	if !h.st.send(streamBody(p.data, end)) {
+		h.st.left()
+		return true, nil
+	}
+	return end, nil
 }
 
 // engineError reports an engine's error in an answer that has begun. The text of
@@ -183,9 +193,11 @@ func (h *hold) engineError(resp *http.Response) error {
 			return h.late(r, sourceEngine)
 		case <-h.tick:
 			if !h.keepalive() {
+				h.st.left()
 				return nil
 			}
 		case <-h.st.gone:
+			h.st.left()
 			return nil
 		}
 	}
@@ -195,6 +207,7 @@ func (h *hold) engineError(resp *http.Response) error {
 func (h *hold) broken(message string) error {
 	r := &Refusal{Status: http.StatusBadGateway, Code: "backend_error", Message: message}
 	if !h.st.req.Stream {
+		h.st.noteRefusal(r)
 		return abort(r)
 	}
 	return h.late(r, sourceRouter)
@@ -243,9 +256,9 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: string(st.head.path)},
 		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        http.Header{"User-Agent": nil},
-		ContentLength: int64(len(st.req.payload)),
+		ContentLength: int64(len(st.payload)),
 	}
-	payload := st.req.payload
+	payload := st.payload
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(payload)), nil }
 	r.Body, _ = r.GetBody()
 	for name, value := range st.head.block.all() {
@@ -254,6 +267,7 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 		case n == headerAuthority:
 			r.Host = string(value)
 		case !httpguts.ValidHeaderFieldName(n), !httpguts.ValidHeaderFieldValue(string(value)):
+		case n == "content-encoding" && st.rewritten:
 		case n == "accept-encoding", n == "content-length", n == "expect", n == headerRequestID, hopByHop[n],
 			strings.HasPrefix(n, ":"), strings.HasPrefix(n, wakePrefix), strings.HasPrefix(n, ownPrefix):
 		default:

@@ -17,9 +17,9 @@ type Request struct {
 	Fields
 	BodySize int64
 	Arrived  time.Time
+	// Patience is how long the client says it will wait; negative: it does not say.
+	Patience time.Duration
 	Seq      uint64 // the place of an earlier wait of the same request; 0: none
-
-	payload []byte // the body while the request waits
 }
 
 // Target is the model and kind that the request asks for.
@@ -39,6 +39,8 @@ type Decision struct {
 
 // Decider is the policy. Its methods are called by many streams at once.
 type Decider interface {
+	// Resolve is the model that a name stands for; most stand for themselves.
+	Resolve(name string) string
 	// Decide is called when the whole body is there.
 	Decide(r *Request) Decision
 	// RetryAfter says in how many seconds a sleeping model may be up.
@@ -52,4 +54,6 @@ type Decider interface {
 type Observer interface {
 	// Routed is called once per request, when it has its first slot.
 	Routed(r *Request, g holdstate.Grant)
+	// Ended is called once per request, when it has ended.
+	Ended(r *Record)
 }

@@ -59,6 +59,7 @@ type rig struct {
 
 	mu       sync.Mutex
 	outcomes map[holdstate.Outcome]int
+	records  []*Record
 	routed   int
 	crash    bool                    // in Routed
 	decide   func(*Request) Decision // nil: the usual policy
@@ -169,6 +170,19 @@ func (r *rig) Decide(q *Request) Decision {
 		return Decision{Refusal: TooManyWaiting(q.Model)}
 	}
 	return Decision{Waiter: w, Held: true, Budget: budget}
+}
+
+func (r *rig) Resolve(name string) string {
+	if name == "alias" {
+		return target.Model
+	}
+	return name
+}
+
+func (r *rig) Ended(rec *Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.records = append(r.records, rec)
 }
 
 func (r *rig) RetryAfter(string) int { return 30 }

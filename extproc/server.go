@@ -69,12 +69,8 @@ func (s *Server) Register(g *grpc.Server) {
 	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{s: s})
 }
 
-// InFlight is the number of requests between their headers and their end.
-func (s *Server) InFlight() int {
-	s.flights.mu.Lock()
-	defer s.flights.mu.Unlock()
-	return len(s.flights.by)
-}
+// InFlight is the number of requests between their headers and their answer's end.
+func (s *Server) InFlight() int { return s.flights.active() }
 
 // WaitForHolds returns when no request waits or is relayed any more, or when ctx
 // ends. New holds must have been stopped before.

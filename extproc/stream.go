@@ -29,10 +29,13 @@ type stream struct {
 	bytes  int64 // taken from the server's total
 	flight *flight
 	req    Request
-	trail  bool          // the request has trailers
-	native bool          // Envoy carries the answer: its log ends the flight
-	gone   chan struct{} // closed when the client has left; nil until watch
-	timing string        // Server-Timing of a request that waited
+
+	payload   []byte        // the body while the request waits
+	rewritten bool          // the body is not the client's: an alias was resolved, in identity coding
+	trail     bool          // the request has trailers
+	native    bool          // Envoy carries the answer: its log ends the flight
+	gone      chan struct{} // closed when the client has left; nil until watch
+	timing    string        // Server-Timing of a request that waited
 }
 
 // errGone is a client that left.
@@ -51,17 +54,17 @@ func (st *stream) run() error {
 	st.head = readHead(in.headers)
 	lane := laneOf(st.gs.Context())
 	endpoint := endpoints[string(st.head.pathOnly())]
-	if endpoint == nil {
-		return st.other(lane)
+	if lane == "" && (endpoint == nil && !st.head.asksForModels() || endpoint != nil && st.head.bodyless()) {
+		return st.pass()
 	}
 	st.req.Endpoint = endpoint
-	if lane == "" && (string(st.head.method) != http.MethodPost || st.head.upgrade) {
-		return st.pass()
+	st.begin(lane)
+	if endpoint == nil {
+		return st.other()
 	}
 	if r := st.head.refusal(st.s.o.MaxRequestBytes, in.end); r != nil {
 		return st.refuse(r)
 	}
-	st.begin(lane)
 	if err := st.readBody(); err != nil {
 		return st.failed(err)
 	}
@@ -104,6 +107,20 @@ func (st *stream) begin(lane string) {
 	st.req.Arrived = st.flight.arrived
 	st.req.Seq = st.flight.place()
 	st.req.ClientIDs = [2]string{st.head.clientRequestID, string(st.head.requestID)}
+	st.req.Patience = st.head.patience
+	st.flight.note(func(r *Record) {
+		r.Request, r.Method, r.TraceID, r.Verdict = st.req, method(st.head.method), st.head.traceID, VerdictRefuse
+	})
+}
+
+// noteRefusal records how the request ended without an engine's answer.
+func (st *stream) noteRefusal(refusal *Refusal) {
+	st.flight.note(func(r *Record) { r.refuse(refusal) })
+}
+
+// left records that the client went away.
+func (st *stream) left() {
+	st.flight.note(func(r *Record) { r.Status, r.ErrorCode = StatusClientGone, "" })
 }
 
 // keepPlace remembers where the request stands among the waiters.
@@ -172,8 +189,15 @@ func (st *stream) readRequest() error {
 	if err != nil {
 		return err
 	}
+	if model := st.s.d.Decider.Resolve(fields.Model); model != fields.Model {
+		if err := st.body.setModel(&fields, model, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
+			return err
+		}
+		st.rewritten = true
+	}
 	st.req.Fields = fields
 	st.req.BodySize = st.body.size
+	st.flight.note(func(r *Record) { r.Request = st.req })
 	return nil
 }
 
@@ -182,7 +206,8 @@ func (st *stream) failed(err error) error {
 	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		return st.refuse(refusal)
 	}
-	return nil // the client left: there is nobody to answer
+	st.left() // there is nobody to answer
+	return nil
 }
 
 // refuse answers at once.
@@ -191,7 +216,8 @@ func (st *stream) refuse(r *Refusal) error {
 	if st.req.Endpoint != nil {
 		api = st.req.Endpoint.API
 	}
-	st.send(refused(r, api))
+	st.noteRefusal(r)
+	st.send(refused(st.flight.id, r, api))
 	return nil
 }
 
@@ -217,8 +243,17 @@ func (st *stream) routed(g holdstate.Grant) {
 
 // serve lets Envoy carry the request to a replica, and its answer back.
 func (st *stream) serve(g holdstate.Grant) error {
-	st.flight.carry(g)
+	if !st.flight.carry(g) {
+		st.left() // its record has come already
+		return nil
+	}
 	st.routed(g)
+	st.flight.note(func(r *Record) {
+		if r.Verdict != VerdictHold {
+			r.Verdict = VerdictServe
+		}
+		r.Status, r.ErrorCode = 0, "" // Envoy will tell
+	})
 	st.native = true
 	f := forwardHead{
 		metadata: headerList{
@@ -227,6 +262,9 @@ func (st *stream) serve(g holdstate.Grant) error {
 			{envoy.ContentLengthKey, strconv.FormatInt(st.body.size, 10)},
 		},
 		remove: st.head.wakeHeaders,
+	}
+	if st.rewritten {
+		f.remove = append(f.remove, "content-encoding")
 	}
 	if st.timing != "" {
 		f.metadata = append(f.metadata, [2]string{envoy.ServerTimingKey, st.timing})
@@ -244,7 +282,7 @@ func (st *stream) forward(first *outbound) error {
 		return nil
 	}
 	chunks := st.body.chunks
-	st.body.chunks, st.req.payload = nil, nil
+	st.body.chunks, st.payload = nil, nil
 	for i, chunk := range chunks {
 		if !st.send(forwardBody(chunk, i == len(chunks)-1 && !st.trail)) {
 			st.body.chunks = chunks[i+1:] // close frees them
@@ -292,23 +330,22 @@ func (st *stream) watch() {
 	}()
 }
 
-// other answers for a path that is no endpoint: the models API, a JSON 404, or, in
-// somebody else's Envoy, nothing at all.
-func (st *stream) other(lane string) error {
+// other answers for a path that is no endpoint: the models API, or a JSON 404.
+func (st *stream) other() error {
 	model, models := st.head.models()
 	switch {
-	case models && string(st.head.method) == http.MethodGet:
-		if body := st.s.d.Decider.Models(model); body != nil {
-			st.send(immediate(http.StatusOK, headerList{{"content-type", "application/json"}}, body))
-			return nil
-		}
-		return st.refuse(ModelNotFound(model))
-	case lane == "":
-		return st.pass()
-	case models:
+	case !models:
+		return st.refuse(NotFound())
+	case string(st.head.method) != http.MethodGet:
 		return st.refuse(MethodNotAllowed(http.MethodGet))
 	}
-	return st.refuse(NotFound())
+	body := st.s.d.Decider.Models(model)
+	if body == nil {
+		return st.refuse(ModelNotFound(model))
+	}
+	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusOK })
+	st.send(immediate(st.flight.id, http.StatusOK, headerList{{"content-type", "application/json"}}, body))
+	return nil
 }
 
 // pass sends a request on untouched, each message as it comes.
@@ -356,6 +393,6 @@ func (st *stream) close() {
 	st.body.free()
 	st.releaseBytes()
 	if st.flight != nil && !st.native {
-		st.s.flights.end(st.flight)
+		st.s.finish(st.flight)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -128,6 +129,10 @@ func (a *App) wire() error {
 		newDemand(c.MetricsPrefix, a.maps, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	policies, err := a.policies()
+	if err != nil {
+		return err
+	}
 	network, address := config.Address(c.Relay)
 	a.data = extproc.New(extproc.Options{
 		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout,
@@ -136,7 +141,7 @@ func (a *App) wire() error {
 	}, extproc.Deps{
 		Decider: &decider{
 			siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-			maps: a.maps, registry: a.registry, machine: a.machine, log: a.log,
+			maps: a.maps, registry: a.registry, machine: a.machine, policy: policies, metrics: m, log: a.log,
 		},
 		Observer: m,
 		Relay:    extproc.NewRelay(network, address),
@@ -145,6 +150,18 @@ func (a *App) wire() error {
 	a.envoy = grpc.NewServer(extproc.ServerOptions()...)
 	a.data.Register(a.envoy)
 	return nil
+}
+
+// policies loads the policy file; without one there are none.
+func (a *App) policies() (*policy.Policy, error) {
+	if a.c.PolicyFile == "" {
+		return nil, nil //nolint:nilnil // a nil policy resolves every name to itself
+	}
+	p, err := policy.Load(a.c.PolicyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--policy-file: %w", err)
+	}
+	return p, nil
 }
 
 // restore loads the map of an earlier run. A damaged one is set aside: the router

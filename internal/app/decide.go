@@ -12,6 +12,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -24,8 +25,13 @@ type decider struct {
 	maps     *sitemap.Store
 	registry *agentreg.Registry
 	machine  *holdstate.Machine
+	policy   *policy.Policy
+	metrics  *metrics
 	log      zerolog.Logger
 }
+
+// Resolve is the model that a name stands for.
+func (d *decider) Resolve(name string) string { return d.policy.Resolve(name) }
 
 // Decide says what happens to a request whose body was read.
 func (d *decider) Decide(r *extproc.Request) extproc.Decision {
@@ -86,6 +92,15 @@ func (d *decider) serve(r *extproc.Request) (extproc.Decision, bool) {
 
 // hold lets the request wait for its model.
 func (d *decider) hold(r *extproc.Request, p sitemap.Placement) extproc.Decision {
+	budget := cmp.Or(p.HoldBudget, d.budget)
+	if r.Patience >= 0 {
+		budget = min(budget, r.Patience)
+	}
+	if budget <= 0 {
+		// The client does not want to wait at all.
+		d.metrics.outcome(holdstate.OutcomeExpired, 0)
+		return refuse(extproc.Waking(r.Model, d.RetryAfter(r.Model)))
+	}
 	w, err := d.machine.Hold(waiting(r))
 	var failed *holdstate.FailedError
 	switch {
@@ -97,7 +112,7 @@ func (d *decider) hold(r *extproc.Request, p sitemap.Placement) extproc.Decision
 		return refuse(extproc.TooManyWaiting(r.Model))
 	}
 	d.log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
-	return extproc.Decision{Waiter: w, Held: true, Budget: cmp.Or(p.HoldBudget, d.budget)}
+	return extproc.Decision{Waiter: w, Held: true, Budget: budget}
 }
 
 func waiting(r *extproc.Request) holdstate.Request {

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,8 @@ type metrics struct {
 	holds  *prometheus.CounterVec
 	held   prometheus.Histogram
 	routed *prometheus.CounterVec
+	// requests has the status that a request really ended with.
+	requests *prometheus.HistogramVec
 }
 
 func newMetrics(prefix string, reg prometheus.Registerer) *metrics {
@@ -41,6 +44,11 @@ func newMetrics(prefix string, reg prometheus.Registerer) *metrics {
 			Help: "Requests that got a slot on an agent, each counted once.",
 		}, []string{"tenant_id", "engine", "region", "model"}),
 	}
+	m.requests = f.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "http_server_request_duration_seconds",
+		Help:    "How long requests took, by the status they ended with, in seconds.",
+		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
+	}, []string{"method", "route", "status_code"})
 	for _, o := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(o.String())
 	}
@@ -61,6 +69,11 @@ func (m *metrics) Routed(r *extproc.Request, g holdstate.Grant) {
 		a := slot.Agent()
 		m.routed.WithLabelValues(defaultTenant, a.Engine, a.Region, r.Model).Inc()
 	}
+}
+
+// Ended counts a request that has ended.
+func (m *metrics) Ended(r *extproc.Record) {
+	m.requests.WithLabelValues(r.Method, r.Route(), strconv.Itoa(r.Status)).Observe(r.Duration.Seconds())
 }
 
 // serving makes an agent's series, so that the first request is an increase.

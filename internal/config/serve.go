@@ -29,6 +29,10 @@ type Serve struct {
 	AgentsAllowCIDR []string
 	AgentLiveness   time.Duration
 	MapFile         string
+	PolicyFile      string
+	AuditFile       string
+	AuditMaxSize    Bytes
+	AuditBackups    int
 
 	WakeHoldBudget    time.Duration
 	WakeHoldMax       int
@@ -71,6 +75,12 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.AgentsAllowCIDR, "agents-allow-cidr", nil, "networks in which agents may name an address that is not their own")
 	f.DurationVar(&c.AgentLiveness, "agent-liveness", 15*time.Second, "how long a silent agent stays registered")
 	f.StringVar(&c.MapFile, "map-file", "", "keep the last good sibling map in this file and restore it at start")
+
+	f.StringVar(&c.PolicyFile, "policy-file", "", "YAML file of aliases and per-model policies")
+	f.StringVar(&c.AuditFile, "audit-file", "", "write one JSON line per request to this file; - is standard output")
+	c.AuditMaxSize = 100 << 20
+	f.Var(&c.AuditMaxSize, "audit-max-size", "size at which the audit file is rotated")
+	f.IntVar(&c.AuditBackups, "audit-backups", 5, "rotated audit files to keep; 0: all")
 
 	f.DurationVar(&c.WakeHoldBudget, "wake-hold-budget", 5*time.Minute, "how long a request is held where its placement has no hold_budget; at most 1h")
 	f.IntVar(&c.WakeHoldMax, "wake-hold-max", 100, "requests held per model")
@@ -141,6 +151,8 @@ func (c *Serve) Validate() error {
 	} {
 		check(d.value >= 0, d.flag, d.value, notNegative)
 	}
+	check(c.AuditMaxSize >= 1<<20, "audit-max-size", c.AuditMaxSize, "must be at least 1MiB")
+	check(c.AuditBackups >= 0, "audit-backups", c.AuditBackups, notNegative)
 	check(c.QueueDepth >= 0, "queue-depth", c.QueueDepth, notNegative)
 	check(c.RequestTimeout > 0, "request-timeout", c.RequestTimeout, positive)
 	check(c.AgentLiveness > 0, "agent-liveness", c.AgentLiveness, positive)

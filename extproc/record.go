@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+// Verdict is the first word on a request.
+type Verdict string
+
+// The verdicts.
+const (
+	VerdictServe  Verdict = "serve"
+	VerdictHold   Verdict = "hold"
+	VerdictRefuse Verdict = "refuse"
+)
+
+// Record is how a request ended: what we know of it, joined with what Envoy's
+// access log says.
+type Record struct {
+	Request   Request
+	Method    string
+	TraceID   string
+	Verdict   Verdict
+	Outcome   holdstate.Outcome // Pending: it was not held
+	Grant     holdstate.Grant   // the last one; nil: it had none
+	Status    int               // what the request really ended with; 499: the client left
+	ErrorCode string            // of a refusal
+	Held      time.Duration
+	Queued    time.Duration
+
+	// From Envoy's log; zero when it has none.
+	WireStatus int // 0: nothing was sent
+	BytesOut   int64
+	Duration   time.Duration
+	Attempts   int
+	Upstream   netip.AddrPort // not valid: none
+	Source     netip.Addr     // not valid: unknown
+}
+
+// Route is the endpoint's path, "other" for a path that is none.
+func (r *Record) Route() string {
+	if r.Request.Endpoint == nil {
+		return "other"
+	}
+	return r.Request.Endpoint.Path
+}
+
+// StatusClientGone is the status on record of a request whose client left.
+const StatusClientGone = 499
+
+// refuse notes how a request was refused.
+func (r *Record) refuse(refusal *Refusal) {
+	r.Status, r.ErrorCode = refusal.Status, refusal.Code
+}
+
+// logged adds what Envoy knows.
+func (r *Record) logged(e *logEntry) {
+	r.WireStatus, r.BytesOut, r.Duration = e.status, e.bytesOut, e.duration
+	r.Attempts, r.Upstream, r.Source = e.attempts, e.upstream, e.source
+	switch {
+	case r.Status != 0:
+	case e.left:
+		r.Status = StatusClientGone
+	default:
+		r.Status = e.status
+	}
+}
+
+// method is a label's value: what is no usual method is "other".
+func method(m []byte) string {
+	switch s := string(m); s {
+	case http.MethodPost, http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodPatch:
+		return s
+	}
+	return "other"
+}
+
+// traceID is the trace of a W3C traceparent header, empty when it has none.
+func traceID(traceparent []byte) string {
+	const from, to, length = 3, 35, 55
+	if len(traceparent) < length || traceparent[2] != '-' || traceparent[to] != '-' {
+		return ""
+	}
+	for _, c := range traceparent[from:to] {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ""
+		}
+	}
+	return string(traceparent[from:to])
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+)
+
+// MaxBytes is the largest file that is read.
+const MaxBytes = 1 << 20
+
+// Policy is a checked policy file.
+type Policy struct {
+	models  map[string]*Model
+	aliases map[string]string // alias to model
+}
+
+// Model is what the file says of one model.
+type Model struct {
+	Aliases           []string
+	MaxInflight       int64  // requests at once per healthy replica; 0: no limit
+	AdmitBudgetTokens int64  // tokens at once per healthy replica; 0: no limit
+	Steps             []Step // in the order in which they are tried; none: any replica
+}
+
+// Step is one group of replicas, tried when those of the steps before it have no
+// slot.
+type Step struct {
+	Name     string
+	Match    Match
+	MaxTries int64 // replicas tried before the next step; 0: all
+}
+
+// Match is what a replica must have. What is empty fits all.
+type Match struct {
+	Engine string
+	Region string
+	Labels map[string]string
+}
+
+// Load reads and checks a file. All problems are reported at once.
+func Load(path string) (*Policy, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the policy: %w", err)
+	}
+	p, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return p, nil
+}
+
+// read stops one byte beyond the limit, where Parse refuses the rest.
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxBytes+1))
+}
+
+// Resolve is the model that name stands for: name itself unless it is an alias.
+func (p *Policy) Resolve(name string) string {
+	if p == nil {
+		return name
+	}
+	if model, ok := p.aliases[name]; ok {
+		return model
+	}
+	return name
+}
+
+// Model is what the file says of a model, nil when it does not name it. It must
+// not be changed.
+func (p *Policy) Model(name string) *Model {
+	if p == nil {
+		return nil
+	}
+	return p.models[name]
+}
+
+// Models lists the models that the file names, in alphabetical order.
+func (p *Policy) Models() []string {
+	if p == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(p.models))
+}

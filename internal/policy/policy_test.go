@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const whole = `
+models:
+  llama-3-70b:
+    aliases: [llama, gpt-4o-mini]
+    max_inflight: 16          # per healthy replica
+    admit_budget_tokens: 262144
+    steps:
+    - {name: local, match: {engine: vllm, region: eu, labels: {gpu: h100}}, max_tries: 3}
+    - {name: any}
+  qwen:
+  nomic: {aliases: ["text embedding", "42"]}
+`
+
+func parse(t *testing.T, text string) *Policy {
+	t.Helper()
+	p, err := Parse([]byte(text))
+	require.NoError(t, err)
+	return p
+}
+
+func TestParseReadsTheWholeShape(t *testing.T) {
+	t.Parallel()
+	p := parse(t, whole)
+	require.Equal(t, []string{"llama-3-70b", "nomic", "qwen"}, p.Models())
+	require.Equal(t, &Model{
+		Aliases: []string{"llama", "gpt-4o-mini"}, MaxInflight: 16, AdmitBudgetTokens: 262144,
+		Steps: []Step{
+			{Name: "local", Match: Match{Engine: "vllm", Region: "eu", Labels: map[string]string{"gpu": "h100"}}, MaxTries: 3},
+			{Name: "any"},
+		},
+	}, p.Model("llama-3-70b"))
+	require.Equal(t, &Model{}, p.Model("qwen"))
+	require.Nil(t, p.Model("llama"), "an alias is no model")
+	require.Nil(t, p.Model(""))
+}
+
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	p := parse(t, whole)
+	for name, want := range map[string]string{
+		"llama": "llama-3-70b", "gpt-4o-mini": "llama-3-70b", "llama-3-70b": "llama-3-70b",
+		"text embedding": "nomic", "42": "nomic",
+		"Llama": "Llama", "llama ": "llama ", "unknown": "unknown", "": "",
+	} {
+		require.Equal(t, want, p.Resolve(name), name)
+	}
+}
+
+func TestWithoutAFileNothingHasAnAlias(t *testing.T) {
+	t.Parallel()
+	var p *Policy
+	require.Equal(t, "llama", p.Resolve("llama"))
+	require.Nil(t, p.Model("llama"))
+	require.Empty(t, p.Models())
+}
+
+// TestResolveAllocatesNothing runs alone: allocations are counted for the process.
+func TestResolveAllocatesNothing(t *testing.T) {
+	p := parse(t, whole)
+	body := "gpt-4o-mini and more"
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if p.Resolve(body[:11]) != "llama-3-70b" || p.Resolve(body) != body {
+			t.Error("resolved wrongly")
+		}
+	}))
+}
+
+func BenchmarkResolve(b *testing.B) {
+	b.ReportAllocs()
+	p, err := Parse([]byte(whole))
+	require.NoError(b, err)
+	for b.Loop() {
+		if p.Resolve("gpt-4o-mini") != "llama-3-70b" {
+			b.Fatal("resolved wrongly")
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	write := func(text string) string {
+		path := filepath.Join(t.TempDir(), "policy.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	p, err := Load(write(whole))
+	require.NoError(t, err)
+	require.Equal(t, "nomic", p.Resolve("42"))
+
+	_, err = Load(filepath.Join(t.TempDir(), "none.yaml"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "reading the policy: ")
+
+	path := write("models: {a: {b: 1}}\nextra: 1\n")
+	_, err = Load(path)
+	require.EqualError(t, err, "reading "+path+": models.a.b: is not known (line 1)\nextra: is not known (line 2)")
+
+	_, err = Load(write("models: {}\n" + strings.Repeat("# a comment\n", MaxBytes/12)))
+	require.ErrorContains(t, err, "must have at most 1048576 bytes")
+}
