@@ -36,6 +36,8 @@ import (
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		// The thread that starts children lives as long as the program.
+		// The library's goroutine that removes old audit files lives on as well.
+		goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"),
 		goleak.IgnoreAnyFunction("github.com/holdgate/holdgate/internal/proc.init.func1.1"),
 	)
 }
@@ -66,6 +68,7 @@ type site struct {
 	url   string
 	log   *buffer
 	http  *http.Client
+	audit string // its audit file, if any
 }
 
 const testMap = `{"placements": [

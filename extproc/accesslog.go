@@ -73,11 +73,14 @@ const logWait = 5 * time.Second
 
 // finish is the end of our part in a request that Envoy does not carry.
 func (s *Server) finish(fl *flight) {
+	if g := fl.take(); g != nil {
+		g.Release() // a crash left it
+	}
 	fl.mu.Lock()
 	fl.done = true
 	logged := fl.logged
 	fl.mu.Unlock()
-	if logged || !s.logs.any() {
+	if logged {
 		s.ended(fl)
 		return
 	}
@@ -132,11 +135,4 @@ func (l *logStreams) closed(s *Server) {
 			s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not come back: its requests count as ended")
 		}
 	})
-}
-
-// any says whether Envoy's records come at all.
-func (l *logStreams) any() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.open > 0
 }

@@ -33,7 +33,7 @@ func TestAnAliasChangesOnlyTheModelsValue(t *testing.T) {
 		f, err := b.readFields(sitemap.Chat, identity, 1<<20)
 		require.NoError(t, err)
 		require.Equal(t, "alias", f.Model)
-		require.NoError(t, b.setModel(&f, "the \"real\" one", identity, 1<<20))
+		require.NoError(t, b.setModel(&f, "the \"real\" one", sitemap.Chat, identity, 1<<20))
 		require.Equal(t, "the \"real\" one", f.Model)
 		want := before + name + `"the \"real\" one"` + after
 		require.Equal(t, want, string(b.settle()))

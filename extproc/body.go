@@ -146,13 +146,17 @@ func (b *body) settle() []byte {
 
 // setModel replaces the value of the model, and nothing else, in a body that is sent
 // on decoded. Its error is a *Refusal.
-func (b *body) setModel(f *Fields, model string, c coding, limit int64) error {
-	r, done, err := decode(c, &chunkReader{rest: b.chunks}, limit)
+func (b *body) setModel(f *Fields, model string, kind sitemap.Kind, c coding, limit int64) error {
+	r, done, err := decode(c, b.reader(), limit)
 	if err != nil {
 		return RequestInvalid("the request body does not match its content-encoding")
 	}
 	defer done()
 	all, err := io.ReadAll(r)
+	if err == nil {
+		// The fields may have been read from a skimmed text.
+		_, err = b.readFieldsOf(bytes.NewBuffer(all), kind, limit)
+	}
 	if err != nil {
 		return RequestInvalid("the request body does not match its content-encoding")
 	}
@@ -197,7 +201,6 @@ func (r *chunkReader) Read(p []byte) (int, error) {
 // fieldReader reads the fields of one body after the other.
 type fieldReader struct {
 	dec    jsontext.Decoder
-	single bytes.Buffer
 	kind   sitemap.Kind
 	fields Fields
 	model  span
@@ -209,37 +212,57 @@ var fieldReaders = sync.Pool{New: func() any { return &fieldReader{} }}
 // keepDecoder is the largest body whose decoder, with its buffer, is used again.
 const keepDecoder = 256 << 10
 
+// skimFrom is the size of body from which on it pays to leave out long strings.
+const skimFrom = 32 << 10
+
 // readFields reads the decision's fields, of a body in coding c and of at most
 // limit bytes. Every error is a *Refusal.
 func (b *body) readFields(kind sitemap.Kind, c coding, limit int64) (Fields, error) {
+	if c == identity && b.size >= skimFrom {
+		f, err := b.readFieldsOf(&skimmer{chunks: b.chunks}, kind, limit)
+		if err == nil && len(f.Model) < keptRun {
+			return f, nil
+		}
+		// Only the whole text says where it is wrong, or what a long name is.
+	}
+	r, done, err := decode(c, b.reader(), limit)
+	if err != nil {
+		return Fields{}, RequestInvalid("the request body does not match its content-encoding")
+	}
+	defer done()
+	return b.readFieldsOf(r, kind, limit)
+}
+
+// reader reads the body as it came. The decoder reads a bytes.Buffer where it lies.
+func (b *body) reader() io.Reader {
+	if len(b.chunks) == 1 {
+		return bytes.NewBuffer(b.chunks[0].ReadOnlyData())
+	}
+	return &chunkReader{rest: b.chunks}
+}
+
+func (b *body) readFieldsOf(r io.Reader, kind sitemap.Kind, limit int64) (Fields, error) {
 	fr := fieldReaders.Get().(*fieldReader)
 	defer func() {
-		fr.single = bytes.Buffer{}
-		if b.size <= keepDecoder {
+		_, skimmed := r.(*skimmer)
+		if b.size <= keepDecoder || skimmed {
+			fr.dec.Reset(nothing{}) // it keeps no body
 			fieldReaders.Put(fr)
 		}
 	}()
 	fr.kind, fr.seen = kind, 0
 	fr.fields = Fields{MaxTokens: -1, MaxCompletionTokens: -1}
-	var r io.Reader
-	if c == identity && len(b.chunks) == 1 {
-		// The decoder reads a bytes.Buffer where it lies.
-		fr.single = *bytes.NewBuffer(b.chunks[0].ReadOnlyData())
-		r = &fr.single
-	} else {
-		r = &chunkReader{rest: b.chunks}
-	}
-	r, done, err := decode(c, r, limit)
-	if err != nil {
-		return Fields{}, RequestInvalid("the request body does not match its content-encoding")
-	}
-	defer done()
-	// Only the top level is checked for repeated names, by read.
+	// Only the top level is checked for repeated names, by member.
 	fr.dec.Reset(r, jsontext.AllowDuplicateNames(true))
-	err = fr.read(limit)
+	err := fr.read(limit)
 	b.model = fr.model
 	return fr.fields, err
 }
+
+// nothing is an empty text.
+type nothing struct{}
+
+func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
 
 func (fr *fieldReader) read(limit int64) error {
 	err := fr.object()

@@ -96,7 +96,6 @@ func TestARecordOfOursIsNotWaitedForForEver(t *testing.T) {
 	})
 }
 
-// Without Envoy's log nothing is waited for.
 func TestHowRequestsEndOnRecord(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -152,7 +151,7 @@ func TestHowRequestsEndOnRecord(t *testing.T) {
 				c.run(r, x)
 				pass(time.Millisecond)
 				x.reset()
-				pass(time.Millisecond)
+				pass(logWait + time.Millisecond)
 				rec := r.only(r.t)
 				require.Equal(r.t, VerdictHold, rec.Verdict)
 				require.Equal(r.t, c.status, rec.Status)

@@ -190,7 +190,7 @@ func (st *stream) readRequest() error {
 		return err
 	}
 	if model := st.s.d.Decider.Resolve(fields.Model); model != fields.Model {
-		if err := st.body.setModel(&fields, model, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
+		if err := st.body.setModel(&fields, model, st.req.Endpoint.Kind, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
 			return err
 		}
 		st.rewritten = true

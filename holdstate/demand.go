@@ -70,7 +70,11 @@ func (m *Machine) tell(mod *model) {
 		mod.wanted = wanted
 		m.after = append(m.after, func() { m.o.OnWanted(mod.name) })
 	}
-	if wanted || now.Before(mod.failedUntil) {
+	if wanted {
+		return
+	}
+	m.giveUp(mod)
+	if now.Before(mod.failedUntil) {
 		return
 	}
 	// A timer that fires late may come with a mod whose name has begun anew.

@@ -34,6 +34,10 @@
 //	Granted --Done--> Ended (released)
 //	Granted --Leave--> Ended (released)
 //
+// The machine learns how long the last wakes of each model took, and tells
+// clients by that when to come again (RetryAfter). What it learned outlives the
+// waiters.
+//
 // No goroutine lives here. Every change happens under the machine's one lock,
 // and a waiter learns of it by its Changed channel. Callbacks run after the lock
 // was given back, on the goroutine that caused the change; they may call the

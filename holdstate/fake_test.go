@@ -114,10 +114,11 @@ type rig struct {
 	outcomes map[Outcome]int
 	held     []time.Duration
 	wishes   map[string][]bool // what OnWanted found, per model
+	woke     map[string][]time.Duration
 }
 
 func newRig(o Options) *rig {
-	r := &rig{slots: &fakeSlots{}, outcomes: map[Outcome]int{}, wishes: map[string][]bool{}}
+	r := &rig{slots: &fakeSlots{}, outcomes: map[Outcome]int{}, wishes: map[string][]bool{}, woke: map[string][]time.Duration{}}
 	o.Slots = r.slots
 	o.OnOutcome = func(out Outcome, held time.Duration) {
 		r.mu.Lock()
@@ -129,6 +130,11 @@ func newRig(o Options) *rig {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.wishes[name] = append(r.wishes[name], r.Wanted(name))
+	}
+	o.OnWake = func(name string, took time.Duration) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.woke[name] = append(r.woke[name], took)
 	}
 	r.Machine = New(o)
 	return r
@@ -180,11 +186,19 @@ func (r *rig) told(name string) []bool {
 	return slices.Clone(r.wishes[name])
 }
 
+// learned is what OnWake was called with.
+func (r *rig) learned(name string) []time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.woke[name])
+}
+
 // requireAtRest is what must be true when nobody waits and no linger or cooldown runs.
 func (r *rig) requireAtRest(t require.TestingT) {
 	r.Machine.mu.Lock()
 	defer r.Machine.mu.Unlock()
 	require.Zero(t, r.waiting.Load(), "waiting")
+	require.Zero(t, r.waking.Load(), "waking")
 	require.Zero(t, r.Machine.held, "held")
 	require.Zero(t, r.bytes, "bytes")
 	require.Empty(t, r.models, "models")

@@ -64,6 +64,9 @@ type Options struct {
 	OnWanted func(model string)
 	// OnRelease is called with the number of waiters that a registration released.
 	OnRelease func(t sitemap.Target, waiters int)
+	// OnWake is called with how long a wake took, from the first request that
+	// waited to the first replica.
+	OnWake func(model string, took time.Duration)
 	// OnOutcome is called once for every held or refused request.
 	OnOutcome func(o Outcome, held time.Duration)
 }
@@ -72,6 +75,7 @@ type Options struct {
 type Machine struct {
 	o       Options
 	waiting atomic.Int64 // waiters in any line; read without the lock
+	waking  atomic.Int64 // models in a wake; read without the lock
 
 	mu       sync.Mutex
 	models   map[string]*model
@@ -81,7 +85,8 @@ type Machine struct {
 	seq      uint64
 	draining bool
 	holdable func(sitemap.Target) bool // as last told by Reconcile
-	after    []func()                  // callbacks, run when the lock is free again
+	wakes    wakes
+	after    []func() // callbacks, run when the lock is free again
 }
 
 // model is what is counted per model name.
@@ -95,6 +100,7 @@ type model struct {
 	failedUntil time.Time
 	failure     string
 	wanted      bool // as last told
+	wake        wake
 }
 
 // lines are the two lines of a target. Ordinary requests get a slot only when no
@@ -112,6 +118,9 @@ func New(o Options) *Machine {
 	}
 	if o.OnRelease == nil {
 		o.OnRelease = func(sitemap.Target, int) {}
+	}
+	if o.OnWake == nil {
+		o.OnWake = func(string, time.Duration) {}
 	}
 	if o.OnOutcome == nil {
 		o.OnOutcome = func(Outcome, time.Duration) {}
@@ -151,18 +160,22 @@ func (m *Machine) Waiting(t sitemap.Target) bool {
 func (m *Machine) Update(t sitemap.Target) {
 	// The caller changed the replicas before this load, a waiter counts itself
 	// before it looks at them: one of the two sees the other.
-	if m.waiting.Load() == 0 {
+	// A wake whose waiters have all left is still there to be learned from.
+	if m.waiting.Load() == 0 && m.waking.Load() == 0 {
 		return
 	}
 	m.change(func() { m.update(t) })
 }
 
 func (m *Machine) update(t sitemap.Target) {
+	serving := m.o.Slots.Serving(t)
+	if serving {
+		m.woke(t)
+	}
 	l := m.lines[t]
 	if l == nil {
 		return
 	}
-	serving := m.o.Slots.Serving(t)
 	if serving != l.serving {
 		l.serving = serving
 		event := Down
@@ -203,6 +216,7 @@ func (m *Machine) Fail(name, reason string) {
 		mod := m.model(name)
 		mod.failedUntil, mod.failure = time.Now().Add(m.o.Cooldown), reason
 		m.lookAgain(mod, m.o.Cooldown)
+		m.giveUp(mod)
 		m.eachHeld(func(t sitemap.Target, w *Waiter) {
 			if t.Model == name && w.state == Held {
 				w.reason = reason

@@ -177,6 +177,7 @@ func (tw *twin) fail(t *rapid.T) {
 	tw.ref.endAll(OutcomeWakeFailed, reason, func(q *refRequest) bool {
 		return q.state == Held && q.line.target.Model == model
 	})
+	delete(tw.ref.wakes, model)
 	tw.Fail(model, reason)
 }
 
@@ -222,6 +223,13 @@ func (tw *twin) check(t *rapid.T) {
 		model := target.Model
 		require.Equal(t, ref.demand(model), tw.Demand(model), model)
 		require.Equal(t, ref.wanted(model), tw.Wanted(model), model)
+		if !ref.wanted(model) {
+			delete(ref.wakes, model)
+		}
+		least, most := ref.retryAfter(model)
+		retry := tw.RetryAfter(model)
+		require.True(t, least <= retry && retry <= most, "%s: %d is not from %d to %d", model, retry, least, most)
+		require.Equal(t, ref.woke[model], tw.learned(model), model)
 		told := tw.told(model)
 		require.Equal(t, ref.wanted(model), len(told) > 0 && told[len(told)-1], "last told of %s", model)
 		waits := ref.count(func(q *refRequest) bool { return q.waits() && q.line.target == target })
@@ -230,6 +238,7 @@ func (tw *twin) check(t *rapid.T) {
 			require.Equal(t, r.free, r.real.free, "replica %d of %v", i, target)
 		}
 	}
+	require.Equal(t, len(ref.wakes), int(tw.waking.Load()), "wakes")
 	tw.checkLimits(t)
 	require.Equal(t, ref.outcomes, tw.outcomes)
 	require.ElementsMatch(t, ref.held, tw.rig.held)

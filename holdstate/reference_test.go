@@ -4,6 +4,7 @@ package holdstate
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,9 @@ type reference struct {
 	failedUntil map[string]time.Time
 	failure     map[string]string
 	wantedUntil map[string]time.Time
+
+	wakes map[string]wake            // those that run
+	woke  map[string][]time.Duration // those that ended with a replica
 
 	outcomes map[Outcome]int
 	held     []time.Duration
@@ -61,6 +65,7 @@ func newReference(o Options) *reference {
 		o: o, replicas: map[sitemap.Target][]*refReplica{}, turns: map[refLine][]string{},
 		unplaced: map[sitemap.Target]bool{}, outcomes: map[Outcome]int{},
 		failedUntil: map[string]time.Time{}, failure: map[string]string{}, wantedUntil: map[string]time.Time{},
+		wakes: map[string]wake{}, woke: map[string][]time.Duration{},
 	}
 }
 
@@ -124,6 +129,22 @@ func (ref *reference) want(model string, d time.Duration) {
 	}
 }
 
+// retryAfter is the least and the most that a client may be told.
+func (ref *reference) retryAfter(model string) (least, most int) {
+	all := ref.woke[model]
+	if len(all) < 3 {
+		return 30, 30
+	}
+	last := slices.Sorted(slices.Values(all[max(0, len(all)-20):]))
+	rank := int(math.Ceil(float64(len(last)) * 0.9))
+	left := last[rank-1]
+	if w := ref.wakes[model]; w.running {
+		left -= time.Since(w.since)
+	}
+	most = int(max(1, min(60, math.Ceil(left.Seconds()))))
+	return most - most/10, most
+}
+
 // refuses says why a request may not be held, empty when it may.
 func (ref *reference) refuses(r Request) string {
 	l, model := ref.o.Limits, r.Target.Model
@@ -173,6 +194,10 @@ func (ref *reference) arrive(r Request, ordinary bool) *refRequest {
 		q.state, q.released = Released, q.joined
 	}
 	ref.requests = append(ref.requests, q)
+	model := r.Target.Model
+	if q.placed() && r.Seq == 0 && ref.heldOf(model) == 1 && len(ref.replicas[r.Target]) == 0 && !ref.wakes[model].running {
+		ref.wakes[model] = wake{running: true, target: r.Target, since: time.Now()}
+	}
 	ref.enter(q)
 	return q
 }
@@ -215,6 +240,10 @@ func (ref *reference) end(q *refRequest, o Outcome) {
 
 // look releases or holds the waiters of a target, and gives out its slots.
 func (ref *reference) look(t sitemap.Target) {
+	if w := ref.wakes[t.Model]; w.running && w.target == t && len(ref.replicas[t]) > 0 {
+		delete(ref.wakes, t.Model)
+		ref.woke[t.Model] = append(ref.woke[t.Model], time.Since(w.since))
+	}
 	for _, q := range ref.requests {
 		serving := len(ref.replicas[t]) > 0
 		switch {

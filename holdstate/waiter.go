@@ -28,6 +28,7 @@ type Waiter struct {
 	id       identity
 	seq      uint64
 	ordinary bool
+	again    bool // it had a place before
 	joined   time.Time
 	changed  chan struct{}
 
@@ -116,7 +117,8 @@ func (m *Machine) newWaiter(r Request) *Waiter {
 	if m.o.InOrder {
 		w.turnKey = ""
 	}
-	if w.seq == 0 {
+	w.again = w.seq != 0
+	if !w.again {
 		m.seq++
 		w.seq = m.seq
 	}
@@ -157,6 +159,7 @@ func (m *Machine) count(w *Waiter) {
 		mod.byKey[w.key]++
 	}
 	mod.identities[w.id]++
+	m.begin(mod, w)
 	m.tell(mod)
 }
 
@@ -216,7 +219,7 @@ func (m *Machine) apply(w *Waiter, e Event) {
 func (m *Machine) holdAgain(w *Waiter, was State) {
 	w.released = time.Time{}
 	if was == Granted {
-		w.grant = nil
+		w.grant, w.again = nil, true
 		m.enter(w)
 	}
 	switch {

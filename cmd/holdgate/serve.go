@@ -4,6 +4,9 @@ package main
 
 import (
 	"context"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -49,13 +52,28 @@ func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
 	if err := a.Start(ctx); err != nil {
 		return err
 	}
-	var failure error
-	select {
-	case <-ctx.Done():
-	case failure = <-a.Failed():
-	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	failure := untilEnd(ctx, a, hangup, log)
 	if err := a.Stop(context.WithoutCancel(ctx)); err != nil {
 		log.Error().Err(err).Msg("shutting down")
 	}
 	return failure
+}
+
+// untilEnd waits until ctx ends or a server fails, and reloads on SIGHUP.
+func untilEnd(ctx context.Context, a *app.App, hangup <-chan os.Signal, log zerolog.Logger) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-a.Failed():
+			return err
+		case <-hangup:
+			if err := a.Reload(); err != nil {
+				log.Error().Err(err).Msg("reloading")
+			}
+		}
+	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/sitemap"
@@ -40,6 +41,7 @@ type App struct {
 	registry *agentreg.Registry
 	machine  *holdstate.Machine
 	data     *extproc.Server
+	audit    *audit.Log
 	metrics  *prometheus.Registry
 	series   *metrics
 	levels   *levels
@@ -112,6 +114,9 @@ func (a *App) wire() error {
 		Slots:     slots{a.registry},
 		OnWanted:  a.levels.changed,
 		OnOutcome: m.outcome,
+		OnWake: func(model string, took time.Duration) {
+			m.wakes.WithLabelValues(model).Observe(took.Seconds())
+		},
 		OnRelease: func(t sitemap.Target, n int) {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
 		},
@@ -133,6 +138,12 @@ func (a *App) wire() error {
 	if err != nil {
 		return err
 	}
+	a.audit, err = audit.Open(c.AuditFile, audit.Options{
+		MaxMiB: int(c.AuditMaxSize >> 20), Backups: c.AuditBackups, Registerer: a.metrics, Prefix: c.MetricsPrefix, Log: a.log,
+	})
+	if err != nil {
+		return fmt.Errorf("--audit-file: %w", err)
+	}
 	network, address := config.Address(c.Relay)
 	a.data = extproc.New(extproc.Options{
 		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout,
@@ -143,7 +154,7 @@ func (a *App) wire() error {
 			siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
 			maps: a.maps, registry: a.registry, machine: a.machine, policy: policies, metrics: m, log: a.log,
 		},
-		Observer: m,
+		Observer: observer{metrics: m, audit: a.audit},
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
 	})
@@ -295,5 +306,14 @@ func (a *App) Stop(ctx context.Context) error {
 		err = errors.Join(fmt.Errorf("stopping the admin API: %w", err), a.admin.Close())
 	}
 	a.wg.Wait()
-	return err
+	return errors.Join(err, a.audit.Close())
+}
+
+// Reload is what SIGHUP asks for: the audit file is opened again, so that another
+// program may have moved it.
+func (a *App) Reload() error {
+	if err := a.audit.Reopen(); err != nil {
+		return fmt.Errorf("--audit-file: %w", err)
+	}
+	return nil
 }

@@ -121,11 +121,8 @@ func waiting(r *extproc.Request) holdstate.Request {
 
 func refuse(r *extproc.Refusal) extproc.Decision { return extproc.Decision{Refusal: r} }
 
-// retryAfter is what clients are told while nothing is known of a model's wakes.
-const retryAfter = 30
-
 // RetryAfter says in how many seconds a sleeping model may be up.
-func (d *decider) RetryAfter(string) int { return retryAfter }
+func (d *decider) RetryAfter(model string) int { return d.machine.RetryAfter(model) }
 
 // grant is a slot as the hold machine and the data path see it.
 type grant struct{ *agentreg.Slot }

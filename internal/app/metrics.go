@@ -25,6 +25,7 @@ type metrics struct {
 	routed *prometheus.CounterVec
 	// requests has the status that a request really ended with.
 	requests *prometheus.HistogramVec
+	wakes    *prometheus.HistogramVec
 }
 
 func newMetrics(prefix string, reg prometheus.Registerer) *metrics {
@@ -49,6 +50,11 @@ func newMetrics(prefix string, reg prometheus.Registerer) *metrics {
 		Help:    "How long requests took, by the status they ended with, in seconds.",
 		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
 	}, []string{"method", "route", "status_code"})
+	m.wakes = f.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    prefix + "wake_seconds",
+		Help:    "How long wakes took, from the first request that waited to the first replica, in seconds.",
+		Buckets: []float64{.25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600},
+	}, []string{"model"})
 	for _, o := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(o.String())
 	}
@@ -63,16 +69,16 @@ func (m *metrics) outcome(o holdstate.Outcome, held time.Duration) {
 	}
 }
 
-// Routed counts a request's first slot.
-func (m *metrics) Routed(r *extproc.Request, g holdstate.Grant) {
+// routedTo counts a request's first slot.
+func (m *metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
 	if slot, ok := g.(grant); ok {
 		a := slot.Agent()
 		m.routed.WithLabelValues(defaultTenant, a.Engine, a.Region, r.Model).Inc()
 	}
 }
 
-// Ended counts a request that has ended.
-func (m *metrics) Ended(r *extproc.Record) {
+// ended counts a request that has ended.
+func (m *metrics) ended(r *extproc.Record) {
 	m.requests.WithLabelValues(r.Method, r.Route(), strconv.Itoa(r.Status)).Observe(r.Duration.Seconds())
 }
 

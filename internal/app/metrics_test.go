@@ -44,6 +44,7 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 	_, err = a.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), false)
 	require.NoError(t, err)
 	a.series.serving(&agentreg.AgentInfo{Engine: "vllm", Region: "eu", Models: []string{"m"}})
+	a.series.wakes.WithLabelValues("m").Observe(1)
 	found := map[string]string{}
 	families, err := a.metrics.Gather()
 	require.NoError(t, err)

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"time"
+
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/audit"
+)
+
+// observer writes what happens to requests into the metrics and the audit log.
+type observer struct {
+	metrics *metrics
+	audit   *audit.Log
+}
+
+// Routed counts a request's first slot.
+func (o observer) Routed(r *extproc.Request, g holdstate.Grant) { o.metrics.routedTo(r, g) }
+
+// Ended counts a request that has ended, and puts it on record.
+func (o observer) Ended(r *extproc.Record) {
+	o.metrics.ended(r)
+	o.audit.Write(auditRecord(r))
+}
+
+// decisions are the verdicts as the audit has them.
+var decisions = map[extproc.Verdict]audit.Decision{
+	extproc.VerdictServe: audit.Serve, extproc.VerdictHold: audit.Hold, extproc.VerdictRefuse: audit.Refuse,
+}
+
+func auditRecord(r *extproc.Record) *audit.Record {
+	a := &audit.Record{
+		Time: time.Now(), RequestID: r.Request.ID, ClientRequestID: r.Request.ClientIDs[0], TraceID: r.TraceID,
+		TenantID: defaultTenant, Model: r.Request.Model, Path: r.Route(), Decision: decisions[r.Verdict],
+		Status: r.Status, WireStatus: r.WireStatus, ErrorCode: r.ErrorCode, Attempts: r.Attempts, Upstream: r.Upstream,
+		Held: r.Held, Queued: r.Queued, Duration: r.Duration, BytesIn: r.Request.BodySize, BytesOut: r.BytesOut, SourceIP: r.Source,
+	}
+	if r.Request.Endpoint != nil {
+		a.Kind = r.Request.Endpoint.Kind.String()
+	}
+	if r.Outcome != holdstate.Pending {
+		a.Outcome = r.Outcome.String()
+	}
+	if g, ok := r.Grant.(grant); ok {
+		a.AgentID = g.Agent().ID
+	}
+	return a
+}

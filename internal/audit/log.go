@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/rs/zerolog"
+)
+
+const (
+	defaultMaxMiB = 100
+	defaultQueue  = 4096 // lines
+	batchBytes    = 64 << 10
+	lineBytes     = 1 << 10 // what a usual line has at most
+	spareBytes    = 4 << 10 // a larger buffer is not kept
+)
+
+// ErrClosed is a log that was closed.
+var ErrClosed = errors.New("the audit log is closed")
+
+// Options are a log's settings and collaborators.
+type Options struct {
+	MaxMiB     int       // a file's size at which it is rotated; 0: 100
+	Backups    int       // rotated files that are kept; 0: all
+	Queue      int       // lines that may wait to be written; 0: 4096
+	Stdout     io.Writer // where path "-" writes; nil: the process's own
+	Registerer prometheus.Registerer
+	Prefix     string // of the metric's name
+	Log        zerolog.Logger
+}
+
+// sink is what lines are written to.
+type sink interface {
+	io.Writer
+	// Reopen gives the file up and opens the one that has its name now.
+	Reopen() error
+	Close() error
+}
+
+// Log writes records. Its methods are safe for concurrent use.
+type Log struct {
+	log     zerolog.Logger
+	sink    sink // nil: nothing is written
+	dropped atomic.Uint64
+
+	mu     sync.RWMutex // held for reading while a line is queued
+	closed bool
+	lines  chan []byte
+	spare  chan []byte // buffers of lines that were written
+	done   chan struct{}
+
+	torn    atomic.Bool // the file ends in the middle of a line
+	failing bool        // the last write failed; the writer's
+}
+
+// Open opens the log at path: a file, "-" for stdout, or empty for a log that
+// writes nothing.
+func Open(path string, o Options) (*Log, error) {
+	if o.MaxMiB < 0 || o.Backups < 0 || o.Queue < 0 {
+		return nil, errors.New("opening the audit log: no setting may be below 0")
+	}
+	l := &Log{log: o.Log, closed: path == ""}
+	if path != "" {
+		var err error
+		if l.sink, err = openSink(path, o); err != nil {
+			return nil, fmt.Errorf("opening the audit log: %w", err)
+		}
+		l.start(o.Queue)
+	}
+	promauto.With(o.Registerer).NewCounterFunc(prometheus.CounterOpts{
+		Name: o.Prefix + "audit_dropped_total",
+		Help: "Audit records that were lost, because the queue was full or the file could not be written.",
+	}, func() float64 { return float64(l.Dropped()) })
+	return l, nil
+}
+
+func openSink(path string, o Options) (sink, error) {
+	if path != "-" {
+		return openFile(path, o)
+	}
+	if o.Stdout != nil {
+		return stream{o.Stdout}, nil
+	}
+	return stream{os.Stdout}, nil
+}
+
+func (l *Log) start(queue int) {
+	if queue == 0 {
+		queue = defaultQueue
+	}
+	l.lines, l.spare, l.done = make(chan []byte, queue), make(chan []byte, queue), make(chan struct{})
+	go l.write()
+}
+
+// Write queues the record's line. It does not wait: with a full queue, or after
+// Close, the record is dropped and counted. The record may be used again at once.
+func (l *Log) Write(r *Record) {
+	if l.sink == nil {
+		return
+	}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		l.dropped.Add(1)
+		return
+	}
+	b := r.appendLine(l.buffer())
+	select {
+	case l.lines <- b:
+	default:
+		l.dropped.Add(1)
+		l.recycle(b)
+	}
+}
+
+func (l *Log) buffer() []byte {
+	select {
+	case b := <-l.spare:
+		return b[:0]
+	default:
+		return make([]byte, 0, lineBytes)
+	}
+}
+
+func (l *Log) recycle(b []byte) {
+	if cap(b) > spareBytes {
+		return
+	}
+	select {
+	case l.spare <- b:
+	default:
+	}
+}
+
+// Dropped is how many records were lost.
+func (l *Log) Dropped() uint64 { return l.dropped.Load() }
+
+// Reopen opens the file of the log's name anew, after it was moved away. Lines
+// that were queued before may go to either.
+func (l *Log) Reopen() error {
+	if l.sink == nil {
+		return nil
+	}
+	if err := l.sink.Reopen(); err != nil {
+		return fmt.Errorf("reopening the audit log: %w", err)
+	}
+	l.torn.Store(false)
+	return nil
+}
+
+// Close writes what is queued and closes the file. Calls after the first do
+// nothing.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	close(l.lines)
+	l.mu.Unlock()
+	<-l.done
+	if err := l.sink.Close(); err != nil {
+		return fmt.Errorf("closing the audit log: %w", err)
+	}
+	return nil
+}
