@@ -53,8 +53,8 @@ func immediate(id string, status int, headers headerList, body []byte) *extprocv
 }
 
 // refused is a refusal before any byte was sent.
-func refused(id string, r *Refusal, api API) *extprocv3.ProcessingResponse {
-	headers := headerList{{"content-type", "application/json"}}
+func refused(id string, r *Refusal, api API, more ...[2]string) *extprocv3.ProcessingResponse {
+	headers := append(headerList{{"content-type", "application/json"}}, more...)
 	if r.RetryAfter > 0 {
 		headers = append(headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
 	}

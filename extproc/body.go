@@ -4,6 +4,7 @@ package extproc
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json/jsontext"
 	"errors"
 	"io"
@@ -108,7 +109,20 @@ func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
 type body struct {
 	chunks []mem.Buffer
 	size   int64
-	model  span // where the model's value lies, once readFields has read it decoded
+	model  span               // where the model's value lies, once readFields has read it decoded
+	came   *[sha256.Size]byte // the hash of the body as it came, once an alias has changed it
+}
+
+// sum is the hash of the body as it came.
+func (b *body) sum() [sha256.Size]byte {
+	if b.came != nil {
+		return *b.came
+	}
+	h := sha256.New()
+	for _, c := range b.chunks {
+		h.Write(c.ReadOnlyData())
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 func (b *body) add(chunk mem.Buffer) {
@@ -164,6 +178,8 @@ func (b *body) setModel(f *Fields, model string, kind sitemap.Kind, c coding, li
 	if err != nil {
 		return RequestInvalid("the model has a name that cannot be sent on")
 	}
+	came := b.sum()
+	b.came = &came
 	b.free()
 	b.size = 0
 	b.addAll(slices.Concat(all[:b.model.from], quoted, all[b.model.to:]))

@@ -14,9 +14,10 @@ import (
 // flight is a request between its headers and its end, across the passes that the
 // rehold lane makes of it.
 type flight struct {
-	id      string
-	arrived time.Time
-	shared  bool // another request came with this id; guarded by the table's lock
+	id        string
+	arrived   time.Time
+	admission Admission // written once, before the request is decided
+	shared    bool      // another request came with this id; guarded by the table's lock
 
 	mu     sync.Mutex
 	rec    Record

@@ -27,6 +27,9 @@ type head struct {
 	patience        time.Duration // how long the client says it will wait; -1: it does not say
 	readTimeout     time.Duration // of the client's reads; 0: it does not say
 	badPatience     bool
+	authorization   string
+	apiKey          string
+	origin          string
 	traceID         string
 	failed          string   // in the rehold lane: the attempt that brought the request there
 	wakeHeaders     []string // x-wake-* headers that are there: they never reach the engine
@@ -41,6 +44,9 @@ const (
 	headerKeepalive = "x-wake-keepalive"
 	headerPatience  = "x-wake-timeout"
 	headerAuthority = ":authority"
+
+	headerAuthorization = "authorization"
+	headerAPIKey        = "x-api-key"
 )
 
 func readHead(block headerBlock) head {
@@ -69,6 +75,12 @@ func readHead(block headerBlock) head {
 			h.upgrade = true
 		case envoy.FailedHeader:
 			h.failed = string(value)
+		case headerAuthorization:
+			h.authorization = string(value)
+		case headerAPIKey:
+			h.apiKey = string(value)
+		case "origin":
+			h.origin = string(value)
 		case "traceparent":
 			h.traceID = traceID(value)
 		case headerKeepalive:
@@ -167,8 +179,6 @@ func (h *head) bodyless() bool { return string(h.method) != http.MethodPost || h
 // refusal says what is wrong with the request before its body is read.
 func (h *head) refusal(limit int64, end bool) *Refusal {
 	switch {
-	case h.bodyless():
-		return MethodNotAllowed(http.MethodPost)
 	case h.badPatience:
 		return RequestInvalid("the header %s must be a duration such as 20s", headerPatience)
 	case h.coding == unknownCoding:

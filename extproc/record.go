@@ -15,9 +15,10 @@ type Verdict string
 
 // The verdicts.
 const (
-	VerdictServe  Verdict = "serve"
-	VerdictHold   Verdict = "hold"
-	VerdictRefuse Verdict = "refuse"
+	VerdictServe    Verdict = "serve"
+	VerdictHold     Verdict = "hold"
+	VerdictRedirect Verdict = "redirect"
+	VerdictRefuse   Verdict = "refuse"
 )
 
 // Record is how a request ended: what we know of it, joined with what Envoy's

@@ -61,6 +61,16 @@ func ModelNotFound(model string) *Refusal {
 	return &Refusal{Status: http.StatusNotFound, Code: "model_not_found", Message: "model " + model + " does not exist here"}
 }
 
+// Unauthorized is a request without a good key.
+func Unauthorized(message string) *Refusal {
+	return &Refusal{Status: http.StatusUnauthorized, Code: "unauthorized", Message: message}
+}
+
+// ModelForbidden is a model that the key may not use.
+func ModelForbidden(model string) *Refusal {
+	return &Refusal{Status: http.StatusForbidden, Code: "model_forbidden", Message: "this key may not use model " + model}
+}
+
 // MapNotLoaded is a router that expects a map and has none yet.
 func MapNotLoaded() *Refusal {
 	return &Refusal{

@@ -4,6 +4,7 @@ package extproc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json/v2"
 	"errors"
@@ -253,7 +254,7 @@ var hopByHop = map[string]bool{
 func (st *stream) relayRequest(ctx context.Context, address string) *http.Request {
 	r := &http.Request{
 		Method: string(st.head.method),
-		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: string(st.head.path)},
+		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: cmp.Or(st.flight.admission.PathAndQuery, string(st.head.path))},
 		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        http.Header{"User-Agent": nil},
 		ContentLength: int64(len(st.payload)),
@@ -268,6 +269,7 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 			r.Host = string(value)
 		case !httpguts.ValidHeaderFieldName(n), !httpguts.ValidHeaderFieldValue(string(value)):
 		case n == "content-encoding" && st.rewritten:
+		case st.flight.admission.StripKeys && (n == headerAuthorization || n == headerAPIKey):
 		case n == "accept-encoding", n == "content-length", n == "expect", n == headerRequestID, hopByHop[n],
 			strings.HasPrefix(n, ":"), strings.HasPrefix(n, wakePrefix), strings.HasPrefix(n, ownPrefix):
 		default:

@@ -3,42 +3,83 @@
 package extproc
 
 import (
+	"crypto/sha256"
 	"time"
 
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
+// Credentials are what a request says of its sender, in its headers.
+type Credentials struct {
+	Method, PathAndQuery  string
+	Authorization, APIKey string
+}
+
+// Caller is who sent a request.
+type Caller struct {
+	TenantID, KeyID string
+	// Detail is the Decider's own knowledge of the caller.
+	Detail any
+}
+
+// Admission is the word on a request before its body is read.
+type Admission struct {
+	Refusal *Refusal // nil: it is let in
+	Caller  Caller
+	// PathAndQuery is what the request goes on with; empty: what it came with.
+	PathAndQuery string
+	// StripKeys: the caller's keys are not the engine's business.
+	StripKeys bool
+	// CheckBody is asked with the SHA-256 of the body as it came; nil: any will do.
+	CheckBody func(sum [sha256.Size]byte) *Refusal
+}
+
+// Redirect sends the caller to another site.
+type Redirect struct{ Site, Location string }
+
 // Request is what a decision is made on.
 type Request struct {
-	ID        string // the request id that every log and answer carries
-	ClientIDs [2]string
-	Endpoint  *Endpoint
+	Caller       Caller
+	Method       string
+	PathAndQuery string // as it came
+	ID           string // the request id that every log and answer carries
+	ClientIDs    [2]string
+	Endpoint     *Endpoint
 	Fields
 	BodySize int64
 	Arrived  time.Time
 	// Patience is how long the client says it will wait; negative: it does not say.
 	Patience time.Duration
 	Seq      uint64 // the place of an earlier wait of the same request; 0: none
+
+	body *body
 }
+
+// BodySum is the SHA-256 of the body as it came.
+func (r *Request) BodySum() [sha256.Size]byte { return r.body.sum() }
 
 // Target is the model and kind that the request asks for.
 func (r *Request) Target() sitemap.Target {
 	return sitemap.Target{Model: r.Model, Kind: r.Endpoint.Kind}
 }
 
-// Decision is what happens to a request. Exactly one of Grant, Waiter and Refusal
-// is set.
+// Decision is what happens to a request. Exactly one of Grant, Waiter, Redirect and
+// Refusal is set.
 type Decision struct {
 	Grant   holdstate.Grant   // serve it on this replica
 	Waiter  *holdstate.Waiter // let it wait
 	Held    bool              // with Waiter: no replica served it when it came
 	Budget  time.Duration     // with Waiter: the hold budget, from arrival
 	Refusal *Refusal
+	// Redirect is the site that has the model.
+	Redirect *Redirect
 }
 
 // Decider is the policy. Its methods are called by many streams at once.
 type Decider interface {
+	// Admit is called when the headers are there.
+	Admit(c Credentials) Admission
 	// Resolve is the model that a name stands for; most stand for themselves.
 	Resolve(name string) string
 	// Decide is called when the whole body is there.

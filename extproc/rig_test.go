@@ -63,6 +63,7 @@ type rig struct {
 	routed   int
 	crash    bool                    // in Routed
 	decide   func(*Request) Decision // nil: the usual policy
+	admit    func(Credentials) Admission
 }
 
 // bubble runs f with a rig in a bubble. When it ends everything must be at rest,
@@ -170,6 +171,13 @@ func (r *rig) Decide(q *Request) Decision {
 		return Decision{Refusal: TooManyWaiting(q.Model)}
 	}
 	return Decision{Waiter: w, Held: true, Budget: budget}
+}
+
+func (r *rig) Admit(c Credentials) Admission {
+	if r.admit != nil {
+		return r.admit(c)
+	}
+	return Admission{Caller: Caller{TenantID: "default"}}
 }
 
 func (r *rig) Resolve(name string) string {

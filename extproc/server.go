@@ -28,6 +28,8 @@ type Options struct {
 	MaxBodyBytesTotal int64         // of all bodies together; over it, reading pauses
 	RelayMaxBytes     int64         // of one relayed answer
 	LateError         LateError
+	// CORSOrigins are the origins of pages that may call; * stands for all.
+	CORSOrigins []string
 }
 
 // LateError is how an answer ends that failed after it had begun.

@@ -46,7 +46,8 @@ func (s *skimmer) Read(p []byte) (int, error) {
 			s.rest, s.chunks = s.chunks[0].ReadOnlyData(), s.chunks[1:]
 			continue
 		}
-		before, passed := len(s.rest), 0
+		before := len(s.rest)
+		var passed int
 		switch {
 		case s.taken > skimTrial && s.passed > s.taken/2:
 			passed = copy(p[n:], s.rest)

@@ -59,8 +59,17 @@ func (st *stream) run() error {
 	}
 	st.req.Endpoint = endpoint
 	st.begin(lane)
+	if st.preflight() {
+		return nil
+	}
 	if endpoint == nil {
-		return st.other()
+		return st.other(lane)
+	}
+	if st.head.bodyless() {
+		return st.refuse(MethodNotAllowed(http.MethodPost))
+	}
+	if r := st.admit(lane); r != nil {
+		return st.refuse(r)
 	}
 	if r := st.head.refusal(st.s.o.MaxRequestBytes, in.end); r != nil {
 		return st.refuse(r)
@@ -108,9 +117,25 @@ func (st *stream) begin(lane string) {
 	st.req.Seq = st.flight.place()
 	st.req.ClientIDs = [2]string{st.head.clientRequestID, string(st.head.requestID)}
 	st.req.Patience = st.head.patience
+	st.req.Method, st.req.PathAndQuery = string(st.head.method), string(st.head.path)
+	st.req.body = &st.body
 	st.flight.note(func(r *Record) {
 		r.Request, r.Method, r.TraceID, r.Verdict = st.req, method(st.head.method), st.head.traceID, VerdictRefuse
+		r.Request.body = nil
 	})
+}
+
+// admit asks who sent the request, once: in the rehold lane the keys are gone.
+func (st *stream) admit(lane string) *Refusal {
+	if lane != envoy.LaneRehold {
+		st.flight.admission = st.s.d.Decider.Admit(Credentials{
+			Method: string(st.head.method), PathAndQuery: string(st.head.path),
+			Authorization: st.head.authorization, APIKey: st.head.apiKey,
+		})
+	}
+	st.req.Caller = st.flight.admission.Caller
+	st.flight.note(func(r *Record) { r.Request.Caller = st.req.Caller })
+	return st.flight.admission.Refusal
 }
 
 // noteRefusal records how the request ended without an engine's answer.
@@ -189,6 +214,12 @@ func (st *stream) readRequest() error {
 	if err != nil {
 		return err
 	}
+	if check := st.flight.admission.CheckBody; check != nil {
+		if r := check(st.body.sum()); r != nil {
+			return r
+		}
+		st.flight.admission.CheckBody = nil // an alias changes the body that the rehold lane gets
+	}
 	if model := st.s.d.Decider.Resolve(fields.Model); model != fields.Model {
 		if err := st.body.setModel(&fields, model, st.req.Endpoint.Kind, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
 			return err
@@ -197,7 +228,10 @@ func (st *stream) readRequest() error {
 	}
 	st.req.Fields = fields
 	st.req.BodySize = st.body.size
-	st.flight.note(func(r *Record) { r.Request = st.req })
+	st.flight.note(func(r *Record) {
+		r.Request = st.req
+		r.Request.body = nil
+	})
 	return nil
 }
 
@@ -217,7 +251,7 @@ func (st *stream) refuse(r *Refusal) error {
 		api = st.req.Endpoint.API
 	}
 	st.noteRefusal(r)
-	st.send(refused(st.flight.id, r, api))
+	st.send(refused(st.flight.id, r, api, st.cors()...))
 	return nil
 }
 
@@ -229,6 +263,8 @@ func (st *stream) decide() error {
 		return st.serve(d.Grant)
 	case d.Waiter != nil:
 		return st.wait(d)
+	case d.Redirect != nil:
+		return st.redirect(d.Redirect)
 	default:
 		return st.refuse(d.Refusal)
 	}
@@ -266,11 +302,17 @@ func (st *stream) serve(g holdstate.Grant) error {
 	if st.rewritten {
 		f.remove = append(f.remove, "content-encoding")
 	}
+	if st.flight.admission.StripKeys {
+		f.remove = append(f.remove, headerAuthorization, headerAPIKey)
+	}
+	if path := st.flight.admission.PathAndQuery; path != "" {
+		f.set = append(f.set, [2]string{":path", path})
+	}
 	if st.timing != "" {
 		f.metadata = append(f.metadata, [2]string{envoy.ServerTimingKey, st.timing})
 	}
 	if string(st.head.requestID) != st.flight.id {
-		f.set = headerList{{headerRequestID, st.flight.id}}
+		f.set = append(f.set, [2]string{headerRequestID, st.flight.id})
 	}
 	return st.forward(f.encode())
 }
@@ -331,13 +373,16 @@ func (st *stream) watch() {
 }
 
 // other answers for a path that is no endpoint: the models API, or a JSON 404.
-func (st *stream) other() error {
+func (st *stream) other(lane string) error {
 	model, models := st.head.models()
 	switch {
 	case !models:
 		return st.refuse(NotFound())
 	case string(st.head.method) != http.MethodGet:
 		return st.refuse(MethodNotAllowed(http.MethodGet))
+	}
+	if r := st.admit(lane); r != nil {
+		return st.refuse(r)
 	}
 	body := st.s.d.Decider.Models(model)
 	if body == nil {

@@ -80,3 +80,96 @@ func BenchmarkHere(b *testing.B) {
 		})
 	}
 }
+
+// wideMap has n placements at this many siblings; each model is at all of them
+// as far as n goes, all of them warm.
+func wideMap(tb testing.TB, n, sites int) *Map {
+	tb.Helper()
+	var listed, placed, hinted []string
+	for i := range sites {
+		listed = append(listed, fmt.Sprintf(`{"id": "site-%d", "url": "https://s%d.example", "scopes": ["eu", "s%d"]}`, i, i, i%50))
+	}
+	for i := range n {
+		entry := fmt.Sprintf(`"model": "m-%d", "kind": "chat", "site": "site-%d"`, i/sites, i%sites)
+		placed = append(placed, "{"+entry+"}")
+		hinted = append(hinted, "{"+entry+`, "state": "warm", "observed_at": "2026-11-29T12:00:00Z"}`)
+	}
+	m, err := Parse([]byte(`{"sites": [`+strings.Join(listed, ",")+`], "placements": [`+strings.Join(placed, ",")+
+		`], "hints": [`+strings.Join(hinted, ",")+`]}`), here)
+	require.NoError(tb, err)
+	m.hints.receive(noon, DefaultHintsFreshFor)
+	return m
+}
+
+// Not parallel: testing.AllocsPerRun counts every goroutine's allocations.
+func TestPickAllocatesNothing(t *testing.T) { //nolint:paralleltest // see above
+	m := wideMap(t, 1000, 20)
+	q := Query{Model: strings.Clone("m-7"), Kind: Chat, Key: strings.Clone("acme-prod"), Scopes: []string{"eu", "x"}}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if c := m.Pick(q, noon); !c.Redirect {
+			t.Error(c.Reason)
+		}
+	}))
+}
+
+func BenchmarkPick(b *testing.B) {
+	for _, sites := range []int{2, 20, 200} {
+		for _, n := range []int{10, 1000, 100_000} {
+			b.Run(fmt.Sprintf("sites=%d/placements=%d", sites, n), func(b *testing.B) {
+				m := wideMap(b, n, sites)
+				q := Query{Model: "m-0", Kind: Chat, Key: "acme-prod", Scopes: []string{"eu"}}
+				// The longest way: the homes are not known, all others are warm.
+				_, list := m.Explain(q, noon)
+				for i, s := range m.hints.of(q.Target) {
+					if id := m.sites[s.site].ID; id == list[0].Site || id == list[1].Site {
+						m.hints.of(q.Target)[i].life = 0
+					}
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					if c := m.Pick(q, noon); !c.Redirect {
+						b.Fatal(c.Reason)
+					}
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkLocation(b *testing.B) {
+	site := &Site{ID: "site-fr-1", URL: "https://fr-1.example.com"}
+	token := strings.Repeat("x", 330)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = Location(site, "/v1/chat/completions?a=b", token)
+	}
+}
+
+func BenchmarkPush(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			data := bigMap(n)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := NewStore(here, nil).Push(data, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkPushHints(b *testing.B) {
+	m := wideMap(b, 60_000, 200)
+	s := NewStore(here, nil)
+	s.swap(State{Map: m})
+	data := append([]byte(`{"hints":`), m.hints.json...)
+	data = append(data, '}')
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.PushHints(data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

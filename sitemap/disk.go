@@ -51,7 +51,8 @@ func (e *DamagedError) Unwrap() error { return e.Err }
 type disk struct {
 	mu   sync.Mutex // held while writing, so the newest map is written last
 	path string
-	// held is the tag of the map in the file, empty when unknown.
+	// held is the tag of the map in the file without its hints, empty when
+	// unknown. They are not worth a write: a restored map's are stale.
 	held string
 }
 
@@ -128,14 +129,14 @@ func (d *disk) save(current func() *Map) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := current()
-	if d.path == "" || d.held == m.etag {
+	if d.path == "" || d.held == m.tag {
 		return nil
 	}
 	d.held = ""
-	if err := writeFile(d.path, m.json); err != nil {
+	if err := writeFile(d.path, m.JSON()); err != nil {
 		return &PersistError{Path: d.path, Err: err}
 	}
-	d.held = m.etag
+	d.held = m.tag
 	return nil
 }
 

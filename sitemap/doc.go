@@ -8,6 +8,10 @@
 // map in force: a push is parsed and indexed outside any lock and swapped in
 // with one atomic store, so a decision that reads [Store.Current] never waits
 // for a push of any size. Lookups in a Map take no lock and allocate nothing.
+// [Store.PushHints] replaces the hints alone; the new Map shares the rest.
+//
+// [Map.Pick] chooses the sibling that a request is sent to, [Map.Explain] says
+// why, and [Location] is the address for the client.
 //
 // The package starts no goroutine. Only [Store.Restore] and a [Store.Push]
 // after [Store.Persist] touch the disk. Errors of a push:
@@ -15,5 +19,7 @@
 //   - [Problems]: the map is wrong, nothing was applied.
 //   - [ErrTooLarge]: more than [MaxBytes], nothing was applied.
 //   - [*ConflictError]: the generation is not newer, nothing was applied.
+//   - [*MismatchError]: If-Match names another map, nothing was applied.
+//   - [ErrNoMap]: hints without a map, nothing was applied.
 //   - [*PersistError]: the map is in force but is not on disk.
 package sitemap

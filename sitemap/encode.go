@@ -24,7 +24,6 @@ type (
 		Generation *int64          `json:"generation,omitzero"`
 		Sites      []wireSite      `json:"sites,omitempty"`
 		Placements []wirePlacement `json:"placements,omitempty"`
-		Hints      []wireHint      `json:"hints,omitempty"`
 	}
 	wireSite struct {
 		ID       string   `json:"id"`
@@ -33,11 +32,17 @@ type (
 		Scopes   []string `json:"scopes,omitempty"`
 	}
 	wirePlacement struct {
-		Model         string `json:"model"`
-		Kind          string `json:"kind"`
-		Site          string `json:"site"`
-		ScaleFromZero bool   `json:"scale_from_zero,omitzero"`
-		HoldBudget    string `json:"hold_budget,omitzero"`
+		Model         string    `json:"model"`
+		Kind          string    `json:"kind"`
+		Site          string    `json:"site"`
+		ScaleFromZero bool      `json:"scale_from_zero,omitzero"`
+		HoldBudget    string    `json:"hold_budget,omitzero"`
+		Wake          *wireWake `json:"wake,omitzero"`
+	}
+	wireWake struct {
+		URL      string `json:"url"`
+		Method   string `json:"method,omitzero"`
+		Cooldown string `json:"cooldown,omitzero"`
 	}
 	wireHint struct {
 		Model      string `json:"model"`
@@ -49,46 +54,70 @@ type (
 )
 
 // encode makes the canonical form and its tag.
-func (m *Map) encode() error {
-	text, err := json.Marshal(m.wire())
-	if err != nil {
-		return fmt.Errorf("encoding the map: %w", err)
-	}
-	sum := sha256.Sum256(text)
-	m.json = text
-	m.etag = `"` + hex.EncodeToString(sum[:]) + `"`
-	return nil
+func (c *core) encode() (err error) {
+	c.json, c.tag, err = canonical(c.wire())
+	return err
 }
 
-func (m *Map) wire() wireMap {
+// canonical marshals one part of a map. Half of the SHA-256 is enough to tell
+// any two apart, and the tags of both parts together are one of usual length.
+func canonical(v any) (text []byte, tag string, err error) {
+	if text, err = json.Marshal(v); err != nil {
+		return nil, "", fmt.Errorf("encoding the map: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return text, hex.EncodeToString(sum[:sha256.Size/2]), nil
+}
+
+func (c *core) wire() wireMap {
 	w := wireMap{
-		Sites:      make([]wireSite, 0, len(m.sites)),
-		Placements: make([]wirePlacement, 0, len(m.placements)),
-		Hints:      make([]wireHint, 0, len(m.hints)),
+		Sites:      make([]wireSite, 0, len(c.sites)),
+		Placements: make([]wirePlacement, 0, len(c.placements)),
 	}
-	if m.numbered {
-		w.Generation = &m.generation
+	if c.numbered {
+		w.Generation = &c.generation
 	}
-	for _, s := range m.sites {
+	for _, s := range c.sites {
 		w.Sites = append(w.Sites, wireSite(s))
 	}
-	for _, p := range m.placements {
+	for _, p := range c.placements {
 		w.Placements = append(w.Placements, wirePlacement{
 			Model: p.Model, Kind: p.Kind.String(), Site: p.Site,
-			ScaleFromZero: p.ScaleFromZero, HoldBudget: durationText(p.HoldBudget),
-		})
-	}
-	for _, h := range m.hints {
-		state := stateCold
-		if h.Warm {
-			state = stateWarm
-		}
-		w.Hints = append(w.Hints, wireHint{
-			Model: h.Model, Kind: h.Kind.String(), Site: h.Site,
-			State: state, ObservedAt: h.ObservedAt.Format(time.RFC3339Nano),
+			ScaleFromZero: p.ScaleFromZero, HoldBudget: durationText(p.HoldBudget), Wake: p.Wake.wire(),
 		})
 	}
 	return w
+}
+
+// withHints puts the hints behind the rest of the object.
+func (m *Map) withHints() []byte {
+	const name = `,"hints":`
+	text := make([]byte, 0, len(m.json)+len(name)+len(m.hints.json)+1)
+	text = append(text, m.json[:len(m.json)-1]...)
+	if len(text) > 1 {
+		text = append(text, name...)
+	} else {
+		text = append(text, name[1:]...)
+	}
+	text = append(text, m.hints.json...)
+	return append(text, '}')
+}
+
+// encode makes the canonical form and its tag.
+func (h *hintSet) encode() (err error) {
+	list := make([]wireHint, 0, len(h.list))
+	for _, one := range h.list {
+		state := stateCold
+		if one.Warm {
+			state = stateWarm
+		}
+		list = append(list, wireHint{
+			Model: one.Model, Kind: one.Kind.String(), Site: one.Site,
+			State: state, ObservedAt: one.ObservedAt.Format(time.RFC3339Nano),
+		})
+	}
+	h.json, h.tag, err = canonical(list)
+	return err
 }
 
 // durationText is the Go form without the parts that are zero: 4m, not 4m0s.

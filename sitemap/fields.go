@@ -35,9 +35,17 @@ var documentFields = []field[document]{
 	{name: "placements", read: func(r *reader, d *document) {
 		d.placements, _ = array(r, func(r *reader, p *Placement) { object(r, placementFields, p) })
 	}},
-	{name: "hints", read: func(r *reader, d *document) {
-		d.hints, _ = array(r, func(r *reader, h *Hint) { object(r, hintFields, h) })
-	}},
+	{name: "hints", read: readHints},
+}
+
+// hintsFields are those of a document with hints alone. They are required: an
+// empty object must not wipe what is known.
+var hintsFields = []field[document]{
+	{name: "hints", required: true, read: readHints},
+}
+
+func readHints(r *reader, d *document) {
+	d.hints, _ = array(r, func(r *reader, h *Hint) { object(r, hintFields, h) })
 }
 
 var siteFields = []field[Site]{
@@ -52,7 +60,14 @@ var placementFields = []field[Placement]{
 	{name: "kind", required: true, read: func(r *reader, p *Placement) { p.Kind = r.kind() }},
 	{name: "site", required: true, read: func(r *reader, p *Placement) { p.Site = r.name() }},
 	{name: "scale_from_zero", read: func(r *reader, p *Placement) { p.ScaleFromZero = r.boolean() }},
-	{name: "hold_budget", read: func(r *reader, p *Placement) { p.HoldBudget = r.holdBudget() }},
+	{name: "hold_budget", read: func(r *reader, p *Placement) { p.HoldBudget = r.upToAnHour() }},
+	{name: "wake", read: func(r *reader, p *Placement) { p.Wake = readWake(r) }},
+}
+
+var wakeFields = []field[Wake]{
+	{name: "url", required: true, read: func(r *reader, w *Wake) { w.URL = r.wakeURL() }},
+	{name: "method", read: func(r *reader, w *Wake) { w.Method = r.method() }},
+	{name: "cooldown", read: func(r *reader, w *Wake) { w.Cooldown = r.upToAnHour() }},
 }
 
 var hintFields = []field[Hint]{

@@ -5,6 +5,7 @@ package sitemap
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -26,33 +27,33 @@ type Placement struct {
 	ScaleFromZero bool
 	// HoldBudget is how long; 0 means the router's default.
 	HoldBudget time.Duration
-}
-
-// Hint is what a map writer saw of a model at a site.
-type Hint struct {
-	Target
-
-	Site       string
-	Warm       bool
-	ObservedAt time.Time
+	// Wake is the webhook that wakes the model there, nil without one.
+	Wake *Wake
 }
 
 // Map is a checked map, seen from one site. It never changes, so any number of
-// goroutines may read it.
+// goroutines may read it. Maps that differ in their hints alone share the rest.
 type Map struct {
+	*core
+
+	hints *hintSet
+}
+
+// core is a map without its hints.
+type core struct {
 	generation int64
 	numbered   bool
 	sites      []Site
 	placements []Placement // sorted, so that those of a target stand together
-	hints      []Hint
 
 	targets  map[Target]span
 	holdable []string
 	holds    map[string]struct{}
 	models   []string
+	siblings siblings
 
 	json []byte
-	etag string
+	tag  string
 }
 
 // span is where the placements of one target are: from first up to end, and
@@ -61,27 +62,46 @@ type span struct {
 	first, end, here int
 }
 
+// siblings counts the placements elsewhere.
+func (s span) siblings() int {
+	if s.here < 0 {
+		return s.end - s.first
+	}
+	return s.end - s.first - 1
+}
+
 // build indexes a document without problems.
 func build(d document, self string) (*Map, error) {
-	m := &Map{
+	c, err := buildCore(d, self)
+	if err != nil {
+		return nil, err
+	}
+	h, err := buildHints(d.hints, c)
+	if err != nil {
+		return nil, err
+	}
+	return &Map{core: c, hints: h}, nil
+}
+
+func buildCore(d document, self string) (*core, error) {
+	c := &core{
 		generation: d.generation,
 		numbered:   d.numbered,
 		sites:      d.sites,
 		placements: slices.Clip(d.placements),
-		hints:      slices.Clip(d.hints),
 		targets:    map[Target]span{},
 		holds:      map[string]struct{}{},
 	}
-	for _, s := range m.sites {
+	for _, s := range c.sites {
 		slices.Sort(s.Scopes)
 	}
-	slices.SortFunc(m.sites, func(a, b Site) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(m.placements, func(a, b Placement) int { return compare(a.Target, a.Site, b.Target, b.Site) })
-	slices.SortFunc(m.hints, func(a, b Hint) int { return compare(a.Target, a.Site, b.Target, b.Site) })
-	for i, p := range m.placements {
-		m.index(i, p, self)
+	slices.SortFunc(c.sites, func(a, b Site) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(c.placements, func(a, b Placement) int { return compare(a.Target, a.Site, b.Target, b.Site) })
+	for i, p := range c.placements {
+		c.index(i, p, self)
 	}
-	return m, m.encode()
+	c.siblings = newSiblings(c.sites, c.placements)
+	return c, c.encode()
 }
 
 func compare(a Target, aSite string, b Target, bSite string) int {
@@ -90,8 +110,8 @@ func compare(a Target, aSite string, b Target, bSite string) int {
 
 // index adds a placement to the lookups. They come sorted by model, so the
 // lists of names do too.
-func (m *Map) index(i int, p Placement, self string) {
-	s, ok := m.targets[p.Target]
+func (c *core) index(i int, p Placement, self string) {
+	s, ok := c.targets[p.Target]
 	if !ok {
 		s = span{first: i, here: -1}
 	}
@@ -99,16 +119,16 @@ func (m *Map) index(i int, p Placement, self string) {
 	if p.Site == self {
 		s.here = i
 	}
-	m.targets[p.Target] = s
-	if n := len(m.models); n == 0 || m.models[n-1] != p.Model {
-		m.models = append(m.models, p.Model)
+	c.targets[p.Target] = s
+	if n := len(c.models); n == 0 || c.models[n-1] != p.Model {
+		c.models = append(c.models, p.Model)
 	}
 	if p.Site != self || !p.ScaleFromZero {
 		return
 	}
-	if n := len(m.holdable); n == 0 || m.holdable[n-1] != p.Model {
-		m.holdable = append(m.holdable, p.Model)
-		m.holds[p.Model] = struct{}{}
+	if n := len(c.holdable); n == 0 || c.holdable[n-1] != p.Model {
+		c.holdable = append(c.holdable, p.Model)
+		c.holds[p.Model] = struct{}{}
 	}
 }
 
@@ -146,7 +166,13 @@ func (m *Map) Models() []string {
 
 // Hints lists the hints, sorted by model, kind and site.
 func (m *Map) Hints() []Hint {
-	return slices.Clone(m.hints)
+	return slices.Clone(m.hints.list)
+}
+
+// HintsReceivedAt is when the hints came. It is zero for those of a map that
+// was restored, or never put in force: they are stale.
+func (m *Map) HintsReceivedAt() time.Time {
+	return m.hints.received
 }
 
 // Generation is the writer's number of the map; 0 also when it has none.
@@ -158,10 +184,25 @@ func (m *Map) Generation() int64 {
 // defaults left out. Two maps that mean the same have the same form. The
 // caller must not change it.
 func (m *Map) JSON() []byte {
-	return m.json
+	if len(m.hints.list) == 0 {
+		return m.json
+	}
+	return m.withHints()
 }
 
 // ETag is the strong entity tag of JSON, with its quotes, as the header has it.
 func (m *Map) ETag() string {
-	return m.etag
+	return `"` + m.tag + m.hints.tag + `"`
+}
+
+// Matches tells whether an If-Match header names this map. Its hints do not
+// count: they change by the second, and a writer of maps need not follow them.
+func (m *Map) Matches(ifMatch string) bool {
+	for one := range strings.SplitSeq(ifMatch, ",") {
+		one = strings.TrimSpace(one)
+		if one == "*" || len(one) == len(m.ETag()) && strings.HasPrefix(one, `"`+m.tag) && strings.HasSuffix(one, `"`) {
+			return true
+		}
+	}
+	return false
 }

@@ -14,9 +14,9 @@ import (
 
 // The limits of single values.
 const (
-	maxName       = 256
-	maxURL        = 2048
-	maxHoldBudget = time.Hour
+	maxName     = 256
+	maxURL      = 2048
+	maxDuration = time.Hour // of a hold budget and of a cooldown
 )
 
 // rfc3339 keeps out what time.Parse takes beyond the RFC: a short hour, a comma
@@ -66,13 +66,13 @@ func (r *reader) kind() Kind {
 	return k
 }
 
-func (r *reader) holdBudget() time.Duration {
+func (r *reader) upToAnHour() time.Duration {
 	s, ok := r.text()
 	if !ok {
 		return 0
 	}
 	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 || d > maxHoldBudget {
+	if err != nil || d <= 0 || d > maxDuration {
 		r.note("must be a Go duration above 0 and at most 1h, like 240s, not %s", quote(s))
 		return 0
 	}
@@ -106,23 +106,33 @@ func (r *reader) instant() time.Time {
 // Location, so nothing passes that another reader could take for another
 // host.
 func checkURL(s string, insecure bool) string {
+	u, message := absolute(s)
+	switch {
+	case message != "":
+		return message
+	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
+		return "must be an absolute https URL, like https://fr-1.example.com, not " + quote(s)
+	case u.Scheme == "http" && !insecure:
+		return `must be https: http needs "insecure": true beside it`
+	case u.User == nil && !strings.Contains(s, "#") && strings.Contains(s, "?"):
+		return "must not contain a query"
+	}
+	return checkURLParts(s, u)
+}
+
+// absolute parses a URL as far as all of them have the same rules.
+func absolute(s string) (u *url.URL, message string) {
 	if s == "" {
-		return "must not be empty"
+		return nil, "must not be empty"
 	}
 	if len(s) > maxURL {
-		return "must be at most " + strconv.Itoa(maxURL) + " bytes long, not " + strconv.Itoa(len(s))
+		return nil, "must be at most " + strconv.Itoa(maxURL) + " bytes long, not " + strconv.Itoa(len(s))
 	}
 	u, err := url.Parse(s)
 	if err != nil || strings.ContainsFunc(s, notInURL) {
-		return "is not a URL: " + quote(s)
+		return nil, "is not a URL: " + quote(s)
 	}
-	if u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" {
-		return "must be an absolute https URL, like https://fr-1.example.com, not " + quote(s)
-	}
-	if u.Scheme == "http" && !insecure {
-		return `must be https: http needs "insecure": true beside it`
-	}
-	return checkURLParts(s, u)
+	return u, ""
 }
 
 func checkURLParts(s string, u *url.URL) string {
@@ -131,9 +141,6 @@ func checkURLParts(s string, u *url.URL) string {
 	}
 	if strings.Contains(s, "#") {
 		return "must not contain a fragment"
-	}
-	if strings.Contains(s, "?") {
-		return "must not contain a query"
 	}
 	if !hostOK(u.Hostname()) {
 		return "has a host that is neither a DNS name nor an IP address: " + quote(u.Hostname())

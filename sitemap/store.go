@@ -34,6 +34,22 @@ func (e *ConflictError) Error() string {
 		e.Pushed, e.InForce)
 }
 
+// MismatchError refuses a push that was made for another map than the one in
+// force.
+type MismatchError struct {
+	// IfMatch is the header; InForce is the tag of the map in force, empty when
+	// there is none.
+	IfMatch, InForce string
+}
+
+// Error says what to do.
+func (e *MismatchError) Error() string {
+	if e.InForce == "" {
+		return "no map is in force, so none that If-Match names: push without If-Match"
+	}
+	return "the map in force is not the one that If-Match names: get it again and repeat the change"
+}
+
 // Summary is what a writer is told about an accepted push.
 type Summary struct {
 	Generation int64 `json:"generation"`
@@ -41,7 +57,7 @@ type Summary struct {
 	Placements int   `json:"placements"`
 	// Holdable counts the models this site may hold.
 	Holdable int `json:"holdable"`
-	// Unchanged: the same map was in force before.
+	// Unchanged: the same map was in force before, its hints aside.
 	Unchanged bool `json:"unchanged"`
 }
 
@@ -58,6 +74,7 @@ type State struct {
 // Store holds the map in force.
 type Store struct {
 	self     string
+	freshFor time.Duration
 	onChange func(old, new *Map)
 	current  atomic.Pointer[State]
 	disk     disk
@@ -71,13 +88,28 @@ type change struct {
 	old, new *Map
 }
 
+// DefaultHintsFreshFor is how long hints count when nothing else is said.
+const DefaultHintsFreshFor = 30 * time.Second
+
+// Option is a setting of a Store.
+type Option func(*Store)
+
+// HintsFreshFor sets how long hints count after they came.
+func HintsFreshFor(d time.Duration) Option {
+	return func(s *Store) { s.freshFor = d }
+}
+
 // NewStore makes an empty store for the site self. onChange, which may be nil,
 // is called after each swap with another map, in the order of the swaps, one
 // call at a time and without a lock held: it may call the store. A push
 // returns after its own call, unless another goroutine was in onChange at that
-// moment: then that one makes the call next.
-func NewStore(self string, onChange func(old, new *Map)) *Store {
-	return &Store{self: self, onChange: onChange}
+// moment: then that one makes the call next. New hints are no other map.
+func NewStore(self string, onChange func(old, new *Map), options ...Option) *Store {
+	s := &Store{self: self, freshFor: DefaultHintsFreshFor, onChange: onChange}
+	for _, set := range options {
+		set(s)
+	}
+	return s
 }
 
 // Current gives the map in force, nil when there is none.
@@ -99,6 +131,13 @@ func (s *Store) State() State {
 // accepted, and always replaced. After a *PersistError the map is in force and
 // the summary is good.
 func (s *Store) Push(data []byte, force bool) (Summary, error) {
+	return s.PushIf("", data, force)
+}
+
+// PushIf is Push on the condition of an If-Match header, which is checked in
+// the same step as the swap. A map that it does not name is a *MismatchError.
+// An empty header is no condition.
+func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error) {
 	if len(data) > MaxBytes {
 		return Summary{}, ErrTooLarge
 	}
@@ -106,7 +145,7 @@ func (s *Store) Push(data []byte, force bool) (Summary, error) {
 	if err != nil {
 		return Summary{}, err
 	}
-	unchanged, err := s.accept(m, force)
+	unchanged, err := s.accept(m, ifMatch, force)
 	if err != nil {
 		return Summary{}, err
 	}
@@ -122,13 +161,19 @@ func (s *Store) Push(data []byte, force bool) (Summary, error) {
 }
 
 // accept swaps the map in, or says why not.
-func (s *Store) accept(m *Map, force bool) (unchanged bool, err error) {
+func (s *Store) accept(m *Map, ifMatch string, force bool) (unchanged bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.State()
-	if old.Map != nil && old.Map.etag == m.etag {
-		// The same map again: nothing to tell, but its hints are new again.
-		s.current.Store(&State{Map: old.Map, Source: SourcePushed, ReceivedAt: time.Now()})
+	if err := matching(old.Map, ifMatch); err != nil {
+		return false, err
+	}
+	now := time.Now()
+	m.hints.receive(now, s.freshFor)
+	if old.Map != nil && old.Map.tag == m.tag {
+		// The same map again: nothing to tell, but its hints are new.
+		m = &Map{core: old.Map.core, hints: m.hints}
+		s.current.Store(&State{Map: m, Source: SourcePushed, ReceivedAt: now})
 		return true, nil
 	}
 	if !force {
@@ -136,8 +181,20 @@ func (s *Store) accept(m *Map, force bool) (unchanged bool, err error) {
 			return false, err
 		}
 	}
-	s.swap(State{Map: m, Source: SourcePushed, ReceivedAt: time.Now()})
+	s.swap(State{Map: m, Source: SourcePushed, ReceivedAt: now})
 	return false, nil
+}
+
+func matching(m *Map, ifMatch string) error {
+	switch {
+	case ifMatch == "":
+		return nil
+	case m == nil:
+		return &MismatchError{IfMatch: ifMatch}
+	case !m.Matches(ifMatch):
+		return &MismatchError{IfMatch: ifMatch, InForce: m.ETag()}
+	}
+	return nil
 }
 
 // newer is the rule of generations for a map with other content.

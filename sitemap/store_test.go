@@ -127,8 +127,9 @@ func TestTheSameMapAgainIsReceivedAgain(t *testing.T) {
 		<-time.After(time.Minute) // on the bubble's clock
 
 		push(t, s, numbered(1, "a"))
-		require.Same(t, first, s.Current())
+		require.Same(t, first.core, s.Current().core)
 		require.Equal(t, time.Now(), s.State().ReceivedAt)
+		require.Equal(t, time.Now(), s.Current().HintsReceivedAt())
 		require.Equal(t, 1, changes)
 	})
 }

@@ -48,7 +48,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newMapCommand(), newKeygenCommand(), newVersionCommand())
 	return root
 }
 

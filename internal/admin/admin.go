@@ -50,6 +50,11 @@ func Handler(d Deps) http.Handler {
 	})
 	mux.HandleFunc("GET /v1/sitemap", d.authorized(d.getMap))
 	mux.HandleFunc("PUT /v1/sitemap", d.authorized(d.putMap))
+	mux.HandleFunc("POST /v1/sitemap/hints", d.authorized(d.postHints))
+	mux.HandleFunc("GET /v1/sitemap/schema", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/schema+json")
+		_, _ = w.Write(sitemap.Schema())
+	})
 	return jsonErrors(mux)
 }
 
@@ -98,21 +103,36 @@ func (d Deps) getMap(w http.ResponseWriter, r *http.Request) {
 
 // putMap applies a pushed map, whole or not at all.
 func (d Deps) putMap(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, sitemap.MaxBytes))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		fail(w, http.StatusRequestEntityTooLarge, "map_too_large", fmt.Sprintf("a sibling map has at most %d bytes", sitemap.MaxBytes))
-		return
-	case err != nil:
-		return // the writer has gone
-	}
-	if m := d.Maps.Current(); r.Header.Get("If-Match") != "" && (m == nil || r.Header.Get("If-Match") != m.ETag()) {
-		fail(w, http.StatusPreconditionFailed, "map_changed", "the map in force is not the one that If-Match names")
+	body, ok := readAll(w, r)
+	if !ok {
 		return
 	}
-	summary, err := d.Maps.Push(body, r.URL.Query().Get("force") == "1")
+	summary, err := d.Maps.PushIf(r.Header.Get("If-Match"), body, r.URL.Query().Get("force") == "1")
 	d.pushed(w, summary, err)
+}
+
+// readAll reads a body of at most the size of a map. When it is not ok the answer
+// was given, or the writer has gone.
+func readAll(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, sitemap.MaxBytes))
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		fail(w, http.StatusRequestEntityTooLarge, "map_too_large", fmt.Sprintf("a sibling map has at most %d bytes", sitemap.MaxBytes))
+	}
+	return body, err == nil
+}
+
+// postHints replaces what is known of the siblings' warmth.
+func (d Deps) postHints(w http.ResponseWriter, r *http.Request) {
+	body, ok := readAll(w, r)
+	if !ok {
+		return
+	}
+	summary, err := d.Maps.PushHints(body)
+	if err != nil {
+		d.pushed(w, sitemap.Summary{}, err)
+		return
+	}
+	answer(w, http.StatusOK, summary)
 }
 
 func (d Deps) pushed(w http.ResponseWriter, summary sitemap.Summary, err error) {
@@ -124,6 +144,8 @@ func (d Deps) pushed(w http.ResponseWriter, summary sitemap.Summary, err error) 
 		answer(w, http.StatusBadRequest, map[string]any{"error": map[string]any{
 			"code": "map_invalid", "message": "the map was not applied; every problem is listed", "problems": problems,
 		}})
+	case errors.As(err, new(*sitemap.MismatchError)):
+		fail(w, http.StatusPreconditionFailed, "map_changed", "the map in force is not the one that If-Match names")
 	case errors.As(err, &conflict):
 		fail(w, http.StatusConflict, "map_generation", err.Error())
 	case errors.As(err, &persist):

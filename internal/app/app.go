@@ -26,10 +26,13 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -42,6 +45,9 @@ type App struct {
 	machine  *holdstate.Machine
 	data     *extproc.Server
 	audit    *audit.Log
+	keys     *access.Store
+	secrets  *hop.Secrets
+	policy   *policy.Policy
 	metrics  *prometheus.Registry
 	series   *metrics
 	levels   *levels
@@ -89,7 +95,10 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 // wire makes the parts of the decision and ties their callbacks.
 func (a *App) wire() error {
 	c := a.c
-	m := newMetrics(c.MetricsPrefix, a.metrics)
+	if err := a.files(); err != nil {
+		return err
+	}
+	m := newMetrics(c.MetricsPrefix, a.metrics, a.tenants)
 	a.series = m
 	var allow []netip.Prefix
 	for _, s := range c.AgentsAllowCIDR {
@@ -126,7 +135,7 @@ func (a *App) wire() error {
 			p, here := m.Here(t)
 			return here && p.ScaleFromZero
 		})
-	})
+	}, sitemap.HintsFreshFor(c.HintsFreshFor))
 	if err := a.restore(); err != nil {
 		return err
 	}
@@ -134,10 +143,7 @@ func (a *App) wire() error {
 		newDemand(c.MetricsPrefix, a.maps, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	policies, err := a.policies()
-	if err != nil {
-		return err
-	}
+	var err error
 	a.audit, err = audit.Open(c.AuditFile, audit.Options{
 		MaxMiB: int(c.AuditMaxSize >> 20), Backups: c.AuditBackups, Registerer: a.metrics, Prefix: c.MetricsPrefix, Log: a.log,
 	})
@@ -148,11 +154,12 @@ func (a *App) wire() error {
 	a.data = extproc.New(extproc.Options{
 		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout,
 		MaxRequestBytes: int64(c.MaxRequestBytes), MaxBodyBytesTotal: int64(c.MaxBodyBytesTotal),
-		RelayMaxBytes: int64(c.RelayMaxBytes), LateError: extproc.LateError(c.WakeLateError),
+		RelayMaxBytes: int64(c.RelayMaxBytes), LateError: extproc.LateError(c.WakeLateError), CORSOrigins: c.CORSOrigins,
 	}, extproc.Deps{
 		Decider: &decider{
+			door:   newDoor(a.keys, a.secrets, c.MetricsPrefix, a.metrics),
 			siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-			maps: a.maps, registry: a.registry, machine: a.machine, policy: policies, metrics: m, log: a.log,
+			maps: a.maps, registry: a.registry, machine: a.machine, policy: a.policy, metrics: m, log: a.log,
 		},
 		Observer: observer{metrics: m, audit: a.audit},
 		Relay:    extproc.NewRelay(network, address),
@@ -163,16 +170,36 @@ func (a *App) wire() error {
 	return nil
 }
 
-// policies loads the policy file; without one there are none.
-func (a *App) policies() (*policy.Policy, error) {
-	if a.c.PolicyFile == "" {
-		return nil, nil //nolint:nilnil // a nil policy resolves every name to itself
+// files loads the files of keys, secrets and policies, those that are named.
+func (a *App) files() error {
+	var err error
+	if path := a.c.AuthFile; path != "" {
+		a.keys, err = access.Load(path, reload.Options{
+			Setting: "auth-file", Metrics: reload.NewMetrics(a.c.MetricsPrefix, a.metrics), Log: a.log,
+		})
+		if err != nil {
+			return fmt.Errorf("--auth-file: %w", err)
+		}
 	}
-	p, err := policy.Load(a.c.PolicyFile)
-	if err != nil {
-		return nil, fmt.Errorf("--policy-file: %w", err)
+	if path := a.c.HopSecretFile; path != "" {
+		if a.secrets, err = hop.Load(path); err != nil {
+			return fmt.Errorf("--hop-secret-file: %w", err)
+		}
 	}
-	return p, nil
+	if path := a.c.PolicyFile; path != "" {
+		if a.policy, err = policy.Load(path); err != nil {
+			return fmt.Errorf("--policy-file: %w", err)
+		}
+	}
+	return nil
+}
+
+// tenants are those whose requests may come.
+func (a *App) tenants() []string {
+	if a.keys == nil {
+		return []string{defaultTenant}
+	}
+	return a.keys.Current().Tenants()
 }
 
 // restore loads the map of an earlier run. A damaged one is set aside: the router
@@ -246,6 +273,14 @@ func (a *App) Start(ctx context.Context) error {
 	a.wg.Go(func() {
 		a.levels.run(a.stopped, func(model string) { a.registry.SetWanted(model, a.machine.Wanted(model)) })
 	})
+	if a.keys != nil {
+		watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+		a.wg.Go(func() { a.keys.Watch(watching) })
+		a.wg.Go(func() {
+			<-a.stopped
+			stop()
+		})
+	}
 	if err := a.writePorts(); err != nil {
 		return errors.Join(err, a.Stop(ctx))
 	}
@@ -309,9 +344,14 @@ func (a *App) Stop(ctx context.Context) error {
 	return errors.Join(err, a.audit.Close())
 }
 
-// Reload is what SIGHUP asks for: the audit file is opened again, so that another
-// program may have moved it.
+// Reload is what SIGHUP asks for: the keys are read again, and the audit file is
+// opened again, so that another program may have moved it.
 func (a *App) Reload() error {
+	if a.keys != nil {
+		if err := a.keys.Reload(); err != nil {
+			return fmt.Errorf("--auth-file: %w", err)
+		}
+	}
 	if err := a.audit.Reopen(); err != nil {
 		return fmt.Errorf("--audit-file: %w", err)
 	}

@@ -5,6 +5,7 @@ package app
 import (
 	"cmp"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -12,6 +13,8 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -19,6 +22,7 @@ import (
 // decider is the policy: one function over snapshots, in the order of the
 // design's section on the decision.
 type decider struct {
+	*door
 	siteID   string
 	budget   time.Duration // of a placement without its own
 	grace    time.Time     // until then a model without agent may still be registering
@@ -36,6 +40,14 @@ func (d *decider) Resolve(name string) string { return d.policy.Resolve(name) }
 // Decide says what happens to a request whose body was read.
 func (d *decider) Decide(r *extproc.Request) extproc.Decision {
 	t := r.Target()
+	who, known := r.Caller.Detail.(*caller)
+	if !known {
+		// The router was restarted under a request that it had let in.
+		who = &caller{key: access.Anonymous(), hops: sitemap.MaxHops}
+	}
+	if !who.key.Allowed(r.Model) {
+		return refuse(extproc.ModelForbidden(r.Model))
+	}
 
 	// Served here.
 	if d.registry.Serving(t) > 0 {
@@ -44,7 +56,6 @@ func (d *decider) Decide(r *extproc.Request) extproc.Decision {
 		}
 	}
 
-	// Held here.
 	if d.siteID == "" {
 		return refuse(extproc.ModelNotFound(r.Model))
 	}
@@ -52,9 +63,17 @@ func (d *decider) Decide(r *extproc.Request) extproc.Decision {
 	if m == nil {
 		return refuse(extproc.MapNotLoaded())
 	}
+
+	// Served by a sibling.
 	p, here := m.Here(t)
+	mayHold := here && p.ScaleFromZero && !r.Endpoint.CountTokens
+	if to := d.sibling(m, r, who, mayHold); to != nil {
+		return extproc.Decision{Redirect: to}
+	}
+
+	// Held here.
 	switch {
-	case here && p.ScaleFromZero && !r.Endpoint.CountTokens:
+	case mayHold:
 		return d.hold(r, p)
 	case here && !p.ScaleFromZero && time.Now().Before(d.grace):
 		return refuse(extproc.RegistryWarming(r.Model))
@@ -90,6 +109,33 @@ func (d *decider) serve(r *extproc.Request) (extproc.Decision, bool) {
 	return extproc.Decision{Waiter: w}, true
 }
 
+// sibling is the site that the caller is sent to, nil when the request stays here.
+func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *caller, mayHold bool) *extproc.Redirect {
+	if who.key.RedirectNever {
+		return nil
+	}
+	choice := m.Pick(sitemap.Query{
+		Target: r.Target(), Key: cmp.Or(who.key.ID, who.key.Tenant), Scopes: who.key.Scopes,
+		Hops: who.hops, CanHoldHere: mayHold,
+	}, time.Now())
+	if !choice.Redirect {
+		return nil
+	}
+	token := strconv.Itoa(who.hops + 1)
+	if d.secrets != nil {
+		var err error
+		token, err = d.secrets.Sign(hop.Claims{
+			Site: d.siteID, KeyID: who.key.ID, Hops: who.hops + 1,
+			Method: r.Method, PathAndQuery: r.PathAndQuery, Body: r.BodySum(),
+		})
+		if err != nil {
+			d.log.Error().Err(err).Msg("signing a hop token: the request is not redirected")
+			return nil
+		}
+	}
+	return &extproc.Redirect{Site: choice.Site.ID, Location: sitemap.Location(choice.Site, r.PathAndQuery, token)}
+}
+
 // hold lets the request wait for its model.
 func (d *decider) hold(r *extproc.Request, p sitemap.Placement) extproc.Decision {
 	budget := cmp.Or(p.HoldBudget, d.budget)
@@ -116,7 +162,7 @@ func (d *decider) hold(r *extproc.Request, p sitemap.Placement) extproc.Decision
 }
 
 func waiting(r *extproc.Request) holdstate.Request {
-	return holdstate.Request{Target: r.Target(), ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq}
+	return holdstate.Request{Target: r.Target(), Key: r.Caller.KeyID, ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq}
 }
 
 func refuse(r *extproc.Refusal) extproc.Decision { return extproc.Decision{Refusal: r} }

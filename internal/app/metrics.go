@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -12,11 +13,12 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
 // defaultTenant is who everybody is without a keys file.
-const defaultTenant = "default"
+const defaultTenant = access.DefaultTenant
 
 // metrics are the series of the hold and of the routing.
 type metrics struct {
@@ -26,11 +28,13 @@ type metrics struct {
 	// requests has the status that a request really ended with.
 	requests *prometheus.HistogramVec
 	wakes    *prometheus.HistogramVec
+	tenants  func() []string // who may send requests
 }
 
-func newMetrics(prefix string, reg prometheus.Registerer) *metrics {
+func newMetrics(prefix string, reg prometheus.Registerer, tenants func() []string) *metrics {
 	f := promauto.With(reg)
 	m := &metrics{
+		tenants: tenants,
 		holds: f.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "wake_holds_total",
 			Help: "Requests that were held, or refused by a hold limit, by how they ended.",
@@ -73,7 +77,7 @@ func (m *metrics) outcome(o holdstate.Outcome, held time.Duration) {
 func (m *metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
 	if slot, ok := g.(grant); ok {
 		a := slot.Agent()
-		m.routed.WithLabelValues(defaultTenant, a.Engine, a.Region, r.Model).Inc()
+		m.routed.WithLabelValues(cmp.Or(r.Caller.TenantID, defaultTenant), a.Engine, a.Region, r.Model).Inc()
 	}
 }
 
@@ -84,8 +88,10 @@ func (m *metrics) ended(r *extproc.Record) {
 
 // serving makes an agent's series, so that the first request is an increase.
 func (m *metrics) serving(a *agentreg.AgentInfo) {
-	for _, model := range a.Models {
-		m.routed.WithLabelValues(defaultTenant, a.Engine, a.Region, model)
+	for _, tenant := range m.tenants() {
+		for _, model := range a.Models {
+			m.routed.WithLabelValues(tenant, a.Engine, a.Region, model)
+		}
 	}
 }
 

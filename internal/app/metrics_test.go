@@ -4,6 +4,7 @@ package app
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -40,7 +41,9 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 	}
 	require.NotEmpty(t, documented)
 
-	a := newApp(t)
+	auth := filepath.Join(t.TempDir(), "keys.yaml")
+	require.NoError(t, os.WriteFile(auth, []byte("keys: [{key_hash: "+strings.Repeat("ab", 32)+", tenant: acme}]"), 0o600))
+	a := newApp(t, "--auth-file", auth)
 	_, err = a.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), false)
 	require.NoError(t, err)
 	a.series.serving(&agentreg.AgentInfo{Engine: "vllm", Region: "eu", Models: []string{"m"}})

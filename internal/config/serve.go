@@ -29,6 +29,10 @@ type Serve struct {
 	AgentsAllowCIDR []string
 	AgentLiveness   time.Duration
 	MapFile         string
+	HintsFreshFor   time.Duration
+	HopSecretFile   string
+	CORSOrigins     []string
+	AuthFile        string
 	PolicyFile      string
 	AuditFile       string
 	AuditMaxSize    Bytes
@@ -76,6 +80,10 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.DurationVar(&c.AgentLiveness, "agent-liveness", 15*time.Second, "how long a silent agent stays registered")
 	f.StringVar(&c.MapFile, "map-file", "", "keep the last good sibling map in this file and restore it at start")
 
+	f.DurationVar(&c.HintsFreshFor, "hints-fresh-for", 30*time.Second, "how long a hint of the sibling map is believed")
+	f.StringVar(&c.HopSecretFile, "hop-secret-file", "", "secrets that the sites share, one a line: they sign redirects, so that a caller stays authenticated")
+	f.StringSliceVar(&c.CORSOrigins, "cors-origins", nil, "origins of web pages that may call; * stands for all")
+	f.StringVar(&c.AuthFile, "auth-file", "", "YAML file of API keys; without it everybody may call")
 	f.StringVar(&c.PolicyFile, "policy-file", "", "YAML file of aliases and per-model policies")
 	f.StringVar(&c.AuditFile, "audit-file", "", "write one JSON line per request to this file; - is standard output")
 	c.AuditMaxSize = 100 << 20
@@ -147,6 +155,7 @@ func (c *Serve) Validate() error {
 		{"wake-linger", c.WakeLinger},
 		{"wake-cooldown", c.WakeCooldown},
 		{"registry-grace", c.RegistryGrace},
+		{"hints-fresh-for", c.HintsFreshFor},
 		{"drain-timeout", c.DrainTimeout},
 	} {
 		check(d.value >= 0, d.flag, d.value, notNegative)

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const apiKey = "hg-a-key-of-the-tests"
+
+// keysFile is a keys file with one key; more is added to its entry.
+func keysFile(t *testing.T, more string) string {
+	t.Helper()
+	sum := sha256.Sum256([]byte(apiKey))
+	path := filepath.Join(t.TempDir(), "keys.yaml")
+	text := fmt.Sprintf("keys:\n- key_hash: %s\n  id: acme-prod\n  tenant: acme\n%s", hex.EncodeToString(sum[:]), more)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func secretFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "hop-secret")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("s3cret", 8)+"\n"), 0o600))
+	return path
+}
+
+// twoSites are two sites that know each other; each of them may hold m.
+func twoSites(t *testing.T, flags ...string) (a, b *site) {
+	t.Helper()
+	a = startSite(t, append(flags, "--site-id=a")...)
+	b = startSite(t, append(flags, "--site-id=b")...)
+	return a, b
+}
+
+// know pushes the map of both sites to one, with hints for the model m.
+func (s *site) know(a, b *site, hints string) {
+	s.t.Helper()
+	// Not 127.0.0.1 and one port after the other: clients drop the Authorization
+	// header when the host changes.
+	at := func(x *site, host string) string {
+		u, err := url.Parse(x.url)
+		require.NoError(s.t, err)
+		return "http://" + host + ":" + u.Port()
+	}
+	r := s.putMap(fmt.Sprintf(`{"sites":[{"id":"a","url":%q,"insecure":true,"scopes":["eu"]},{"id":"b","url":%q,"insecure":true,"scopes":["eu"]}],
+		"placements":[{"model":"m","kind":"chat","site":"a","scale_from_zero":true},{"model":"m","kind":"chat","site":"b","scale_from_zero":true}],
+		"hints":[%s]}`, at(a, "localhost"), at(b, "localhost"), hints))
+	require.Equal(s.t, http.StatusOK, r.status, r.body)
+}
+
+func hint(site, state string) string {
+	return fmt.Sprintf(`{"model":"m","kind":"chat","site":%q,"state":%q,"observed_at":%q}`, site, state, time.Now().UTC().Format(time.RFC3339))
+}
+
+// noFollow does not follow redirects.
+func noFollow(s *site) {
+	s.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+}
+
+func TestAColdModelRedirectsToTheWarmSite(t *testing.T) {
+	a, b := twoSites(t, "--auth-file", keysFile(t, ""), "--hop-secret-file", secretFile(t))
+	a.know(a, b, hint("b", "warm"))
+	b.know(a, b, "")
+	e := newEngine(t, nil)
+	b.register(hello("b-1", e.addr(), 4, "m"))
+	noFollow(a)
+	body := chatBody("m", false)
+
+	r := a.post(chatPath+"?x=%20y&x=z", body, "Authorization", "Bearer "+apiKey)
+	require.Equal(t, http.StatusTemporaryRedirect, r.status, r.body)
+	require.JSONEq(t, `{"redirect":{"site":"b"}}`, r.body)
+	require.Equal(t, "no-store", r.header.Get("Cache-Control"))
+	require.Empty(t, r.header.Get("Retry-After"))
+	location := r.header.Get("Location")
+	require.True(t, strings.HasPrefix(location, "http://localhost:"), location)
+	require.Contains(t, location, chatPath+"?x=%20y&x=z&hg_hop=")
+
+	follow := func(to, body string, headers ...string) result {
+		u, err := url.Parse(to)
+		require.NoError(t, err)
+		return b.post(u.RequestURI(), body, headers...)
+	}
+	// The token stands for the key, which clients drop on the way.
+	r = follow(location, body)
+	require.Equal(t, http.StatusOK, r.status, r.body)
+	got, sent := e.last()
+	require.Equal(t, chatPath+"?x=%20y&x=z", got.RequestURI, "the token is not the engine's business")
+	require.Equal(t, body, sent)
+	require.Empty(t, got.Header.Get("Authorization"))
+	// It is good for this request only.
+	require.Equal(t, http.StatusUnauthorized, follow(location, chatBody("m", true)).status)
+	require.Equal(t, http.StatusUnauthorized, follow(strings.Replace(location, "x=z", "x=w", 1), body).status)
+	require.Equal(t, http.StatusUnauthorized, follow(location[:len(location)-3]+"xxx", body).status)
+	require.Equal(t, http.StatusUnauthorized, follow(strings.Split(location, "&hg_hop")[0], body).status)
+	// A good key counts beside a bad token.
+	require.Equal(t, http.StatusOK, follow(location[:len(location)-3]+"xxx", body, "X-Api-Key", apiKey).status)
+	b.metric(`hivenet_hop_tokens_rejected_total{reason="mismatch"}`, "2")
+	b.metric(`hivenet_hop_tokens_rejected_total{reason="forged"}`, "1")
+	b.metric(`hivenet_routing_requests_routed_total{engine="custom",model="m",region="test",tenant_id="acme"}`, "2")
+	require.Equal(t, http.StatusUnauthorized, a.post(chatPath, body).status)
+	require.Contains(t, a.post(chatPath, body, "X-Api-Key", "wrong").body, `"code":"unauthorized"`)
+	a.atRest()
+	b.atRest()
+}
+
+func TestBothColdHoldsHere(t *testing.T) {
+	a, b := twoSites(t)
+	a.know(a, b, hint("b", "cold"))
+	answer := a.start(t.Context(), chatPath, chatBody("m", false))
+	a.metric(`hivenet_pending_demand{model="m"}`, "1")
+	a.register(hello("a-1", newEngine(t, nil).addr(), 1, "m"))
+	require.Equal(t, http.StatusOK, (<-answer).status)
+	a.atRest()
+}
+
+// Maps that point at each other end after two hops in a hold.
+func TestStaleMapsMakeNoLoop(t *testing.T) {
+	for name, flags := range map[string][]string{"signed": {"--hop-secret-file", secretFile(t)}, "counted": nil} {
+		t.Run(name, func(t *testing.T) {
+			a, b := twoSites(t, flags...)
+			a.know(a, b, hint("b", "warm"))
+			b.know(a, b, hint("a", "warm"))
+			answer := a.start(t.Context(), chatPath, chatBody("m", false))
+			a.metric(`hivenet_pending_demand{model="m"}`, "1")
+			b.metric(`hivenet_pending_demand{model="m"}`, "0")
+			a.register(hello("a-1", newEngine(t, nil).addr(), 1, "m"))
+			require.Equal(t, http.StatusOK, (<-answer).status)
+			a.atRest()
+		})
+	}
+}
+
+func TestHintsAloneChangeWhereRequestsGo(t *testing.T) {
+	a, b := twoSites(t)
+	a.know(a, b, hint("b", "cold"))
+	noFollow(a)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+a.app.AdminAddr()+"/v1/sitemap/hints", strings.NewReader(`{"hints":[`+hint("b", "warm")+`]}`))
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, a.do(r).status)
+	require.Equal(t, http.StatusTemporaryRedirect, a.post(chatPath, chatBody("m", false)).status)
+	require.Equal(t, http.StatusTemporaryRedirect, a.post("/v1/messages/count_tokens", chatBody("m", false)).status)
+}
+
+func TestAKeyThatCannotFollowIsHeld(t *testing.T) {
+	a, b := twoSites(t, "--auth-file", keysFile(t, "  redirect: never\n"))
+	a.know(a, b, hint("b", "warm"))
+	answer := a.start(t.Context(), chatPath, chatBody("m", false), "X-Api-Key", apiKey)
+	a.metric(`hivenet_pending_demand{model="m"}`, "1")
+	a.register(hello("a-1", newEngine(t, nil).addr(), 1, "m"))
+	require.Equal(t, http.StatusOK, (<-answer).status)
+}
+
+func TestAModelThatTheKeyMayNotUse(t *testing.T) {
+	s := startSite(t, "--auth-file", keysFile(t, "  models: [other]\n"))
+	r := s.post(chatPath, chatBody("m", false), "X-Api-Key", apiKey)
+	require.Equal(t, http.StatusForbidden, r.status)
+	require.Contains(t, r.body, `"code":"model_forbidden"`)
+	s.atRest()
+}
+
+func TestBrowsersMayCallFromConfiguredOrigins(t *testing.T) {
+	a, b := twoSites(t, "--cors-origins", "https://app.example.com")
+	a.know(a, b, hint("b", "warm"))
+	noFollow(a)
+	r := a.do(a.request(t.Context(), http.MethodOptions, chatPath, "", "Origin", "https://app.example.com", "Access-Control-Request-Method", "POST"))
+	require.Equal(t, http.StatusNoContent, r.status)
+	require.Equal(t, "https://app.example.com", r.header.Get("Access-Control-Allow-Origin"))
+	r = a.post(chatPath, chatBody("m", false), "Origin", "https://app.example.com")
+	require.Equal(t, http.StatusTemporaryRedirect, r.status)
+	require.Equal(t, "https://app.example.com", r.header.Get("Access-Control-Allow-Origin"))
+	r = a.post(chatPath, chatBody("m", false), "Origin", "https://evil.example.com")
+	require.Empty(t, r.header.Get("Access-Control-Allow-Origin"))
+}
+
+// The official clients follow, and stay authenticated by the token.
+func TestClientsFollowARedirect(t *testing.T) {
+	a, b := twoSites(t, "--auth-file", keysFile(t, ""), "--hop-secret-file", secretFile(t))
+	a.know(a, b, hint("b", "warm"))
+	b.know(a, b, "")
+	e := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/messages") {
+			_, _ = io.WriteString(w, `{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":1,"output_tokens":1}}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}]}`)
+	})
+	b.register(hello("b-1", e.addr(), 4, "m"))
+	script := filepath.Join("clients", "python", "chat.py")
+	for name, command := range map[string][]string{
+		"openai python":    {python(t), script, "--api", "openai"},
+		"anthropic python": {python(t), script, "--api", "anthropic"},
+		"openai node":      {"node", filepath.Join("clients", "node", "chat.mjs")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if command[0] == "node" {
+				command[0] = node(t)
+			}
+			line := client(t, append(command, "--base-url", a.url, "--model", "m", "--api-key", apiKey)...)
+			require.Equal(t, "hello", line["text"], "%v", line)
+		})
+	}
+	out, err := exec.CommandContext(t.Context(), "curl", "--silent", "--show-error", "--fail-with-body", "-L", "--max-time", "20",
+		a.url+chatPath, "-H", "content-type: application/json", "-H", "authorization: Bearer "+apiKey, "-d", chatBody("m", false)).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "hello")
+	require.Equal(t, 4, e.count())
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxPerMinute is the largest quota, so that its products with replicas can be
+// counted.
+const maxPerMinute = 1_000_000_000
+
+// entry is a key that is being read.
+type entry struct {
+	value
+
+	key      *Key
+	hash, id value   // without a node where there is none
+	perModel []value // the names of models in the quota
+}
+
+func (e *entry) read() {
+	k := e.key
+	e.fields(map[string]func(value){
+		"key_hash":            func(v value) { e.hash, k.hash = v, readHash(v) },
+		"id":                  func(v value) { e.id, k.ID = v, v.name() },
+		"name":                func(v value) { k.Name = v.name() },
+		"tenant":              func(v value) { k.Tenant = v.name() },
+		"models":              func(v value) { k.models = set(v.names("leave it out to allow all models")) },
+		"scopes":              func(v value) { k.Scopes = v.names("leave it out to allow all sites") },
+		"redirect":            func(v value) { k.RedirectNever = readRedirect(v) },
+		"max_occupancy_share": func(v value) { k.Share = readShare(v) },
+		"expires":             func(v value) { k.expires = readExpiry(v) },
+		"quota":               func(v value) { k.quota = e.readQuota(v) },
+	}, "key_hash", "tenant")
+	for _, name := range e.perModel {
+		// Most likely it is misspelled, and the quota would have no effect.
+		if !k.Allowed(name.Value) {
+			name.add("is not in the models of this key")
+		}
+	}
+}
+
+func (e *entry) readQuota(v value) *quota {
+	q := &quota{models: map[string]*modelBucket{}}
+	v.fields(map[string]func(value){
+		"requests_per_minute": func(v value) { q.all = newBucket(v.number(maxPerMinute)) },
+		"per_model": func(v value) {
+			v.mapping(func(name *yaml.Node, v value) {
+				v.checkName(name.Value)
+				e.perModel = append(e.perModel, value{name, v.path, v.found})
+				q.models[name.Value] = &modelBucket{perReplica: readPerReplica(v)}
+			})
+		},
+	})
+	return q
+}
+
+func readPerReplica(v value) (n int) {
+	const field = "requests_per_minute_per_replica"
+	v.fields(map[string]func(value){
+		field: func(v value) { n = v.number(maxPerMinute) },
+	}, field)
+	return n
+}
+
+// defaultID is the id of an entry without one: the first 8 digits of its
+// key_hash, in small letters.
+func defaultID(hash [sha256.Size]byte) string { return hex.EncodeToString(hash[:4]) }
+
+// readHash takes any scalar that looks like a hash, since YAML reads some of them
+// as numbers. A hash that is none is not shown: it may be the key itself. A bad
+// one comes back as zeros.
+func readHash(v value) [sha256.Size]byte {
+	sum, err := hex.DecodeString(v.Value)
+	if v.Kind != yaml.ScalarNode || err != nil || len(sum) != sha256.Size {
+		v.add("must be the SHA-256 hash of the key, in 64 hexadecimal digits")
+		return [sha256.Size]byte{}
+	}
+	hash := [sha256.Size]byte(sum)
+	switch hash {
+	case sha256.Sum256(nil):
+		v.add("is the hash of an empty key")
+	case [sha256.Size]byte{}:
+		v.add("must not be zeros alone")
+	default:
+		return hash
+	}
+	return [sha256.Size]byte{}
+}
+
+func readRedirect(v value) (never bool) {
+	if v.Kind != yaml.ScalarNode || v.Value != "allow" && v.Value != "never" {
+		v.bad("must be allow or never")
+	}
+	return v.Value == "never"
+}
+
+func readShare(v value) float64 {
+	share := 0.0
+	tag := v.ShortTag()
+	if v.Kind == yaml.ScalarNode && (tag == "!!float" || tag == "!!int") && v.Decode(&share) == nil && share > 0 && share <= 1 {
+		return share
+	}
+	v.bad("must be a number above 0 and at most 1")
+	return 0
+}
+
+// readExpiry gives the first moment at which the key is no longer good.
+func readExpiry(v value) time.Time {
+	tag := v.ShortTag()
+	if v.Kind == yaml.ScalarNode && (tag == "!!str" || tag == "!!timestamp") {
+		if day, err := time.Parse(time.DateOnly, v.Value); err == nil {
+			return day.AddDate(0, 0, 1)
+		}
+		if t, err := time.Parse(time.RFC3339, v.Value); err == nil && !t.IsZero() { // zero is never
+			return t
+		}
+	}
+	v.bad("must be a date such as 2027-01-31, or a time such as 2027-01-31T18:00:00Z")
+	return time.Time{}
+}
+
+// set is nil for nil.
+func set(names []string) map[string]struct{} {
+	if names == nil {
+		return nil
+	}
+	s := make(map[string]struct{}, len(names))
+	for _, n := range names {
+		s[n] = struct{}{}
+	}
+	return s
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	keyPrefix = "hg-"
+	keyBytes  = 32
+	// keyDigits is how many of 62 digits 32 bytes need.
+	keyDigits = 43
+)
+
+// NewKey makes a key of 32 random bytes, in letters and digits so that a double
+// click selects all that follows its prefix.
+func NewKey() string {
+	var b [keyBytes]byte
+	rand.Read(b[:]) // never fails
+	digits := new(big.Int).SetBytes(b[:]).Text(62)
+	return keyPrefix + strings.Repeat("0", keyDigits-len(digits)) + digits
+}
+
+// Entry is what the keys file says of a new key. What is empty is left out.
+type Entry struct {
+	KeyHash string   `yaml:"key_hash"` // set by YAML
+	ID      string   `yaml:"id,omitempty"`
+	Tenant  string   `yaml:"tenant"`
+	Models  []string `yaml:"models,omitempty,flow"`
+}
+
+// YAML gives the entry of a key as it stands in a keys file, below keys. What
+// cannot stand there is reported as Problems.
+func (e Entry) YAML(key string) (string, error) {
+	sum := sha256.Sum256([]byte(key))
+	e.KeyHash = hex.EncodeToString(sum[:])
+	text, err := yaml.Marshal([]Entry{e})
+	if err != nil {
+		return "", fmt.Errorf("writing the entry: %w", err)
+	}
+	if _, err := Parse([]byte("keys:\n" + string(text))); err != nil {
+		return "", err
+	}
+	return string(text), nil
+}

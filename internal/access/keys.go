@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// maxKey is the longest key in bytes. What is longer is nobody's, and not hashed.
+	maxKey = 4096
+	// usualKey is what a key is copied to without an allocation.
+	usualKey = 256
+)
+
+// Keys is a checked keys file. It never changes.
+type Keys struct {
+	byHash  map[[sha256.Size]byte]*Key
+	byID    map[string]*Key
+	tenants []string
+}
+
+func newKeys() *Keys {
+	return &Keys{byHash: map[[sha256.Size]byte]*Key{}, byID: map[string]*Key{}}
+}
+
+func (k *Keys) add(key *Key) {
+	if key.Name == "" {
+		key.Name = key.ID
+	}
+	k.byHash[key.hash], k.byID[key.ID] = key, key
+}
+
+// finish is called once, after the last key.
+func (k *Keys) finish() {
+	tenants := map[string]struct{}{}
+	for _, key := range k.byID {
+		tenants[key.Tenant] = struct{}{}
+	}
+	k.tenants = slices.Sorted(maps.Keys(tenants))
+}
+
+// Lookup finds the key of a request by the values of its headers Authorization
+// (Bearer alone) and x-api-key, empty where there is none. A key that is not in
+// the file, or has expired, is not found. Where both headers have a key, the
+// Bearer counts if it is found, else the other.
+func (k *Keys) Lookup(authorization, apiKey string, now time.Time) (*Key, bool) {
+	for _, secret := range [...]string{bearerOf(authorization), strings.Trim(apiKey, " \t")} {
+		if key := k.find(secret, now); key != nil {
+			return key, true
+		}
+	}
+	return nil, false
+}
+
+// find looks by the hash, so that how long it takes says nothing about the keys
+// that there are; the comparison of what it found takes the same time for all.
+func (k *Keys) find(secret string, now time.Time) *Key {
+	if secret == "" || len(secret) > maxKey {
+		return nil
+	}
+	var b [usualKey]byte
+	sum := sha256.Sum256(append(b[:0], secret...))
+	key := k.byHash[sum]
+	if key == nil || subtle.ConstantTimeCompare(key.hash[:], sum[:]) != 1 || key.Expired(now) {
+		return nil
+	}
+	return key
+}
+
+// bearerOf is the token of an Authorization header, empty for other schemes.
+func bearerOf(authorization string) string {
+	scheme, token, _ := strings.Cut(strings.Trim(authorization, " \t"), " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return strings.Trim(token, " \t")
+}
+
+// ByID gives the key with an id, nil when there is none. It may have expired.
+func (k *Keys) ByID(id string) *Key { return k.byID[id] }
+
+// Renew gives the present form of a key that an older version of the file had,
+// nil when it was revoked: its hash is no longer there, whatever has its id. A
+// key that is not of a keys file comes back as it is.
+func (k *Keys) Renew(old *Key) *Key {
+	if old.hash == [sha256.Size]byte{} {
+		return old
+	}
+	return k.byHash[old.hash]
+}
+
+// Len is the number of keys, with those that have expired.
+func (k *Keys) Len() int { return len(k.byID) }
+
+// Tenants lists the tenants of all keys in alphabetical order. The list must not
+// be changed.
+func (k *Keys) Tenants() []string { return k.tenants }

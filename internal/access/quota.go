@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	// Unlimited is what remains of no quota.
+	Unlimited = -1
+	// maxRetryAfter is enough for one token of any quota.
+	maxRetryAfter = 60
+)
+
+// Result is what a quota says of a request.
+type Result struct {
+	// OK: the request was charged. Otherwise nothing was.
+	OK bool
+	// Remaining is how many more requests fit, by the tightest limit that
+	// applies, or Unlimited.
+	Remaining int
+	// RetryAfter is in how many seconds a request fits, from 1 to 60, if no other
+	// takes its place. It is 0 when OK.
+	RetryAfter int
+}
+
+// quota is the limits of a key with the tokens that are left. Versions of a key
+// share it.
+type quota struct {
+	mu     sync.Mutex
+	latest time.Time
+	all    *rate.Limiter // nil: no limit over all models
+	models map[string]*modelBucket
+}
+
+// modelBucket is the limit for one model, which grows with its replicas.
+type modelBucket struct {
+	perReplica int
+	tokens     *rate.Limiter // made for the first request
+}
+
+// newBucket makes a full bucket of one minute's requests.
+func newBucket(perMinute int) *rate.Limiter {
+	return rate.NewLimiter(perSecond(perMinute), perMinute)
+}
+
+func perSecond(perMinute int) rate.Limit { return rate.Limit(float64(perMinute) / 60) }
+
+// Charge counts a request for a model with this number of replicas, against the
+// limits of the key and of the key for the model: both, or none when one of them
+// is used up. The limit for a model is skipped without replicas: for a model that
+// may be held, the caller counts at least one. A nil key has no limits.
+func (k *Key) Charge(model string, replicas int, now time.Time) Result {
+	if k == nil || k.quota == nil {
+		return Result{OK: true, Remaining: Unlimited}
+	}
+	return k.quota.charge(model, replicas, now)
+}
+
+func (q *quota) charge(model string, replicas int, now time.Time) Result {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now = q.notBefore(now)
+	buckets := [...]*rate.Limiter{q.all, q.models[model].at(replicas, now)}
+	wait := 0
+	for _, b := range buckets {
+		if b != nil && b.TokensAt(now) < 1 {
+			wait = max(wait, retryAfter(b, now))
+		}
+	}
+	r := Result{OK: wait == 0, Remaining: Unlimited, RetryAfter: wait}
+	for _, b := range buckets {
+		if b == nil {
+			continue
+		}
+		if r.OK {
+			b.AllowN(now, 1)
+		}
+		if left := int(b.TokensAt(now)); r.Remaining == Unlimited || left < r.Remaining {
+			r.Remaining = left
+		}
+	}
+	return r
+}
+
+// notBefore keeps time from going back: a limiter would earn the tokens of that
+// time twice.
+func (q *quota) notBefore(now time.Time) time.Time {
+	if now.After(q.latest) {
+		q.latest = now
+	}
+	return q.latest
+}
+
+// retryAfter is for a bucket with less than one token.
+func retryAfter(b *rate.Limiter, now time.Time) int {
+	seconds := math.Ceil((1 - b.TokensAt(now)) / float64(b.Limit()))
+	return min(max(int(seconds), 1), maxRetryAfter)
+}
+
+// at gives the bucket for a number of replicas, nil when there is none. It keeps
+// its tokens when the number changes, up to what it may have.
+func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
+	if b == nil || replicas <= 0 {
+		return nil
+	}
+	perMinute := maxPerMinute
+	if replicas <= maxPerMinute/b.perReplica {
+		perMinute = b.perReplica * replicas
+	}
+	switch {
+	case b.tokens == nil:
+		b.tokens = newBucket(perMinute)
+	case b.tokens.Burst() != perMinute:
+		resize(b.tokens, perMinute, now)
+	}
+	return b.tokens
+}
+
+func resize(b *rate.Limiter, perMinute int, now time.Time) {
+	b.SetLimitAt(now, perSecond(perMinute))
+	b.SetBurstAt(now, perMinute)
+}
+
+// takeOver lets each key go on with the tokens that it has in older keys.
+func (k *Keys) takeOver(old *Keys, now time.Time) {
+	if old == nil {
+		return
+	}
+	for id, key := range k.byID {
+		if before := old.byID[id]; before != nil && before.quota != nil && key.quota != nil {
+			before.quota.change(key.quota, now)
+			key.quota = before.quota
+		}
+	}
+}
+
+// change gives the limits of another, which nobody uses, and keeps the tokens.
+func (q *quota) change(to *quota, now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now = q.notBefore(now)
+	if q.all == nil || to.all == nil {
+		q.all = to.all
+	} else {
+		resize(q.all, to.all.Burst(), now)
+	}
+	for model, b := range to.models {
+		if have := q.models[model]; have != nil {
+			b.tokens = have.tokens
+		}
+	}
+	q.models = to.models
+}

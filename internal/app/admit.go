@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/hop"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// caller is what the decision keeps of who sent a request.
+type caller struct {
+	key  *access.Key
+	hops int // how often the request was redirected before
+}
+
+// door says who may come in: it knows the keys and the tokens of redirected
+// requests.
+type door struct {
+	keys     *access.Store // nil: everybody is let in
+	secrets  *hop.Secrets  // nil: hops are only counted
+	rejected *prometheus.CounterVec
+}
+
+func newDoor(keys *access.Store, secrets *hop.Secrets, prefix string, reg prometheus.Registerer) *door {
+	d := &door{keys: keys, secrets: secrets}
+	d.rejected = promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+		Name: prefix + "hop_tokens_rejected_total",
+		Help: "Tokens of redirected requests that were not accepted, by what was wrong.",
+	}, []string{"reason"})
+	for _, err := range []error{hop.ErrForged, hop.ErrExpired, hop.ErrMismatch} {
+		d.rejected.WithLabelValues(hop.Class(err))
+	}
+	return d
+}
+
+// Admit finds the caller of a request by its key, or by the token with which a
+// sibling sent it here.
+func (d *door) Admit(c extproc.Credentials) extproc.Admission {
+	a := extproc.Admission{StripKeys: d.keys != nil}
+	token, stripped := sitemap.Hops(c.PathAndQuery)
+	if stripped != c.PathAndQuery {
+		a.PathAndQuery = stripped
+	}
+	key, known := d.lookup(c)
+	who := &caller{key: key}
+	switch {
+	case token == "":
+	case d.secrets == nil:
+		who.hops = sitemap.HopCount(token)
+	case known && d.keys != nil:
+		// The key counts, whatever the token is; a good one says how often the
+		// request was sent on, and after a bad one it stays here.
+		who.hops = sitemap.MaxHops
+		if v, err := d.secrets.VerifyHead(token, c.Method, c.PathAndQuery); err == nil {
+			who.hops = v.Hops
+		}
+	default:
+		v, err := d.secrets.VerifyHead(token, c.Method, c.PathAndQuery)
+		if err != nil {
+			return extproc.Admission{Refusal: d.reject(err)}
+		}
+		a.CheckBody = func(sum [sha256.Size]byte) *extproc.Refusal {
+			if err := v.VerifyBody(sum); err != nil {
+				return d.reject(err)
+			}
+			return nil
+		}
+		who.hops = v.Hops
+		if who.key, known = d.byID(v.KeyID); !known {
+			return extproc.Admission{Refusal: extproc.Unauthorized("the key of the redirected request is not known at this site")}
+		}
+	}
+	if !known {
+		return extproc.Admission{Refusal: extproc.Unauthorized("a valid API key is needed, as a bearer token in Authorization or in x-api-key")}
+	}
+	a.Caller = extproc.Caller{TenantID: who.key.Tenant, KeyID: who.key.ID, Detail: who}
+	return a
+}
+
+// lookup finds the key that a request carries. Without a keys file everybody is
+// known.
+func (d *door) lookup(c extproc.Credentials) (*access.Key, bool) {
+	if d.keys == nil {
+		return access.Anonymous(), true
+	}
+	return d.keys.Current().Lookup(c.Authorization, c.APIKey, time.Now())
+}
+
+// byID finds the key that another site has authenticated, in our own file.
+func (d *door) byID(id string) (*access.Key, bool) {
+	if d.keys == nil {
+		return access.Anonymous(), true
+	}
+	key := d.keys.Current().ByID(id)
+	return key, key != nil && !key.Expired(time.Now())
+}
+
+func (d *door) reject(err error) *extproc.Refusal {
+	d.rejected.WithLabelValues(hop.Class(err)).Inc()
+	return extproc.Unauthorized(err.Error())
+}

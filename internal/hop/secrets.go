@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hop
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	// minSecret is the size of the MAC's key, below which it is weaker than the
+	// MAC.
+	minSecret = 32
+	maxFile   = 64 << 10
+)
+
+// Secrets sign tokens and verify them.
+type Secrets struct {
+	signing []byte
+	all     jwt.VerificationKeySet
+	parser  *jwt.Parser
+}
+
+// Load reads a file with one secret on a line. The first signs; all of them
+// verify. To change the secret, add the new one as second at every site, then
+// move it up to the first place, then remove the old one. Empty lines and lines
+// that start with # do not count.
+func Load(path string) (*Secrets, error) {
+	text, err := read(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the hop secrets: %w", err)
+	}
+	s, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading the hop secrets: %s %w", path, err)
+	}
+	return s, nil
+}
+
+func read(path string) (text string, err error) {
+	f, err := os.Open(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		return "", fmt.Errorf("%s is larger than %d bytes", path, maxFile)
+	}
+	return string(b), err
+}
+
+// parse never repeats a secret in its error.
+func parse(text string) (*Secrets, error) {
+	s := &Secrets{parser: jwt.NewParser(
+		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
+		jwt.WithStrictDecoding(),
+		jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(),
+		jwt.WithLeeway(Leeway),
+	)}
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if len(line) < minSecret {
+			return nil, fmt.Errorf("has a secret of %d bytes on line %d: it must be at least %d long", len(line), number, minSecret)
+		}
+		s.all.Keys = append(s.all.Keys, []byte(line))
+	}
+	if len(s.all.Keys) == 0 {
+		return nil, fmt.Errorf("has no secret: put one of at least %d bytes on a line", minSecret)
+	}
+	s.signing = s.all.Keys[0].([]byte) //nolint:forcetypeassert // appended above
+	return s, nil
+}

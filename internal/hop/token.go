@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hop
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	// Life is how long a token is good.
+	Life = 60 * time.Second
+	// Leeway is by how much the clocks of two sites may differ.
+	Leeway = 30 * time.Second
+
+	// maxToken bounds what is decoded before the MAC is known to be right.
+	maxToken = 4096
+)
+
+// The classes of what is wrong with a token.
+var (
+	// ErrForged: it is no token of these sites, or it was changed.
+	ErrForged = errors.New("the hop token is not signed by a site that this one trusts")
+	// ErrExpired: its time is over, or has not come.
+	ErrExpired = errors.New("the hop token is not valid at this time")
+	// ErrMismatch: it was made for another request.
+	ErrMismatch = errors.New("the hop token was made for another request")
+)
+
+// Class names the class of an error of this package, for a counter. It is empty
+// for another error.
+func Class(err error) string {
+	switch {
+	case errors.Is(err, ErrForged):
+		return "forged"
+	case errors.Is(err, ErrExpired):
+		return "expired"
+	case errors.Is(err, ErrMismatch):
+		return "mismatch"
+	}
+	return ""
+}
+
+// Claims are what a token says and the request it is for.
+type Claims struct {
+	// Site is the one that sends the request on.
+	Site string
+	// KeyID is the key that it authenticated; empty for a caller without one.
+	KeyID string
+	// Hops counts the redirects, this one included.
+	Hops int
+
+	Method string
+	// PathAndQuery is as the request had it. A parameter hg_hop does not count.
+	PathAndQuery string
+	// Body is the SHA-256 of the body as it was received, still encoded.
+	Body [sha256.Size]byte
+}
+
+// wire is the payload of a token.
+type wire struct {
+	jwt.RegisteredClaims
+
+	KeyID string `json:"key,omitempty"`
+	Hops  int    `json:"hops"`
+	Head  string `json:"head"`
+	Body  string `json:"body"`
+}
+
+// Sign makes a token.
+func (s *Secrets) Sign(c Claims) (string, error) {
+	if c.Hops < 1 {
+		return "", fmt.Errorf("signing a hop token: a redirect is at least the first, not number %d", c.Hops)
+	}
+	now := time.Now()
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, wire{
+		Issuer:    c.Site,
+		IssuedAt:  jwt.NewNumericDate(now),
+		ExpiresAt: jwt.NewNumericDate(now.Add(Life)),
+		KeyID:     c.KeyID,
+		Hops:      c.Hops,
+		Head:      encode(headSum(c.Method, c.PathAndQuery)),
+		Body:      encode(c.Body),
+	}).SignedString(s.signing)
+	if err != nil {
+		return "", fmt.Errorf("signing a hop token: %w", err)
+	}
+	if len(token) > maxToken {
+		return "", fmt.Errorf("signing a hop token: its %d bytes are more than the %d that a site reads", len(token), maxToken)
+	}
+	return token, nil
+}
+
+// Verified is a token that is right for a request's head. It authenticates the
+// request only when VerifyBody has passed as well.
+type Verified struct {
+	Site  string
+	KeyID string
+	Hops  int
+
+	body string
+}
+
+// VerifyHead checks the MAC and the time of a token, and that it is for this
+// method and path. The parameter hg_hop of the path does not count.
+func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, error) {
+	if len(token) > maxToken || strings.ContainsFunc(token, notInToken) {
+		return nil, fmt.Errorf("%w: it is no token at all", ErrForged)
+	}
+	var w wire
+	_, err := s.parser.ParseWithClaims(token, &w, func(*jwt.Token) (any, error) { return s.all, nil })
+	switch {
+	case err == nil:
+	case errors.Is(err, jwt.ErrTokenExpired), errors.Is(err, jwt.ErrTokenUsedBeforeIssued), errors.Is(err, jwt.ErrTokenNotValidYet):
+		return nil, fmt.Errorf("%w: %w", ErrExpired, err)
+	default:
+		return nil, fmt.Errorf("%w: %w", ErrForged, err)
+	}
+	if w.Hops < 1 {
+		return nil, fmt.Errorf("%w: it counts no redirect", ErrForged)
+	}
+	if !same(w.Head, headSum(method, pathAndQuery)) {
+		return nil, fmt.Errorf("%w: method, path or query differ", ErrMismatch)
+	}
+	return &Verified{Site: w.Issuer, KeyID: w.KeyID, Hops: w.Hops, body: w.Body}, nil
+}
+
+// VerifyBody checks that the token is for a body with this SHA-256, taken as it
+// was received.
+func (v *Verified) VerifyBody(sum [sha256.Size]byte) error {
+	if !same(v.body, sum) {
+		return fmt.Errorf("%w: the body differs", ErrMismatch)
+	}
+	return nil
+}
+
+// notInToken keeps out the line breaks that the decoder of base64 would ignore:
+// no two texts are the same token.
+func notInToken(c rune) bool {
+	letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+	digit := c >= '0' && c <= '9'
+	return !letter && !digit && c != '-' && c != '_' && c != '.'
+}
+
+func encode(sum [sha256.Size]byte) string {
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+func same(text string, sum [sha256.Size]byte) bool {
+	return subtle.ConstantTimeCompare([]byte(text), []byte(encode(sum))) == 1
+}

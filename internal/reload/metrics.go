@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reload
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics says of each file whether it was good when it was read last. One is
+// made for all files.
+type Metrics struct {
+	good *prometheus.GaugeVec
+	when *prometheus.GaugeVec
+}
+
+// NewMetrics registers the gauges.
+func NewMetrics(prefix string, reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	return &Metrics{
+		good: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: prefix + "config_last_reload_successful",
+			Help: "1 when the file was good as it was read last, 0 when an older one is in force.",
+		}, []string{"file"}),
+		when: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: prefix + "config_last_reload_success_timestamp_seconds",
+			Help: "When the file was read last and was good, in seconds since 1970.",
+		}, []string{"file"}),
+	}
+}
+
+func (m *Metrics) succeeded(file string, now time.Time) {
+	if m == nil {
+		return
+	}
+	m.good.WithLabelValues(file).Set(1)
+	m.when.WithLabelValues(file).Set(float64(now.UnixMilli()) / 1000)
+}
+
+func (m *Metrics) failed(file string) {
+	if m != nil {
+		m.good.WithLabelValues(file).Set(0)
+	}
+}

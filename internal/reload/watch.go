@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reload
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// Interval is the time between two looks at a file.
+	Interval = 2 * time.Second
+	// settle is how long a changed file must look the same before it is read.
+	settle = 200 * time.Millisecond
+)
+
+// Watch reads the file again when it has changed, until ctx ends. A file that
+// cannot be read, or is gone, is tried at each look.
+func (f *File[T]) Watch(ctx context.Context) {
+	timer := time.NewTimer(Interval)
+	defer timer.Stop()
+	var before look
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		at := lookAt(f.path)
+		timer.Reset(f.step(before, at))
+		before = at
+	}
+}
+
+// step does what two looks in a row ask for, and gives the time to the next.
+func (f *File[T]) step(before, at look) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.seen.sure() && f.seen.same(at) {
+		return Interval
+	}
+	if !at.same(before) {
+		return settle
+	}
+	_ = f.reload(false) // it has logged the error
+	return Interval
+}

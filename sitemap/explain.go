@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Candidate is a sibling that has the model, as a choice saw it.
+type Candidate struct {
+	Site    string `json:"site"`
+	URL     string `json:"url"`
+	InScope bool   `json:"in_scope"`
+	// Home is 1 or 2 for the home set of the key.
+	Home int `json:"home,omitzero"`
+	// State is warm or cold by a fresh hint, stale by an older one, or unknown;
+	// empty for a site that is out of scope.
+	State string `json:"state,omitzero"`
+	// Chosen has at most one of them.
+	Chosen bool `json:"chosen"`
+	// Why says in words what came of it.
+	Why string `json:"why"`
+}
+
+// Explain is Pick with an account of each sibling, in the order in which they
+// would be tried: by rank, those out of scope last.
+func (m *Map) Explain(q Query, now time.Time) (Choice, []Candidate) {
+	choice := m.Pick(q, now)
+	elapsed := now.Sub(m.hints.received)
+	all := m.ranked(q)
+	list := make([]Candidate, 0, len(all))
+	for i, r := range all {
+		site := &m.sites[r.site]
+		one := Candidate{Site: site.ID, URL: site.URL, InScope: r.found(), Chosen: choice.Site == site}
+		if one.InScope {
+			one.State = lastSeen(m.hints.of(q.Target), r.site, elapsed)
+			if i < homeSet {
+				one.Home = i + 1
+			}
+		}
+		one.Why = why(choice, one)
+		list = append(list, one)
+	}
+	return choice, list
+}
+
+// homeSet is how many homes a key has.
+const homeSet = 2
+
+// ranked gives all siblings that have the target, best first. Those out of
+// scope have no rank and come last.
+func (m *Map) ranked(q Query) []runner {
+	placed := m.targets[q.Target]
+	reach, request := m.reach(q.Scopes), requestHash(q.Key, q.Target)
+	var all []runner
+	for i := placed.first; i < placed.end; i++ {
+		if i == placed.here {
+			continue
+		}
+		r := runner{site: m.siblings.at[i]}
+		if m.within(r.site, &reach) {
+			r.rank = rank(request, m.siblings.facts[r.site].hash)
+		}
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b runner) int { return cmp.Compare(b.rank, a.rank) })
+	return all
+}
+
+// The states of a candidate beyond those of a hint.
+const (
+	stateUnknown = "unknown"
+	stateStale   = "stale"
+)
+
+// lastSeen tells a hint that is too old from none at all.
+func lastSeen(seen []sighting, site int32, elapsed time.Duration) string {
+	switch stateAt(seen, site, elapsed) {
+	case warm:
+		return stateWarm
+	case cold:
+		return stateCold
+	default:
+	}
+	if slices.ContainsFunc(seen, func(s sighting) bool { return s.site == site }) {
+		return stateStale
+	}
+	return stateUnknown
+}
+
+// why says what came of one candidate of a choice.
+func why(choice Choice, c Candidate) string {
+	switch {
+	case !c.InScope:
+		return "its scopes and the key's have none in common"
+	case c.Chosen:
+		return choice.Reason.Text()
+	case !choice.Redirect:
+		return choice.Reason.Text()
+	case choice.Reason == ReasonFirstHome:
+		return "not known to be warm, and another site comes first for this key"
+	case c.State == stateWarm:
+		return "warm too, but another site comes first for this key"
+	default:
+		return "not known to be warm, as another site is"
+	}
+}

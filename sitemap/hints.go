@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import (
+	"errors"
+	"slices"
+	"time"
+)
+
+// ErrNoMap refuses hints while there is no map that they could be about.
+var ErrNoMap = errors.New("there is no map in force: push one before its hints")
+
+// Hint is what a map writer saw of a model at a site.
+type Hint struct {
+	Target
+
+	Site       string
+	Warm       bool
+	ObservedAt time.Time
+}
+
+// HintsSummary is what a writer is told about accepted hints.
+type HintsSummary struct {
+	Hints int `json:"hints"`
+	// Warm counts those that say warm.
+	Warm int `json:"warm"`
+	// Unplaced counts those about a model that the map does not place at their
+	// site, or about this site: no choice reads them.
+	Unplaced int `json:"unplaced"`
+}
+
+// hintSet is the part of a map that is replaced by hints alone.
+type hintSet struct {
+	list []Hint // sorted by model, kind and site
+
+	targets   map[Target]stretch
+	sightings []sighting
+	// received is when the hints came; zero: they are stale.
+	received time.Time
+
+	json []byte
+	tag  string
+}
+
+// stretch is where the sightings of one target are: from first up to end.
+type stretch struct {
+	first, end int
+}
+
+// sighting is a hint as a choice reads it. Hints that no choice reads have
+// none: those of this site, and those of a model where it is not placed.
+type sighting struct {
+	site int32 // its index in core.sites, ascending inside a stretch
+	hint int32 // its index in list
+	warm bool
+	// life is how long after its receipt the hint is fresh.
+	life time.Duration
+}
+
+// buildHints indexes hints for a map that has all their sites.
+func buildHints(list []Hint, c *core) (*hintSet, error) {
+	h := &hintSet{list: slices.Clip(list), targets: map[Target]stretch{}}
+	slices.SortFunc(h.list, func(a, b Hint) int { return compare(a.Target, a.Site, b.Target, b.Site) })
+	for i, one := range h.list {
+		if !c.atSibling(one.Target, one.Site) {
+			continue
+		}
+		s, ok := h.targets[one.Target]
+		if !ok {
+			s.first = len(h.sightings)
+		}
+		h.sightings = append(h.sightings, sighting{site: c.siblings.numbers[one.Site], hint: int32(i), warm: one.Warm})
+		s.end = len(h.sightings)
+		h.targets[one.Target] = s
+	}
+	return h, h.encode()
+}
+
+// receive makes the hints fresh. A hint is as old as it was when it came, plus
+// the time since: the first part is known now, so that a clock which is set
+// later changes nothing. A time that is still to come counts as now.
+func (h *hintSet) receive(now time.Time, freshFor time.Duration) {
+	h.received = now
+	for i := range h.sightings {
+		s := &h.sightings[i]
+		s.life = freshFor - max(0, now.Sub(h.list[s.hint].ObservedAt))
+	}
+}
+
+// of gives the sightings of a target.
+func (h *hintSet) of(t Target) []sighting {
+	s := h.targets[t]
+	return h.sightings[s.first:s.end]
+}
+
+func (s sighting) fresh(elapsed time.Duration) bool { return elapsed < s.life }
+
+func (h *hintSet) summary() HintsSummary {
+	sum := HintsSummary{Hints: len(h.list), Unplaced: len(h.list) - len(h.sightings)}
+	for _, one := range h.list {
+		if one.Warm {
+			sum.Warm++
+		}
+	}
+	return sum
+}
+
+// PushHints replaces the hints of the map in force and nothing else. It fails
+// with Problems, ErrTooLarge or ErrNoMap; then nothing was applied. Hints are
+// not written to disk, since they are stale after a restart.
+func (s *Store) PushHints(data []byte) (HintsSummary, error) {
+	if len(data) > MaxBytes {
+		return HintsSummary{}, ErrTooLarge
+	}
+	r := newReader(data)
+	var doc document
+	object(r, hintsFields, &doc)
+	r.end()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.State()
+	if st.Map != nil && !r.stopped() {
+		doc.sites = st.Map.sites
+		doc.check(&r.collector, s.self)
+	}
+	if len(r.found) > 0 {
+		return HintsSummary{}, r.found
+	}
+	if st.Map == nil {
+		return HintsSummary{}, ErrNoMap
+	}
+	h, err := buildHints(doc.hints, st.Map.core)
+	if err != nil {
+		return HintsSummary{}, err
+	}
+	h.receive(time.Now(), s.freshFor)
+	st.Map = &Map{core: st.Map.core, hints: h}
+	s.current.Store(&st)
+	return h.summary(), nil
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// MaxHops is how often a request may be sent on.
+const MaxHops = 2
+
+// Query is what a request asks of the map.
+type Query struct {
+	Target
+
+	// Key is the id of the caller's key, or the tenant. It gives each caller two
+	// sites per model that it is sent to, so that few sites wake a model.
+	Key string
+	// Scopes are those of the key; none: all sites are in scope.
+	Scopes []string
+	// Hops is how often the request was sent on already.
+	Hops int
+	// CanHoldHere: this site may hold the request if it is not sent on.
+	CanHoldHere bool
+}
+
+// Reason says why a choice was made.
+type Reason uint8
+
+// The reasons. The first four choose no site.
+const (
+	ReasonTooManyHops Reason = iota
+	ReasonNoSibling
+	ReasonOutOfScope
+	ReasonHomesCold
+	ReasonWarmHome
+	ReasonWarmSibling
+	ReasonFirstHome
+)
+
+var reasonNames = [...]string{
+	ReasonTooManyHops: "too_many_hops",
+	ReasonNoSibling:   "no_sibling",
+	ReasonOutOfScope:  "out_of_scope",
+	ReasonHomesCold:   "homes_cold",
+	ReasonWarmHome:    "warm_home",
+	ReasonWarmSibling: "warm_sibling",
+	ReasonFirstHome:   "first_home",
+}
+
+// String gives the name that the API and the logs use.
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return "unknown"
+}
+
+var reasonTexts = [...]string{
+	ReasonTooManyHops: "the request was sent on twice already",
+	ReasonNoSibling:   "the map places the model at no other site for this kind",
+	ReasonOutOfScope:  "the key's scopes meet those of none of the other sites that have the model",
+	ReasonHomesCold:   "the model is cold at the key's home sites too, so it can as well wake here",
+	ReasonWarmHome:    "the model is warm at a home site of the key",
+	ReasonWarmSibling: "the model is warm at this site, and not known to be at the key's home sites",
+	ReasonFirstHome:   "no site is known to be warm, so the key's first home site has it",
+}
+
+// Text says it in a sentence, for a person.
+func (r Reason) Text() string {
+	if int(r) < len(reasonTexts) {
+		return reasonTexts[r]
+	}
+	return ""
+}
+
+// Choice is whether to send a request on, and where.
+type Choice struct {
+	Redirect bool
+	// Site is nil without a redirect. It must not be changed.
+	Site   *Site
+	Reason Reason
+}
+
+// Pick chooses the sibling that a request is sent to, which is not served
+// here. It depends on its arguments and the map alone, takes no lock and
+// allocates nothing.
+func (m *Map) Pick(q Query, now time.Time) Choice {
+	placed, ok := m.targets[q.Target]
+	switch {
+	case q.Hops >= MaxHops:
+		return Choice{Reason: ReasonTooManyHops}
+	case !ok || placed.siblings() == 0:
+		return Choice{Reason: ReasonNoSibling}
+	}
+	reach, request := m.reach(q.Scopes), requestHash(q.Key, q.Target)
+	first, second := m.homes(placed, &reach, request)
+	if !first.found() {
+		return Choice{Reason: ReasonOutOfScope}
+	}
+
+	seen, elapsed := m.hints.of(q.Target), now.Sub(m.hints.received)
+	one := stateAt(seen, first.site, elapsed)
+	two := one // with one home, that one is all of them
+	if second.found() {
+		two = stateAt(seen, second.site, elapsed)
+	}
+	switch {
+	case one == cold && two == cold && q.CanHoldHere:
+		// A cold sibling is no faster than a wake here. A warm one outside the
+		// home set does not change that.
+		return Choice{Reason: ReasonHomesCold}
+	case one == warm:
+		return m.redirect(first, ReasonWarmHome)
+	case two == warm:
+		return m.redirect(second, ReasonWarmHome)
+	}
+	if best := m.warmest(seen, elapsed, &reach, request); best.found() {
+		return m.redirect(best, ReasonWarmSibling)
+	}
+	return m.redirect(first, ReasonFirstHome)
+}
+
+func (m *Map) redirect(to runner, why Reason) Choice {
+	return Choice{Redirect: true, Site: &m.sites[to.site], Reason: why}
+}
+
+// state is what a fresh hint says of a model at a site.
+type state uint8
+
+const (
+	unknown state = iota
+	cold
+	warm
+)
+
+// stateAt gives what the sightings of a target say of a site.
+func stateAt(seen []sighting, site int32, elapsed time.Duration) state {
+	i, found := slices.BinarySearchFunc(seen, site, func(s sighting, site int32) int { return cmp.Compare(s.site, site) })
+	switch {
+	case !found || !seen[i].fresh(elapsed):
+		return unknown
+	case seen[i].warm:
+		return warm
+	}
+	return cold
+}
+
+// runner is a sibling with its rank for a request. No rank is 0, so the zero
+// runner, which is nobody, loses against all.
+type runner struct {
+	rank uint64
+	site int32
+}
+
+func (r runner) found() bool { return r.rank != 0 }
+
+// homes gives the two siblings in reach that rank highest.
+func (c *core) homes(placed span, r *reach, request uint64) (first, second runner) {
+	for i := placed.first; i < placed.end; i++ {
+		if i == placed.here {
+			continue
+		}
+		site := c.siblings.at[i]
+		if !c.within(site, r) {
+			continue
+		}
+		switch rank := rank(request, c.siblings.facts[site].hash); {
+		case rank > first.rank:
+			first, second = runner{rank, site}, first
+		case rank > second.rank:
+			second = runner{rank, site}
+		}
+	}
+	return first, second
+}
+
+// warmest gives the sibling in reach that ranks highest among the warm.
+func (c *core) warmest(seen []sighting, elapsed time.Duration, r *reach, request uint64) (best runner) {
+	for i := range seen {
+		s := &seen[i]
+		if !s.warm || !s.fresh(elapsed) || !c.within(s.site, r) {
+			continue
+		}
+		if rank := rank(request, c.siblings.facts[s.site].hash); rank > best.rank {
+			best = runner{rank, s.site}
+		}
+	}
+	return best
+}

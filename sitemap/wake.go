@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sitemap
+
+import (
+	"net/url"
+	"time"
+)
+
+// The methods of a webhook.
+const (
+	methodPost = "POST"
+	methodGet  = "GET"
+)
+
+// Wake is the webhook that is called when a model is wanted and nothing serves
+// it.
+type Wake struct {
+	URL string
+	// Method is POST or GET.
+	Method string
+	// Cooldown is the shortest time between two calls; 0 means the router's
+	// default.
+	Cooldown time.Duration
+}
+
+func readWake(r *reader) *Wake {
+	w := &Wake{Method: methodPost}
+	if !object(r, wakeFields, w) {
+		return nil
+	}
+	return w
+}
+
+func (w *Wake) wire() *wireWake {
+	if w == nil {
+		return nil
+	}
+	out := &wireWake{URL: w.URL, Cooldown: durationText(w.Cooldown)}
+	if w.Method != methodPost {
+		out.Method = w.Method
+	}
+	return out
+}
+
+func (r *reader) method() string {
+	s, ok := r.text()
+	if ok && s != methodPost && s != methodGet {
+		r.note("must be POST or GET, not %s", quote(s))
+	}
+	return s
+}
+
+func (r *reader) wakeURL() string {
+	s, ok := r.text()
+	if !ok {
+		return ""
+	}
+	if message := checkWakeURL(s); message != "" {
+		r.note("%s", message)
+	}
+	return s
+}
+
+// checkWakeURL allows http and a query, because hooks stand in clusters and
+// behind gateways. A secret has no place in it: those come from a file.
+func checkWakeURL(s string) string {
+	u, message := absolute(s)
+	if message != "" {
+		return message
+	}
+	if !httpURL(u) {
+		return "must be an absolute http or https URL, like https://hooks.example.com/wake, not " + quote(s)
+	}
+	return checkURLParts(s, u)
+}
+
+func httpURL(u *url.URL) bool {
+	return (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != ""
+}
