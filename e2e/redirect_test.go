@@ -222,3 +222,40 @@ func TestClientsFollowARedirect(t *testing.T) {
 	require.Contains(t, string(out), "hello")
 	require.Equal(t, 4, e.count())
 }
+
+// A key that is taken out of the file stops at once, also under a held request.
+func TestARevokedKeyStopsAtOnce(t *testing.T) {
+	keys := keysFile(t, "")
+	s := startSite(t, "--auth-file", keys)
+	answer := s.start(t.Context(), chatPath, chatBody("m", false), "X-Api-Key", apiKey)
+	s.metric(`hivenet_pending_demand{model="m"}`, "1")
+	require.NoError(t, os.WriteFile(keys, []byte("keys: []"), 0o600))
+	require.NoError(t, s.app.Reload())
+	r := <-answer
+	require.Equal(t, http.StatusUnauthorized, r.status, r.body)
+	require.Equal(t, http.StatusUnauthorized, s.post(chatPath, chatBody("m", false), "X-Api-Key", apiKey).status)
+	// A bad file keeps the old one.
+	require.NoError(t, os.WriteFile(keys, []byte("keys: [{}]"), 0o600))
+	require.Error(t, s.app.Reload())
+	s.metric(`hivenet_config_last_reload_successful{file="auth-file"}`, "0")
+	s.atRest()
+}
+
+func TestQuotasCountServedAndHeldRequests(t *testing.T) {
+	s := startSite(t, "--auth-file", keysFile(t, "  quota: {requests_per_minute: 2}\n"))
+	held := s.start(t.Context(), chatPath, chatBody("m", false), "X-Api-Key", apiKey)
+	s.metric(`hivenet_pending_demand{model="m"}`, "1")
+	s.register(hello("a", newEngine(t, nil).addr(), 1, "m"))
+	r := <-held
+	require.Equal(t, http.StatusOK, r.status)
+	require.Equal(t, "1", r.header.Get("X-Ratelimit-Remaining-Requests"))
+	r = s.post(chatPath, chatBody("m", false), "X-Api-Key", apiKey)
+	require.Equal(t, http.StatusOK, r.status)
+	require.Equal(t, "0", r.header.Get("X-Ratelimit-Remaining-Requests"))
+	r = s.post(chatPath, chatBody("m", false), "X-Api-Key", apiKey)
+	require.Equal(t, http.StatusTooManyRequests, r.status)
+	require.Contains(t, r.body, `"code":"rate_limit_exceeded"`)
+	require.NotEmpty(t, r.header.Get("Retry-After"))
+	require.Equal(t, "0", r.header.Get("X-Ratelimit-Remaining-Requests"))
+	s.atRest()
+}

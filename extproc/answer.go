@@ -94,16 +94,27 @@ func streamBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
 
 // committedHead is the head of an answer that begins before the engine has
 // answered.
-func committedHead(id string, stream bool) *extprocv3.ProcessingResponse {
+func committedHead(id string, stream bool, rateLimit string) *extprocv3.ProcessingResponse {
 	contentType := "application/json"
 	if stream {
 		contentType = "text/event-stream; charset=utf-8"
 	}
-	return streamHead(id, http.StatusOK, []*corev3.HeaderValue{
+	headers := []*corev3.HeaderValue{
 		{Key: "content-type", RawValue: []byte(contentType)},
 		{Key: "cache-control", RawValue: []byte("no-cache")},
 		{Key: "x-accel-buffering", RawValue: []byte("no")},
-	})
+	}
+	return streamHead(id, http.StatusOK, withRateLimit(headers, rateLimit))
+}
+
+// headerRateLimit tells a caller what its quota still has.
+const headerRateLimit = "x-ratelimit-remaining-requests"
+
+func withRateLimit(headers []*corev3.HeaderValue, rateLimit string) []*corev3.HeaderValue {
+	if rateLimit == "" {
+		return headers
+	}
+	return append(headers, &corev3.HeaderValue{Key: headerRateLimit, RawValue: []byte(rateLimit)})
 }
 
 // Field numbers of the answers that are written by hand: they are sent for every

@@ -158,8 +158,11 @@ func (h *hold) ended(s holdstate.Status) error {
 		}
 	default:
 	}
-	// The map no longer places the model here, or the last replica left a request
+	// The key is no longer good, the map no longer places the model here, or the last replica left a request
 	// that was never held: it is as if it arrived in this moment.
+	if r := h.st.s.d.Decider.Recheck(&h.st.req); r != nil {
+		return h.fail(r)
+	}
 	if h.committed {
 		return h.fail(ModelNotFound(model))
 	}
@@ -172,7 +175,7 @@ func (h *hold) ended(s holdstate.Status) error {
 func (h *hold) keepalive() (sent bool) {
 	if !h.committed {
 		h.committed = true
-		if !h.st.send(committedHead(h.st.flight.id, h.st.req.Stream)) {
+		if !h.st.send(committedHead(h.st.flight.id, h.st.req.Stream, h.st.rateLimit)) {
 			return false
 		}
 	}

@@ -71,6 +71,14 @@ func ModelForbidden(model string) *Refusal {
 	return &Refusal{Status: http.StatusForbidden, Code: "model_forbidden", Message: "this key may not use model " + model}
 }
 
+// RateLimited is a key over its quota or its share.
+func RateLimited(retryAfter int) *Refusal {
+	return &Refusal{
+		Status: http.StatusTooManyRequests, Code: "rate_limit_exceeded", RetryAfter: retryAfter,
+		Message: fmt.Sprintf("this key has used up its quota; retry in %d seconds", retryAfter),
+	}
+}
+
 // MapNotLoaded is a router that expects a map and has none yet.
 func MapNotLoaded() *Refusal {
 	return &Refusal{

@@ -138,7 +138,7 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 	switch {
 	case !h.committed:
 		ticks = nil // the engine's head is the first byte
-		if !h.st.send(streamHead(h.st.flight.id, resp.StatusCode, relayedHeaders(resp, h.st.timing))) {
+		if !h.st.send(streamHead(h.st.flight.id, resp.StatusCode, withRateLimit(relayedHeaders(resp, h.st.timing), h.st.rateLimit))) {
 			return nil
 		}
 	case resp.StatusCode >= http.StatusBadRequest && (h.st.req.Stream || h.st.s.o.LateError == LateErrorAbort):

@@ -72,6 +72,8 @@ type Decision struct {
 	Held    bool              // with Waiter: no replica served it when it came
 	Budget  time.Duration     // with Waiter: the hold budget, from arrival
 	Refusal *Refusal
+	// RateLimit is how many more requests the caller's quota has; empty: no quota.
+	RateLimit string
 	// Redirect is the site that has the model.
 	Redirect *Redirect
 }
@@ -84,6 +86,8 @@ type Decider interface {
 	Resolve(name string) string
 	// Decide is called when the whole body is there.
 	Decide(r *Request) Decision
+	// Recheck refuses a request whose caller may no longer ask; nil: it may.
+	Recheck(r *Request) *Refusal
 	// RetryAfter says in how many seconds a sleeping model may be up.
 	RetryAfter(model string) int
 	// Models is the body of GET /v1/models; model is empty for the list. It is

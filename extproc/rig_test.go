@@ -64,6 +64,7 @@ type rig struct {
 	crash    bool                    // in Routed
 	decide   func(*Request) Decision // nil: the usual policy
 	admit    func(Credentials) Admission
+	revoked  *Refusal
 }
 
 // bubble runs f with a rig in a bubble. When it ends everything must be at rest,
@@ -179,6 +180,8 @@ func (r *rig) Admit(c Credentials) Admission {
 	}
 	return Admission{Caller: Caller{TenantID: "default"}}
 }
+
+func (r *rig) Recheck(*Request) *Refusal { return r.revoked }
 
 func (r *rig) Resolve(name string) string {
 	if name == "alias" {

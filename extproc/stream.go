@@ -36,6 +36,7 @@ type stream struct {
 	native    bool          // Envoy carries the answer: its log ends the flight
 	gone      chan struct{} // closed when the client has left; nil until watch
 	timing    string        // Server-Timing of a request that waited
+	rateLimit string        // what the caller's quota still has; empty: it has none
 }
 
 // errGone is a client that left.
@@ -251,13 +252,18 @@ func (st *stream) refuse(r *Refusal) error {
 		api = st.req.Endpoint.API
 	}
 	st.noteRefusal(r)
-	st.send(refused(st.flight.id, r, api, st.cors()...))
+	more := st.cors()
+	if st.rateLimit != "" {
+		more = append(more, [2]string{headerRateLimit, st.rateLimit})
+	}
+	st.send(refused(st.flight.id, r, api, more...))
 	return nil
 }
 
 // decide carries out what the policy says.
 func (st *stream) decide() error {
 	d := st.s.d.Decider.Decide(&st.req)
+	st.rateLimit = d.RateLimit
 	switch {
 	case d.Grant != nil:
 		return st.serve(d.Grant)
@@ -298,6 +304,9 @@ func (st *stream) serve(g holdstate.Grant) error {
 			{envoy.ContentLengthKey, strconv.FormatInt(st.body.size, 10)},
 		},
 		remove: st.head.wakeHeaders,
+	}
+	if st.rateLimit != "" {
+		f.metadata = append(f.metadata, [2]string{envoy.RateLimitKey, st.rateLimit})
 	}
 	if st.rewritten {
 		f.remove = append(f.remove, "content-encoding")

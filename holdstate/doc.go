@@ -23,12 +23,14 @@
 //	Held --Expire--> Ended (expired)
 //	Held --Leave--> Ended (disconnected)
 //	Held --Unplace--> Ended (removed)
+//	Held --Revoke--> Ended (removed)
 //	Held --Drain--> Ended (draining)
 //	Held --Fail--> Ended (wake_failed)
 //	Released --Down--> Held
 //	Released --Slot--> Granted
 //	Released --TimeOut--> Ended (released)
 //	Released --Leave--> Ended (disconnected)
+//	Released --Revoke--> Ended (removed)
 //	Released --Drain--> Ended (draining)
 //	Granted --Back--> Held
 //	Granted --Done--> Ended (released)

@@ -240,6 +240,21 @@ func (m *Machine) Reconcile(holdable func(sitemap.Target) bool) {
 	})
 }
 
+// Revoke ends the waiters of keys that are no longer good.
+func (m *Machine) Revoke(good func(key string) bool) {
+	m.change(func() {
+		for _, l := range m.lines {
+			for _, line := range []*line{&l.held, &l.ordinary} {
+				line.each(func(w *Waiter) {
+					if w.key != "" && !good(w.key) {
+						m.apply(w, Revoke)
+					}
+				})
+			}
+		}
+	})
+}
+
 // Drain ends every waiter and refuses new ones.
 func (m *Machine) Drain() {
 	m.change(func() {

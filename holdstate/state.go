@@ -27,6 +27,7 @@ const (
 	TimeOut               // the wait for a slot took longer than allowed
 	Leave                 // the client went away
 	Unplace               // the map no longer places its target here
+	Revoke                // its key is no longer good
 	Drain                 // the router shuts down
 	Fail                  // the wake was reported failed
 	eventEnd              // counts the events
@@ -78,6 +79,7 @@ var steps = map[State]map[Event]step{
 		Up:      {to: Released},
 		Expire:  {to: Ended, outcome: OutcomeExpired},
 		Unplace: {to: Ended, outcome: OutcomeRemoved},
+		Revoke:  {to: Ended, outcome: OutcomeRemoved},
 		Fail:    {to: Ended, outcome: OutcomeWakeFailed},
 		Leave:   {to: Ended, outcome: OutcomeDisconnected},
 		Drain:   {to: Ended, outcome: OutcomeDraining},
@@ -86,6 +88,7 @@ var steps = map[State]map[Event]step{
 		Down:    {to: Held},
 		Slot:    {to: Granted},
 		TimeOut: {to: Ended, outcome: OutcomeReleased},
+		Revoke:  {to: Ended, outcome: OutcomeRemoved},
 		Leave:   {to: Ended, outcome: OutcomeDisconnected},
 		Drain:   {to: Ended, outcome: OutcomeDraining},
 	},

@@ -80,19 +80,25 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
 	m.change(func() {
-		l := m.lines[r.Target]
-		switch {
-		case m.draining:
-			err = ErrDraining
-		case m.o.Limits.QueueDepth == 0, l != nil && l.ordinary.n >= m.o.Limits.QueueDepth:
-			err = ErrNoQueue
-		default:
-			w = m.newWaiter(r)
-			w.ordinary, w.state, w.released = true, Released, w.joined
-			m.enter(w)
+		if err = m.mayQueue(r.Target); err != nil {
+			return
 		}
+		w = m.newWaiter(r)
+		w.ordinary, w.state, w.released = true, Released, w.joined
+		m.enter(w)
 	})
 	return w, err
+}
+
+func (m *Machine) mayQueue(t sitemap.Target) error {
+	l := m.lines[t]
+	switch {
+	case m.draining:
+		return ErrDraining
+	case m.o.Limits.QueueDepth == 0, l != nil && l.ordinary.n >= m.o.Limits.QueueDepth:
+		return ErrNoQueue
+	}
+	return nil
 }
 
 func (m *Machine) mayHold(mod *model, r Request) error {

@@ -4,6 +4,7 @@ package app
 
 import (
 	"crypto/sha256"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,10 @@ import (
 type caller struct {
 	key  *access.Key
 	hops int // how often the request was redirected before
+
+	// The quota is charged once per request, however often it is decided.
+	charged   bool
+	rateLimit string // what the quota still had; empty: it has none
 }
 
 // door says who may come in: it knows the keys and the tokens of redirected
@@ -83,6 +88,43 @@ func (d *door) Admit(c extproc.Credentials) extproc.Admission {
 	}
 	a.Caller = extproc.Caller{TenantID: who.key.Tenant, KeyID: who.key.ID, Detail: who}
 	return a
+}
+
+// Recheck refuses a request whose key was revoked while it waited.
+func (d *door) Recheck(r *extproc.Request) *extproc.Refusal {
+	who, known := r.Caller.Detail.(*caller)
+	if d.keys == nil || !known {
+		return nil
+	}
+	if now := d.keys.Current().Renew(who.key); now == nil || now.Expired(time.Now()) {
+		return extproc.Unauthorized("the API key is no longer valid")
+	}
+	return nil
+}
+
+// good says whether a key that was good when its request came still is.
+func good(keys *access.Keys) func(id string) bool {
+	return func(id string) bool {
+		key := keys.ByID(id)
+		return key != nil && !key.Expired(time.Now())
+	}
+}
+
+// charge counts a request against its key's quotas. It returns a refusal when they
+// have no room.
+func (c *caller) charge(model string, replicas int) *extproc.Refusal {
+	if c.charged {
+		return nil
+	}
+	result := c.key.Charge(model, replicas, time.Now())
+	if result.Remaining != access.Unlimited {
+		c.rateLimit = strconv.Itoa(result.Remaining)
+	}
+	if !result.OK {
+		return extproc.RateLimited(result.RetryAfter)
+	}
+	c.charged = true
+	return nil
 }
 
 // lookup finds the key that a request carries. Without a keys file everybody is

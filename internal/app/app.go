@@ -130,6 +130,9 @@ func (a *App) wire() error {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
 		},
 	})
+	if a.keys != nil {
+		a.keys.OnChange(func(_, keys *access.Keys) { a.machine.Revoke(good(keys)) })
+	}
 	a.maps = sitemap.NewStore(c.SiteID, func(_, m *sitemap.Map) {
 		a.machine.Reconcile(func(t sitemap.Target) bool {
 			p, here := m.Here(t)

@@ -39,18 +39,27 @@ func (d *decider) Resolve(name string) string { return d.policy.Resolve(name) }
 
 // Decide says what happens to a request whose body was read.
 func (d *decider) Decide(r *extproc.Request) extproc.Decision {
-	t := r.Target()
 	who, known := r.Caller.Detail.(*caller)
 	if !known {
 		// The router was restarted under a request that it had let in.
 		who = &caller{key: access.Anonymous(), hops: sitemap.MaxHops}
 	}
+	decision := d.decide(r, who)
+	decision.RateLimit = who.rateLimit
+	return decision
+}
+
+func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
+	t := r.Target()
 	if !who.key.Allowed(r.Model) {
 		return refuse(extproc.ModelForbidden(r.Model))
 	}
 
 	// Served here.
-	if d.registry.Serving(t) > 0 {
+	if replicas := d.registry.Serving(t); replicas > 0 {
+		if refusal := who.charge(r.Model, replicas); refusal != nil {
+			return refuse(refusal)
+		}
 		if decision, ok := d.serve(r); ok {
 			return decision
 		}
@@ -74,12 +83,24 @@ func (d *decider) Decide(r *extproc.Request) extproc.Decision {
 	// Held here.
 	switch {
 	case mayHold:
+		// A model that sleeps counts as one replica, so that nobody holds requests
+		// past a quota.
+		if refusal := who.charge(r.Model, 1); refusal != nil {
+			return refuse(refusal)
+		}
 		return d.hold(r, p)
-	case here && !p.ScaleFromZero && time.Now().Before(d.grace):
-		return refuse(extproc.RegistryWarming(r.Model))
 	default:
-		return refuse(extproc.ModelNotFound(r.Model))
+		return refuse(d.notServed(r.Model, here && !p.ScaleFromZero))
 	}
+}
+
+// notServed is the answer for a model that no replica serves and that may not be
+// held. A fixed one is placed here, and its agent may still be registering.
+func (d *decider) notServed(model string, fixed bool) *extproc.Refusal {
+	if fixed && time.Now().Before(d.grace) {
+		return extproc.RegistryWarming(model)
+	}
+	return extproc.ModelNotFound(model)
 }
 
 // serve gives the request a slot or a place in the capacity queue. It is not ok
@@ -100,13 +121,26 @@ func (d *decider) serve(r *extproc.Request) (extproc.Decision, bool) {
 	ordinary := waiting(r)
 	ordinary.Bytes = 0 // only held bodies count against the limit of held bytes
 	w, err := d.machine.Queue(ordinary)
-	switch {
-	case errors.Is(err, holdstate.ErrDraining):
-		return refuse(extproc.Draining()), true
-	case err != nil:
-		return refuse(extproc.NoCapacity(r.Model)), true
+	if err != nil {
+		return refuse(notQueued(r.Model, err)), true
 	}
 	return extproc.Decision{Waiter: w}, true
+}
+
+// notQueued is the answer for a request that the capacity queue did not take.
+func notQueued(model string, err error) *extproc.Refusal {
+	if errors.Is(err, holdstate.ErrDraining) {
+		return extproc.Draining()
+	}
+	return extproc.NoCapacity(model)
+}
+
+// asks is what the caller's request asks of the map.
+func (c *caller) asks(t sitemap.Target, mayHold bool) sitemap.Query {
+	return sitemap.Query{
+		Target: t, Key: cmp.Or(c.key.ID, c.key.Tenant), Scopes: c.key.Scopes,
+		Hops: c.hops, CanHoldHere: mayHold,
+	}
 }
 
 // sibling is the site that the caller is sent to, nil when the request stays here.
@@ -114,10 +148,7 @@ func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *caller, mayHo
 	if who.key.RedirectNever {
 		return nil
 	}
-	choice := m.Pick(sitemap.Query{
-		Target: r.Target(), Key: cmp.Or(who.key.ID, who.key.Tenant), Scopes: who.key.Scopes,
-		Hops: who.hops, CanHoldHere: mayHold,
-	}, time.Now())
+	choice := m.Pick(who.asks(r.Target(), mayHold), time.Now())
 	if !choice.Redirect {
 		return nil
 	}
@@ -148,17 +179,24 @@ func (d *decider) hold(r *extproc.Request, p sitemap.Placement) extproc.Decision
 		return refuse(extproc.Waking(r.Model, d.RetryAfter(r.Model)))
 	}
 	w, err := d.machine.Hold(waiting(r))
-	var failed *holdstate.FailedError
-	switch {
-	case errors.Is(err, holdstate.ErrDraining):
-		return refuse(extproc.Draining())
-	case errors.As(err, &failed):
-		return refuse(extproc.WakeFailed(r.Model, failed.Reason, d.RetryAfter(r.Model)))
-	case err != nil:
-		return refuse(extproc.TooManyWaiting(r.Model))
+	if err != nil {
+		return refuse(d.notHeld(r.Model, err))
 	}
 	d.log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
 	return extproc.Decision{Waiter: w, Held: true, Budget: budget}
+}
+
+// notHeld is the answer for a request that the machine did not hold.
+func (d *decider) notHeld(model string, err error) *extproc.Refusal {
+	var failed *holdstate.FailedError
+	switch {
+	case errors.Is(err, holdstate.ErrDraining):
+		return extproc.Draining()
+	case errors.As(err, &failed):
+		return extproc.WakeFailed(model, failed.Reason, d.RetryAfter(model))
+	default:
+		return extproc.TooManyWaiting(model)
+	}
 }
 
 func waiting(r *extproc.Request) holdstate.Request {
