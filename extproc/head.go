@@ -75,28 +75,37 @@ func readHead(block headerBlock) head {
 			h.upgrade = true
 		case envoy.FailedHeader:
 			h.failed = string(value)
-		case headerAuthorization:
-			h.authorization = string(value)
-		case headerAPIKey:
-			h.apiKey = string(value)
-		case "origin":
-			h.origin = string(value)
 		case "traceparent":
 			h.traceID = traceID(value)
-		case headerKeepalive:
-			h.keepaliveOff = strings.EqualFold(string(value), "off")
-			h.wakeHeaders = append(h.wakeHeaders, headerKeepalive)
 		default:
-			h.clock(string(name), string(value))
+			h.sender(name, value)
 		}
 	}
 	return h
+}
+
+// sender reads the headers in which a caller says who it is and what it can bear.
+func (h *head) sender(name, value []byte) {
+	switch string(name) {
+	case headerAuthorization:
+		h.authorization = string(value)
+	case headerAPIKey:
+		h.apiKey = string(value)
+	case "origin":
+		h.origin = string(value)
+	default:
+		if bytes.HasPrefix(name, []byte(wakePrefix)) || bytes.HasPrefix(name, []byte("x-stainless-")) {
+			h.clock(string(name), string(value))
+		}
+	}
 }
 
 // clock reads the headers in which clients say how long they wait. Those of the
 // SDKs are in seconds; what they cannot mean is ignored.
 func (h *head) clock(name, value string) {
 	switch name {
+	case headerKeepalive:
+		h.keepaliveOff = strings.EqualFold(value, "off")
 	case headerPatience:
 		d, err := time.ParseDuration(value)
 		h.badPatience = h.badPatience || err != nil || d < 0

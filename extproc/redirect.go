@@ -41,7 +41,8 @@ func (st *stream) cors() headerList {
 		origin = "*"
 	}
 	return headerList{
-		{"access-control-allow-origin", origin}, {"vary", "origin"},
+		{"access-control-allow-origin", origin},
+		{"vary", "origin"},
 		{"access-control-expose-headers", "location, retry-after, x-request-id"},
 	}
 }
@@ -52,7 +53,7 @@ func (st *stream) preflight() bool {
 	if string(st.head.method) != http.MethodOptions || allowed == nil {
 		return false
 	}
-	headers := append(allowed,
+	headers := append(slices.Clone(allowed),
 		[2]string{"access-control-allow-methods", "GET, POST, OPTIONS"},
 		// The wildcard does not stand for Authorization.
 		[2]string{"access-control-allow-headers", "authorization, *"},

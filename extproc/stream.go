@@ -60,33 +60,42 @@ func (st *stream) run() error {
 	}
 	st.req.Endpoint = endpoint
 	st.begin(lane)
-	if st.preflight() {
+	switch {
+	case st.preflight():
 		return nil
-	}
-	if endpoint == nil {
+	case endpoint == nil:
 		return st.other(lane)
 	}
+	if err := st.take(lane); err != nil {
+		return st.failed(err)
+	}
+	return st.decide()
+}
+
+// take takes a call of an endpoint, up to the decision. Its error is a *Refusal or
+// what ended the stream.
+func (st *stream) take(lane string) error {
 	if st.head.bodyless() {
-		return st.refuse(MethodNotAllowed(http.MethodPost))
+		return MethodNotAllowed(http.MethodPost)
 	}
 	if r := st.admit(lane); r != nil {
-		return st.refuse(r)
+		return r
 	}
-	if r := st.head.refusal(st.s.o.MaxRequestBytes, in.end); r != nil {
-		return st.refuse(r)
+	if r := st.head.refusal(st.s.o.MaxRequestBytes, st.raw.end); r != nil {
+		return r
 	}
 	if err := st.readBody(); err != nil {
-		return st.failed(err)
+		return err
 	}
 	if err := st.readRequest(); err != nil {
-		return st.failed(err)
+		return err
 	}
 	if lane == envoy.LaneRehold {
 		if r := st.failedAttempt(); r != nil {
-			return st.refuse(r)
+			return r
 		}
 	}
-	return st.decide()
+	return nil
 }
 
 // laneOf is the lane that the bootstrap names in the stream's initial metadata. A
