@@ -18,7 +18,7 @@ export GOTOOLCHAIN := $(GO_VERSION)
 TOOL := $(GO) tool -modfile=tools/go.mod
 TOOLS := $(abspath .tools)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-E2E_PACKAGES := ./e2e/... ./envoy/...
+E2E_PACKAGES := ./e2e/... ./envoy/... ./internal/wake/...
 # Oldest first: the floor and the last patch of each minor version since.
 ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 
@@ -48,6 +48,9 @@ run: build tools ## serve a small model that sleeps until it is asked; Ctrl-C en
 
 demo: build tools ## watch a sleeping model answer real requests, in under a minute
 	@$(ENV) $(GO) run ./examples/demo
+
+two-sites: build tools ## two sites, of which one has an engine and the other redirects to it; Ctrl-C ends them
+	@$(ENV) $(GO) run ./examples/two-sites
 
 ##@ Test
 
@@ -132,5 +135,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is needed, it fetches $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo test unit e2e e2e-matrix fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo two-sites test unit e2e e2e-matrix fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
 	tools tools-test clean clean-tools go

@@ -179,7 +179,7 @@ func TestAnEngineThatDiesHalfWay(t *testing.T) {
 		s.register(hello("a", rawEngine(t, half), 4, "m"))
 		r := <-answer
 		require.NoError(t, r.err)
-		require.Equal(t, "half \ndata: {\"error\":{\"code\":\"backend_error\",\"message\":\"the engine ended its answer half way\",\"source\":\"router\"}}\n\n", r.body)
+		require.Equal(t, "half \n\ndata: {\"error\":{\"code\":\"backend_error\",\"message\":\"the engine ended its answer half way\",\"source\":\"router\"}}\n\n", r.body)
 		s.atRest()
 	})
 	t.Run("not streaming", func(t *testing.T) {

@@ -42,7 +42,12 @@ func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	binary := filepath.Join(root(t), "bin", "holdgate")
 	require.FileExists(t, binary, "run `make build` first")
-	p := &process{t: t, cmd: exec.Command(binary, args...), out: &buffer{}, done: make(chan error, 1)}
+	return startProgram(t, binary, args...)
+}
+
+func startProgram(t *testing.T, program string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.Command(program, args...), out: &buffer{}, done: make(chan error, 1)}
 	p.cmd.Dir = root(t)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	require.NoError(t, p.cmd.Start())

@@ -186,6 +186,14 @@ func TestBrowsersMayCallFromConfiguredOrigins(t *testing.T) {
 	require.Equal(t, "https://app.example.com", r.header.Get("Access-Control-Allow-Origin"))
 	r = a.post(chatPath, chatBody("m", false), "Origin", "https://evil.example.com")
 	require.Empty(t, r.header.Get("Access-Control-Allow-Origin"))
+	r = a.post(chatPath, chatBody("m", false), "Origin", "https://app.example.com", "X-Wake-Timeout", "soon")
+	require.Equal(t, http.StatusBadRequest, r.status)
+	require.Equal(t, "https://app.example.com", r.header.Get("Access-Control-Allow-Origin"))
+	b.know(a, b, "")
+	r = b.post(chatPath+"?hg_hop=2", chatBody("m", false), "Origin", "https://app.example.com", "X-Wake-Timeout", "0s")
+	require.Equal(t, http.StatusServiceUnavailable, r.status)
+	require.Equal(t, "https://app.example.com", r.header.Get("Access-Control-Allow-Origin"))
+	a.atRest() // a preflight is no demand
 }
 
 // The official clients follow, and stay authenticated by the token.

@@ -19,6 +19,7 @@ import (
 // The clusters of a rendered bootstrap.
 const (
 	holdgateCluster     = "holdgate"
+	logCluster          = "holdgate_log"
 	destinationsCluster = "destinations"
 	firstCluster        = "first"
 	reholdCluster       = "rehold"
@@ -30,6 +31,9 @@ const (
 	// streamWindow keeps an upload that Holdgate does not read yet in the
 	// client's hands; with Envoy's default windows 21 to 34 MB pile up.
 	streamWindow = 256 << 10
+	// logBuffer is far more than the records of a busy second: Envoy drops records
+	// that do not fit.
+	logBuffer = 16 << 20
 	// engineIdle is below the 5 s after which uvicorn closes an idle connection
 	// under the next request.
 	engineIdle = 4 * time.Second
@@ -43,6 +47,7 @@ const (
 func (r *renderer) clusters() []*clusterv3.Cluster {
 	return []*clusterv3.Cluster{
 		r.holdgate(),
+		r.log(),
 		r.destinations(),
 		r.originalDestination(firstCluster),
 		r.lane(),
@@ -50,9 +55,17 @@ func (r *renderer) clusters() []*clusterv3.Cluster {
 	}
 }
 
-// holdgate is where ext_proc and the access logs go.
-func (r *renderer) holdgate() *clusterv3.Cluster {
-	c := static(holdgateCluster, r.addresses.extProc)
+// holdgate is where ext_proc goes.
+func (r *renderer) holdgate() *clusterv3.Cluster { return r.service(holdgateCluster, streamWindow) }
+
+// log is where the access log goes. It has connections of its own: behind the
+// uploads on those of ext_proc Envoy would drop records, and each record frees a
+// slot.
+func (r *renderer) log() *clusterv3.Cluster { return r.service(logCluster, logBuffer) }
+
+// service is a cluster of holdgate serve, whose connections buffer so many bytes.
+func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
+	c := static(name, r.addresses.extProc)
 	if e := r.addresses.extProc; e.pipe == "" && !e.isIP() {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 	}
@@ -61,7 +74,7 @@ func (r *renderer) holdgate() *clusterv3.Cluster {
 		MaxPendingRequests: wrapperspb.UInt32(unbounded),
 		MaxRequests:        wrapperspb.UInt32(unbounded),
 	})
-	c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(streamWindow)
+	c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(buffer)
 	c.TypedExtensionProtocolOptions = r.protocol(&upstreamv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: explicit(&upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
 			ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{

@@ -10,6 +10,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	headersv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	tometadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -37,7 +38,7 @@ func (r *renderer) filter(name string, config proto.Message) *hcmv3.HttpFilter {
 // extProc is the filter that asks Holdgate. The lane's name travels in gRPC
 // metadata, which no client can set.
 func (r *renderer) extProc(lane string) *hcmv3.HttpFilter {
-	service := grpcService(&corev3.HeaderValue{Key: LaneMetadata, Value: lane})
+	service := grpcService(holdgateCluster, &corev3.HeaderValue{Key: LaneMetadata, Value: lane})
 	service.Timeout = durationpb.New(0)
 	return r.filter(extProcFilter, &extprocv3.ExternalProcessor{
 		GrpcService: service,
@@ -60,6 +61,18 @@ func (r *renderer) extProc(lane string) *hcmv3.HttpFilter {
 	})
 }
 
+// streamName names the request by an id that no client can choose, in a header for
+// Holdgate and in metadata for the access log. Envoy's own %STREAM_ID% is the
+// request id, which a client may send.
+func (r *renderer) streamName() []*hcmv3.HttpFilter {
+	return []*hcmv3.HttpFilter{
+		r.filter("envoy.filters.http.header_mutation", &headersv3.HeaderMutation{
+			Mutations: &headersv3.Mutations{RequestMutations: []*mutationv3.HeaderMutation{setHeader(StreamHeader, "%UNIQUE_ID%")}},
+		}),
+		r.headerToMetadata(StreamHeader, StreamKey, false),
+	}
+}
+
 func (r *renderer) router() *hcmv3.HttpFilter {
 	return r.filter(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: true})
 }
@@ -72,7 +85,7 @@ func (r *renderer) grpcLog(name string) *accesslogv3.AccessLog {
 			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
 				LogName:             name,
 				TransportApiVersion: corev3.ApiVersion_V3,
-				GrpcService:         grpcService(),
+				GrpcService:         grpcService(logCluster),
 				BufferSizeBytes:     wrapperspb.UInt32(1),
 				BufferFlushInterval: durationpb.New(logFlush),
 			},
@@ -84,14 +97,19 @@ func (r *renderer) grpcLog(name string) *accesslogv3.AccessLog {
 // the destination. A route's request_headers_to_remove would act before the
 // cluster reads it.
 func (r *renderer) destinationFromHeader() *hcmv3.HttpFilter {
+	return r.headerToMetadata(DestinationHeader, FirstKey, true)
+}
+
+// headerToMetadata copies a header to a key of Namespace.
+func (r *renderer) headerToMetadata(header, key string, remove bool) *hcmv3.HttpFilter {
 	return r.filter("envoy.filters.http.header_to_metadata", &tometadatav3.Config{
 		RequestRules: []*tometadatav3.Config_Rule{{
-			Header: DestinationHeader,
+			Header: header,
 			OnHeaderPresent: &tometadatav3.Config_KeyValuePair{
 				MetadataNamespace: Namespace,
-				Key:               FirstKey,
+				Key:               key,
 			},
-			Remove: true,
+			Remove: remove,
 		}},
 	})
 }

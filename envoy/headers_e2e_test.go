@@ -61,6 +61,8 @@ func TestAServedRequestKeepsItsHeadersAndGainsOnlyTwo(t *testing.T) {
 	request := fields(t, got)
 	require.Len(t, request["x-request-id"], 1)
 	delete(request, "x-request-id")
+	require.Len(t, request[StreamHeader], 1)
+	delete(request, StreamHeader) // Holdgate takes it off again
 	require.Equal(t, map[string][]string{
 		"host":              {"models.example"},
 		"content-length":    {"3"},

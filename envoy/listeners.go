@@ -82,7 +82,7 @@ func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 	m.EarlyHeaderMutationExtensions = append(m.EarlyHeaderMutationExtensions, r.dropForgedHeaders())
 	m.LocalReplyConfig = ownErrors()
 	m.RouteSpecifier = r.destinationRoutes()
-	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneEdge), r.router()}
+	m.HttpFilters = append(r.streamName(), r.extProc(LaneEdge), r.router())
 	return m
 }
 

@@ -13,8 +13,8 @@ const (
 	// ModeKey is ModeNative on forwarded requests and ModeLocal on each answer
 	// that Holdgate makes, or Envoy takes the answer for an error of its own.
 	ModeKey = "mode"
-	// IDKey joins an answer of Holdgate's own with its access-log record.
-	IDKey = "id"
+	// StreamKey is the id of StreamHeader.
+	StreamKey = "stream"
 	// ContentLengthKey is the length of the body that is sent back in chunks.
 	ContentLengthKey = "content_length"
 	// RateLimitKey becomes x-ratelimit-remaining-requests on a native answer.
@@ -50,6 +50,9 @@ const (
 	// FlagsHeader is the relay lane's word on why an engine gave no answer:
 	// Envoy's response flags. Only answers that Envoy made itself carry it.
 	FlagsHeader = "x-holdgate-flags"
+	// StreamHeader is the id that Envoy gives each request; its access-log record
+	// has it under StreamKey.
+	StreamHeader = "x-holdgate-stream"
 	// FailedHeader tells the rehold lane which attempt brought it the request,
 	// see ParseFailed. It is missing when no attempt was made, because the
 	// destination was no address.

@@ -110,10 +110,10 @@ func (e endpoint) address() *corev3.Address {
 	}}}
 }
 
-// grpcService is a stream to holdgate serve with no deadline of its own.
-func grpcService(metadata ...*corev3.HeaderValue) *corev3.GrpcService {
+// grpcService is a stream to a cluster of holdgate serve, with no deadline of its own.
+func grpcService(cluster string, metadata ...*corev3.HeaderValue) *corev3.GrpcService {
 	return &corev3.GrpcService{
-		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: holdgateCluster}},
+		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster}},
 		InitialMetadata: metadata,
 	}
 }

@@ -3,10 +3,13 @@
 package extproc
 
 import (
+	"context"
+	"net"
 	"sync"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"google.golang.org/grpc/peer"
 
 	"github.com/holdgate/holdgate/envoy"
 )
@@ -19,42 +22,60 @@ type accessLog struct {
 
 // StreamAccessLogs serves one of Envoy's log streams; each of its workers has one.
 func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAccessLogsServer) error {
-	name := ""
-	defer func() {
-		if name == envoy.LogEdge {
-			a.s.logs.closed(a.s)
-		}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.receive(gs)
 	}()
+	select {
+	case <-ended:
+	case <-a.s.closing:
+	}
+	return nil
+}
+
+// receive takes records until Envoy has gone.
+func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServer) {
+	from := peerOf(gs.Context())
 	var m logMessage
-	for {
-		if err := gs.RecvMsg(&m); err != nil {
-			return nil
-		}
-		// Only the first message of a stream names its log.
-		if name == "" {
-			if name = m.name; name == envoy.LogEdge {
-				a.s.logs.opened()
-			}
-		}
-		if name != envoy.LogEdge {
-			continue
-		}
+	if gs.RecvMsg(&m) != nil {
+		return
+	}
+	// Only the first message of a stream names its log.
+	edge := m.name == envoy.LogEdge
+	if edge {
+		a.s.logs.opened(from)
+		defer a.s.logs.closed(a.s, from)
+	}
+	for more := true; more; more = gs.RecvMsg(&m) == nil {
 		for i := range m.entries {
-			a.s.record(&m.entries[i])
+			if edge {
+				a.s.record(&m.entries[i])
+			}
 		}
 	}
 }
 
+// peerOf is the address that Envoy called from. Over a unix socket it is Envoy's
+// process.
+func peerOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		if tcp, ok := p.Addr.(*net.TCPAddr); ok {
+			return tcp.IP.String() // each connection has its own port
+		}
+		return p.Addr.String()
+	}
+	return ""
+}
+
+// EndLogs ends Envoy's log streams, which it never ends itself.
+func (s *Server) EndLogs() { close(s.closing) }
+
 // record takes Envoy's word on a request. Envoy ends those that it carries; what we
 // answer ourselves ends with its stream, and is then only joined with the record.
 func (s *Server) record(e *logEntry) {
-	id := e.requestID
-	if e.local {
-		// The id that the client sent may be that of another request.
-		id = e.flightID
-	}
-	fl := s.flights.find(id)
-	if fl == nil || !e.local && !e.native && s.flights.isShared(fl) {
+	fl := s.flights.of(e)
+	if fl == nil {
 		return
 	}
 	fl.mu.Lock()
@@ -97,42 +118,56 @@ func (s *Server) ended(fl *flight) {
 	}
 }
 
-// logStreams counts the open streams of the edge's log. When the last one stays
-// closed, Envoy has gone, and with it every request that it carried.
+// logStreams counts the open streams of the edge's log, by where Envoy calls from.
+// When the last one stays closed, that Envoy has gone, and with it every request
+// that it carried.
 type logStreams struct {
 	mu   sync.Mutex
-	open int
-	last *time.Timer
+	open map[string]int
 }
 
-// envoyGone is how long Envoy may be without a log stream before its requests
+// envoyGone is how long an Envoy may be without a log stream before its requests
 // count as ended. It connects again at its next record.
 const envoyGone = 10 * time.Second
 
-func (l *logStreams) opened() {
+func (l *logStreams) opened(from string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open++
-	if l.last != nil {
-		l.last.Stop()
+	if l.open == nil {
+		l.open = map[string]int{}
 	}
+	l.open[from]++
 }
 
-func (l *logStreams) closed(s *Server) {
+func (l *logStreams) closed(s *Server, from string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open--
-	if l.open > 0 {
+	if l.open[from]--; l.open[from] > 0 {
 		return
 	}
+	delete(l.open, from)
 	closed := time.Now()
-	l.last = time.AfterFunc(envoyGone, func() {
-		old := s.flights.carried(closed)
-		for _, fl := range old {
-			s.ended(fl)
+	time.AfterFunc(envoyGone, func() {
+		if l.isOpen(from) {
+			return // the same process, or one at the same address
 		}
-		if len(old) > 0 {
-			s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not come back: its requests count as ended")
-		}
+		s.endCarried(from, closed)
 	})
+}
+
+func (l *logStreams) isOpen(from string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open[from] > 0
+}
+
+// endCarried ends what an Envoy carried that does not come back.
+func (s *Server) endCarried(from string, closed time.Time) {
+	old := s.flights.carried(from, closed)
+	for _, fl := range old {
+		s.ended(fl)
+	}
+	if len(old) > 0 {
+		s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not come back: its requests count as ended")
+	}
 }

@@ -56,9 +56,11 @@ func TestARecordOfAnotherRequestWithTheSameId(t *testing.T) {
 		require.Equal(t, 1, r.slots.taken(), "Envoy still carries the first")
 		record(id, envoy.ModeNative)
 		require.Zero(t, r.slots.taken())
-		id = r.served(t)
-		record(id, "") // a client that left before Envoy had our answer
+		x := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
+		require.Len(t, x.all(), 2)
+		r.record(&logEntry{requestID: id, streamID: "s1"}) // a client that left before Envoy had our answer
 		require.Zero(t, r.slots.taken())
+		x.reset()
 		end()
 	})
 }
@@ -76,10 +78,10 @@ func TestARecordThatComesBeforeTheSlotIsCarried(t *testing.T) {
 		r.decide = func(*Request) Decision {
 			g, ok := r.slots.Take(target)
 			require.True(t, ok)
-			r.record(&logEntry{requestID: id, left: true}) // it was sent before Envoy had an answer
+			r.record(&logEntry{streamID: "s1", left: true}) // it was sent before Envoy had an answer
 			return Decision{Grant: g}
 		}
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id))
+		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
 		require.Empty(t, x.all())
 		require.Zero(t, r.slots.taken())
 		require.Zero(t, r.InFlight())

@@ -17,15 +17,12 @@ import (
 )
 
 // local marks an answer as ours: Envoy's local_reply_config would take any answer
-// of status 400 and up without it for its own. The id joins the answer with its
-// access-log record.
-func local(id string) *structpb.Struct {
-	ours := &structpb.Struct{Fields: map[string]*structpb.Value{
+// of status 400 and up without it for its own.
+var local = &structpb.Struct{Fields: map[string]*structpb.Value{
+	envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 		envoy.ModeKey: structpb.NewStringValue(envoy.ModeLocal),
-		envoy.IDKey:   structpb.NewStringValue(id),
-	}}
-	return &structpb.Struct{Fields: map[string]*structpb.Value{envoy.Namespace: structpb.NewStructValue(ours)}}
-}
+	}}),
+}}
 
 type headerList [][2]string
 
@@ -40,20 +37,20 @@ func (h headerList) options() []*corev3.HeaderValueOption {
 	return out
 }
 
-// immediate is the answer that ends the request with this id at once.
-func immediate(id string, status int, headers headerList, body []byte) *extprocv3.ProcessingResponse {
+// immediate is the answer that ends a request at once.
+func immediate(status int, headers headerList, body []byte) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
 			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(status)}, //nolint:gosec // an HTTP status
 			Headers: &extprocv3.HeaderMutation{SetHeaders: headers.options()},
 			Body:    body,
 		}},
-		DynamicMetadata: local(id),
+		DynamicMetadata: local,
 	}
 }
 
 // refused is a refusal before any byte was sent.
-func refused(id string, r *Refusal, api API, more ...[2]string) *extprocv3.ProcessingResponse {
+func refused(r *Refusal, api API, more ...[2]string) *extprocv3.ProcessingResponse {
 	headers := append(headerList{{"content-type", "application/json"}}, more...)
 	if r.RetryAfter > 0 {
 		headers = append(headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
@@ -61,11 +58,11 @@ func refused(id string, r *Refusal, api API, more ...[2]string) *extprocv3.Proce
 	if r.Allow != "" {
 		headers = append(headers, [2]string{"allow", r.Allow})
 	}
-	return immediate(id, r.Status, headers, r.body(api))
+	return immediate(r.Status, headers, r.body(api))
 }
 
 // streamHead begins an answer that is sent piece by piece.
-func streamHead(id string, status int, headers []*corev3.HeaderValue) *extprocv3.ProcessingResponse {
+func streamHead(status int, headers []*corev3.HeaderValue) *extprocv3.ProcessingResponse {
 	all := append([]*corev3.HeaderValue{{Key: ":status", RawValue: strconv.AppendInt(nil, int64(status), 10)}}, headers...)
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{
@@ -75,7 +72,7 @@ func streamHead(id string, status int, headers []*corev3.HeaderValue) *extprocv3
 				},
 			},
 		},
-		DynamicMetadata: local(id),
+		DynamicMetadata: local,
 	}
 }
 
@@ -94,7 +91,7 @@ func streamBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
 
 // committedHead is the head of an answer that begins before the engine has
 // answered.
-func committedHead(id string, stream bool, rateLimit string) *extprocv3.ProcessingResponse {
+func committedHead(stream bool, rateLimit string) *extprocv3.ProcessingResponse {
 	contentType := "application/json"
 	if stream {
 		contentType = "text/event-stream; charset=utf-8"
@@ -104,7 +101,7 @@ func committedHead(id string, stream bool, rateLimit string) *extprocv3.Processi
 		{Key: "cache-control", RawValue: []byte("no-cache")},
 		{Key: "x-accel-buffering", RawValue: []byte("no")},
 	}
-	return streamHead(id, http.StatusOK, withRateLimit(headers, rateLimit))
+	return streamHead(http.StatusOK, withRateLimit(headers, rateLimit))
 }
 
 // headerRateLimit tells a caller what its quota still has.

@@ -16,8 +16,9 @@ import (
 type flight struct {
 	id        string
 	arrived   time.Time
+	stream    string    // Envoy's own name of the request, empty in somebody else's Envoy
+	envoy     string    // the address that Envoy called from
 	admission Admission // written once, before the request is decided
-	shared    bool      // another request came with this id; guarded by the table's lock
 
 	mu     sync.Mutex
 	rec    Record
@@ -31,15 +32,17 @@ type flight struct {
 	seq    uint64 // its place among the waiters
 }
 
-// flights is every request that has not ended, by request id.
+// flights is every request that has not ended, by request id, which is ours to
+// choose, and by the name that Envoy gave it, which no client can choose.
 type flights struct {
-	mu sync.Mutex
-	by map[string]*flight
+	mu       sync.Mutex
+	by       map[string]*flight
+	byStream map[string]*flight
 }
 
 // start adds a request. An id that is no UUID, or in flight already, is replaced.
-func (f *flights) start(id []byte) *flight {
-	fl := &flight{arrived: time.Now()}
+func (f *flights) start(id []byte, stream, envoy string) *flight {
+	fl := &flight{arrived: time.Now(), stream: stream, envoy: envoy}
 	if len(id) == 36 {
 		if _, err := uuid.ParseBytes(id); err == nil {
 			fl.id = string(id)
@@ -48,13 +51,13 @@ func (f *flights) start(id []byte) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.by == nil {
-		f.by = map[string]*flight{}
+		f.by, f.byStream = map[string]*flight{}, map[string]*flight{}
 	}
-	if other := f.by[fl.id]; other != nil || fl.id == "" {
-		if other != nil {
-			other.shared = true
-		}
+	if f.by[fl.id] != nil || fl.id == "" {
 		fl.id = uuid.NewString()
+	}
+	if stream != "" {
+		f.byStream[stream] = fl
 	}
 	f.by[fl.id] = fl
 	return fl
@@ -67,11 +70,19 @@ func (f *flights) find(id string) *flight {
 	return f.by[id]
 }
 
-// isShared says whether a record of this id may be another request's.
-func (f *flights) isShared(fl *flight) bool {
+// of is the request that a record is about, nil when it is none of these. A record
+// of somebody else's Envoy has only the request id, which a client may have chosen
+// too where the request did not come to us.
+func (f *flights) of(e *logEntry) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return fl.shared
+	if fl := f.byStream[e.streamID]; fl != nil {
+		return fl
+	}
+	if fl := f.by[e.requestID]; fl != nil && fl.stream == "" && e.native {
+		return fl
+	}
+	return nil
 }
 
 // end removes a request, gives its slot back and returns its record. It is not ok
@@ -80,6 +91,7 @@ func (f *flights) end(fl *flight) (rec *Record, ok bool) {
 	f.mu.Lock()
 	if f.by[fl.id] == fl {
 		delete(f.by, fl.id)
+		delete(f.byStream, fl.stream)
 	}
 	f.mu.Unlock()
 	fl.mu.Lock()
@@ -92,14 +104,15 @@ func (f *flights) end(fl *flight) (rec *Record, ok bool) {
 	return &fl.rec, !ended
 }
 
-// carried are the requests that Envoy carries and that began before the time.
-func (f *flights) carried(before time.Time) []*flight {
+// carried are the requests that the Envoy at an address carries and that began
+// before the time.
+func (f *flights) carried(envoy string, before time.Time) []*flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var old []*flight
 	for _, fl := range f.by {
 		fl.mu.Lock()
-		if fl.grant != nil && fl.arrived.Before(before) {
+		if fl.grant != nil && fl.envoy == envoy && fl.arrived.Before(before) {
 			old = append(old, fl)
 		}
 		fl.mu.Unlock()

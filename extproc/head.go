@@ -32,7 +32,8 @@ type head struct {
 	origin          string
 	traceID         string
 	failed          string   // in the rehold lane: the attempt that brought the request there
-	wakeHeaders     []string // x-wake-* headers that are there: they never reach the engine
+	stream          string   // Envoy's own name of the request
+	private         []string // headers between the client, Envoy and us: they never reach the engine
 }
 
 // own header names, and the prefixes that no engine sees.
@@ -75,6 +76,9 @@ func readHead(block headerBlock) head {
 			h.upgrade = true
 		case envoy.FailedHeader:
 			h.failed = string(value)
+		case envoy.StreamHeader:
+			h.stream = string(value)
+			h.private = append(h.private, envoy.StreamHeader)
 		case "traceparent":
 			h.traceID = traceID(value)
 		default:
@@ -94,7 +98,11 @@ func (h *head) sender(name, value []byte) {
 	case "origin":
 		h.origin = string(value)
 	default:
-		if bytes.HasPrefix(name, []byte(wakePrefix)) || bytes.HasPrefix(name, []byte("x-stainless-")) {
+		switch {
+		case bytes.HasPrefix(name, []byte(wakePrefix)), bytes.HasPrefix(name, []byte(ownPrefix)):
+			h.private = append(h.private, string(name))
+			h.clock(string(name), string(value))
+		case bytes.HasPrefix(name, []byte("x-stainless-")):
 			h.clock(string(name), string(value))
 		}
 	}
@@ -119,9 +127,6 @@ func (h *head) clock(name, value string) {
 		if d, ok := seconds(value); ok {
 			h.readTimeout = d
 		}
-	}
-	if strings.HasPrefix(name, wakePrefix) {
-		h.wakeHeaders = append(h.wakeHeaders, name)
 	}
 }
 

@@ -26,6 +26,7 @@ type hold struct {
 	budget     *time.Timer
 	queue      *time.Timer // nil until a release
 	timedOut   bool
+	tail       []byte // the last two bytes of the engine's answer that the client has
 }
 
 // wait lets the request wait and then answers it.
@@ -175,7 +176,7 @@ func (h *hold) ended(s holdstate.Status) error {
 func (h *hold) keepalive() (sent bool) {
 	if !h.committed {
 		h.committed = true
-		if !h.st.send(committedHead(h.st.flight.id, h.st.req.Stream, h.st.rateLimit)) {
+		if !h.st.send(committedHead(h.st.req.Stream, h.st.rateLimit)) {
 			return false
 		}
 	}
@@ -211,7 +212,8 @@ func (h *hold) late(r *Refusal, source string) error {
 	case h.st.s.o.LateError == LateErrorAbort:
 		return abort(r)
 	case h.st.req.Stream:
-		h.st.send(streamBody(r.event(h.st.req.Endpoint.API, source), true))
+		event := append([]byte(h.separator()), r.event(h.st.req.Endpoint.API, source)...)
+		h.st.send(streamBody(event, true))
 	default:
 		h.st.send(streamBody(r.body(h.st.req.Endpoint.API), true))
 	}

@@ -22,17 +22,17 @@ type logMessage struct {
 // logEntry is what Envoy knows of a request at its end.
 type logEntry struct {
 	requestID string
-	status    int // on the wire; 0: nothing was sent
+	streamID  string // Envoy's own name of the request
+	status    int    // on the wire; 0: nothing was sent
 	bytesIn   int64
 	bytesOut  int64
 	duration  time.Duration
 	attempts  int
 	upstream  netip.AddrPort // the last one; not valid when there was none
 	source    netip.Addr
-	left      bool   // the client left
-	flightID  string // of an answer of ours
-	local     bool   // we answered it ourselves
-	native    bool   // Envoy carried it; neither: the client left before Envoy had our answer
+	left      bool // the client left
+	local     bool // we answered it ourselves
+	native    bool // Envoy carried it; neither: the client left before Envoy had our answer
 }
 
 // Field numbers of envoy.service.accesslog.v3 and envoy.data.accesslog.v3.
@@ -133,9 +133,7 @@ func (e *logEntry) common(num protowire.Number, value []byte, varint uint64) {
 		eachUnder(value, envoy.Namespace, func(fields []byte) {
 			mode := stringUnder(fields, envoy.ModeKey)
 			e.local, e.native = mode == envoy.ModeLocal, mode == envoy.ModeNative
-			if e.local {
-				e.flightID = stringUnder(fields, envoy.IDKey)
-			}
+			e.streamID = stringUnder(fields, envoy.StreamKey)
 		})
 	case commonAttempts:
 		e.attempts = int(varint) //nolint:gosec // a small count

@@ -24,17 +24,60 @@ func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
 		t := r.t
 		var all []*exchange
 		headers := []string{":method", "POST", ":path", chatPath, "content-length", "1048576"}
-		for range 6 { // the limit has room for four
+		for range 6 { // the large ones have room for three
 			x := r.open(t, envoy.LaneEdge)
-			x.send(requestHeaders(false, headers...), requestBody(upload, false))
+			x.send(requestHeaders(false, headers...))
+			for range 5 {
+				x.send(requestBody(upload, false))
+			}
 			all = append(all, x)
 			synctest.Wait()
 		}
-		require.False(t, r.bodies.TryAcquire(1))
+		require.False(t, r.bodies.large.TryAcquire(1))
+		// Small requests have their own.
+		r.ask(t, request(chatPath, `{"model":"none"}`)).requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
 		for _, x := range all {
 			x.send(requestBody(`{"model":"none"}`, true))
 			x.requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
 		}
+	})
+}
+
+// What a client only announces takes no memory, however many do it.
+func TestIdleUploadsStandInNobodysWay(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		var idle []*exchange
+		for range 100 {
+			x := r.open(t, envoy.LaneEdge)
+			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "1048576"), requestBody("x", false))
+			idle = append(idle, x)
+		}
+		x := r.open(t, envoy.LaneEdge)
+		x.send(requestHeaders(false, ":method", "POST", ":path", chatPath))
+		for range 10 {
+			x.send(requestBody(upload, false))
+		}
+		x.send(requestBody(`{"model":"none"}`, true))
+		require.ErrorIs(t, x.end(), io.EOF)
+		for _, x := range idle {
+			x.reset()
+		}
+	})
+}
+
+// Memory that stays taken ends the wait for it with an answer.
+func TestMemoryThatStaysTakenIsNoCapacity(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		require.True(t, r.bodies.small.TryAcquire(maxTotal/4))
+		require.True(t, r.bodies.large.TryAcquire(maxTotal-maxTotal/4))
+		x := r.ask(t, chat(false))
+		x.requireEnded(t, `30s 503 {"error":{"code":"no_capacity","message":"the router holds too many request bodies; retry in 1 second","source":"router","retry_after":1}}`)
+		r.bodies.small.Release(maxTotal / 4)
+		r.bodies.large.Release(maxTotal - maxTotal/4)
 	})
 }
 
@@ -76,9 +119,9 @@ func TestAHeldBodyCountsWithItsSize(t *testing.T) {
 		}
 		x.send(requestBody(`{"model":"m"}`, true))
 		synctest.Wait()
-		require.True(t, r.bodies.TryAcquire(maxTotal-600_013))
-		require.False(t, r.bodies.TryAcquire(1))
-		r.bodies.Release(maxTotal - 600_013)
+		require.True(t, r.bodies.large.TryAcquire(maxTotal-maxTotal/4-600_013))
+		require.False(t, r.bodies.large.TryAcquire(1))
+		r.bodies.large.Release(maxTotal - maxTotal/4 - 600_013)
 		x.reset()
 	})
 }
@@ -87,7 +130,8 @@ func TestAClientMayLeaveWhileReadingPauses(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		require.True(t, r.bodies.TryAcquire(maxTotal))
+		require.True(t, r.bodies.small.TryAcquire(maxTotal/4))
+		require.True(t, r.bodies.large.TryAcquire(maxTotal-maxTotal/4))
 		for range 10 {
 			x := r.ask(t, chat(false))
 			require.Empty(t, x.all())
@@ -95,7 +139,8 @@ func TestAClientMayLeaveWhileReadingPauses(t *testing.T) {
 			synctest.Wait()
 			require.Zero(t, r.InFlight())
 		}
-		r.bodies.Release(maxTotal)
+		r.bodies.small.Release(maxTotal / 4)
+		r.bodies.large.Release(maxTotal - maxTotal/4)
 	})
 }
 
@@ -202,7 +247,7 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			}
 			x.send(requestBody(model, true))
 			synctest.Wait()
-			require.False(t, r.bodies.TryAcquire(maxTotal), "the window is full: the rest waits")
+			require.False(t, r.noBodies(), "the window is full: the rest waits")
 			x.reset()
 			r.endAllNow()
 		},

@@ -25,7 +25,7 @@ func (st *stream) redirect(to *Redirect) error {
 	headers := append(headerList{
 		{"location", to.Location}, {"cache-control", "no-store"}, {"content-type", "application/json"},
 	}, st.cors()...)
-	st.send(immediate(st.flight.id, http.StatusTemporaryRedirect, headers, text))
+	st.send(immediate(http.StatusTemporaryRedirect, headers, text))
 	return nil
 }
 
@@ -59,6 +59,6 @@ func (st *stream) preflight() bool {
 		[2]string{"access-control-allow-headers", "authorization, *"},
 		[2]string{"access-control-max-age", "600"})
 	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusNoContent })
-	st.send(immediate(st.flight.id, http.StatusNoContent, headers, nil))
+	st.send(immediate(http.StatusNoContent, headers, nil))
 	return true
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json/v2"
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // Refusal is an answer of the router itself, made without any engine.
@@ -56,9 +57,20 @@ func UnsupportedEncoding() *Refusal {
 	}
 }
 
+// maxShown is how much of a client's own text a message repeats.
+const maxShown = 256
+
+// shown is a model's name as a message repeats it.
+func shown(model string) string {
+	if len(model) <= maxShown {
+		return model
+	}
+	return strings.ToValidUTF8(model[:maxShown], "") + "…"
+}
+
 // ModelNotFound is a model that is neither served nor placed here.
 func ModelNotFound(model string) *Refusal {
-	return &Refusal{Status: http.StatusNotFound, Code: "model_not_found", Message: "model " + model + " does not exist here"}
+	return &Refusal{Status: http.StatusNotFound, Code: "model_not_found", Message: "model " + shown(model) + " does not exist here"}
 }
 
 // Unauthorized is a request without a good key.
@@ -68,7 +80,7 @@ func Unauthorized(message string) *Refusal {
 
 // ModelForbidden is a model that the key may not use.
 func ModelForbidden(model string) *Refusal {
-	return &Refusal{Status: http.StatusForbidden, Code: "model_forbidden", Message: "this key may not use model " + model}
+	return &Refusal{Status: http.StatusForbidden, Code: "model_forbidden", Message: "this key may not use model " + shown(model)}
 }
 
 // RateLimited is a key over its quota or its share.
@@ -100,6 +112,14 @@ func NoCapacity(model string) *Refusal {
 	return &Refusal{
 		Status: http.StatusServiceUnavailable, Code: "no_capacity", RetryAfter: 1,
 		Message: "all replicas of model " + model + " are busy; retry in 1 second",
+	}
+}
+
+// NoMemory is a router whose memory for request bodies stays taken.
+func NoMemory() *Refusal {
+	return &Refusal{
+		Status: http.StatusServiceUnavailable, Code: "no_capacity", RetryAfter: 1,
+		Message: "the router holds too many request bodies; retry in 1 second",
 	}
 }
 

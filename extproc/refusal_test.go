@@ -69,7 +69,7 @@ func TestRefusalsAsEnvoyGetsThem(t *testing.T) {
 	for name, c := range refusals {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := refused("id", c.r, Anthropic)
+			m := refused(c.r, Anthropic)
 			require.Equal(t, "local", m.GetDynamicMetadata().GetFields()[envoy.Namespace].GetStructValue().GetFields()["mode"].GetStringValue())
 			answer := m.GetImmediateResponse()
 			require.Equal(t, c.status, int(answer.GetStatus().GetCode()))

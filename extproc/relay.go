@@ -138,7 +138,7 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 	switch {
 	case !h.committed:
 		ticks = nil // the engine's head is the first byte
-		if !h.st.send(streamHead(h.st.flight.id, resp.StatusCode, withRateLimit(relayedHeaders(resp, h.st.timing), h.st.rateLimit))) {
+		if !h.st.send(streamHead(resp.StatusCode, withRateLimit(relayedHeaders(resp, h.st.timing), h.st.rateLimit))) {
 			return nil
 		}
 	case resp.StatusCode >= http.StatusBadRequest && (h.st.req.Stream || h.st.s.o.LateError == LateErrorAbort):
@@ -173,9 +173,15 @@ func (h *hold) passOn(p piece, total int64) (done bool, err error) {
 	switch {
 	case total > h.st.s.o.RelayMaxBytes:
 		return true, h.broken(fmt.Sprintf("the answer is larger than %d bytes", h.st.s.o.RelayMaxBytes))
+	case p.err != nil && !end && h.st.canceled():
+		h.st.left() // its leaving ended the call
+		return true, nil
 	case p.err != nil && !end:
+		h.passed(p.data)
+		h.st.send(streamBody(p.data, false))
 		return true, h.broken("the engine ended its answer half way")
 	}
+	h.passed(p.data)
 	if !h.st.send(streamBody(p.data, end)) {
 		h.st.left()
 		return true, nil
@@ -201,6 +207,25 @@ func (h *hold) engineError(resp *http.Response) error {
 			h.st.left()
 			return nil
 		}
+	}
+}
+
+// passed remembers how the part of the answer ends that the client has.
+func (h *hold) passed(data []byte) {
+	h.tail = append(h.tail, data[max(0, len(data)-2):]...)
+	h.tail = h.tail[max(0, len(h.tail)-2):]
+}
+
+// separator ends the line and the event that an answer was cut in, so that an error
+// event after it is one of its own.
+func (h *hold) separator() string {
+	switch tail := string(h.tail); {
+	case tail == "", tail == "\n\n":
+		return ""
+	case strings.HasSuffix(tail, "\n"):
+		return "\n"
+	default:
+		return "\n\n"
 	}
 }
 
@@ -284,6 +309,8 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 	return r.WithContext(ctx)
 }
 
+const serverTiming = "server-timing"
+
 // relayedHeaders are the engine's own headers, and how long the request waited.
 func relayedHeaders(resp *http.Response, timing string) []*corev3.HeaderValue {
 	var out []*corev3.HeaderValue
@@ -292,11 +319,21 @@ func relayedHeaders(resp *http.Response, timing string) []*corev3.HeaderValue {
 		if hopByHop[n] || strings.HasPrefix(n, ownPrefix) {
 			continue
 		}
-		for _, v := range values {
-			out = append(out, &corev3.HeaderValue{Key: n, RawValue: []byte(v)})
+		if n == serverTiming {
+			values, timing = append(values, timing), ""
 		}
+		// Of a name that stands twice in a streamed answer Envoy (1.40) keeps the
+		// last, so values are joined as HTTP allows. Cookies cannot be.
+		value := strings.Join(values, ", ")
+		if n == "set-cookie" {
+			value = values[len(values)-1]
+		}
+		out = append(out, &corev3.HeaderValue{Key: n, RawValue: []byte(value)})
 	}
-	return append(out, &corev3.HeaderValue{Key: "server-timing", RawValue: []byte(timing)})
+	if timing != "" {
+		out = append(out, &corev3.HeaderValue{Key: serverTiming, RawValue: []byte(timing)})
+	}
+	return out
 }
 
 // engineErrorBytes is how much of an engine's error is read for its message.

@@ -12,7 +12,6 @@ import (
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/experimental"
@@ -56,13 +55,14 @@ type Server struct {
 	d       Deps
 	flights flights
 	holds   atomic.Int64 // requests that wait or are relayed
-	bodies  *semaphore.Weighted
+	bodies  memory
 	logs    logStreams
+	closing chan struct{}
 }
 
 // New makes a server.
 func New(o Options, d Deps) *Server {
-	return &Server{o: o, d: d, bodies: semaphore.NewWeighted(o.MaxBodyBytesTotal)}
+	return &Server{o: o, d: d, bodies: newMemory(o.MaxBodyBytesTotal, o.MaxRequestBytes), closing: make(chan struct{})}
 }
 
 // Register adds the services to s, which must have been made with ServerOptions.
@@ -106,7 +106,7 @@ func ServerOptions() []grpc.ServerOption {
 
 // Process handles one HTTP request.
 func (s *Server) Process(gs extprocv3.ExternalProcessor_ProcessServer) (err error) {
-	st := &stream{s: s, gs: gs}
+	st := &stream{s: s, gs: gs, share: share{m: s.bodies}}
 	defer func() {
 		if p := recover(); p != nil {
 			// Envoy answers with status_on_error.

@@ -3,6 +3,7 @@
 package extproc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -26,7 +27,7 @@ type stream struct {
 	raw    inbound // the headers message
 	head   head
 	body   body
-	bytes  int64 // taken from the server's total
+	share  share // of the memory for bodies
 	flight *flight
 	req    Request
 
@@ -114,13 +115,16 @@ func (st *stream) receive(in *inbound) (more bool) { return st.gs.RecvMsg(in) ==
 // nothing more can be sent.
 func (st *stream) send(m any) (sent bool) { return st.gs.SendMsg(m) == nil }
 
+// canceled says whether the stream was reset.
+func (st *stream) canceled() bool { return st.gs.Context().Err() != nil }
+
 // begin makes the request known, or finds it again in the rehold lane.
 func (st *stream) begin(lane string) {
 	if lane == envoy.LaneRehold {
 		st.flight = st.s.flights.find(string(st.head.requestID))
 	}
 	if st.flight == nil {
-		st.flight = st.s.flights.start(st.head.requestID)
+		st.flight = st.s.flights.start(st.head.requestID, st.head.stream, peerOf(st.gs.Context()))
 	}
 	st.req.ID = st.flight.id
 	st.req.Arrived = st.flight.arrived
@@ -164,19 +168,9 @@ func (st *stream) keepPlace(seq uint64) {
 	st.flight.keepPlace(seq)
 }
 
-// smallBody is how far a body of unknown length may grow until memory for the
-// largest is taken at once: uploads that each have a part and wait for more would
-// wait for each other.
-const smallBody = 256 << 10
-
 // readBody takes the body until its end. Its error is a *Refusal or what ended
 // the stream.
 func (st *stream) readBody() error {
-	if n := st.head.contentLength; n > 0 {
-		if err := st.reserve(n); err != nil {
-			return err
-		}
-	}
 	for {
 		in := inbound{}
 		if !st.receive(&in) {
@@ -193,30 +187,15 @@ func (st *stream) readBody() error {
 		if st.body.size > st.s.o.MaxRequestBytes {
 			return TooLarge(st.s.o.MaxRequestBytes)
 		}
+		most := cmp.Or(max(0, st.head.contentLength), st.s.o.MaxRequestBytes)
 		if in.end {
-			st.giveBack(st.bytes - st.body.size)
-			return st.reserve(st.body.size)
+			most = st.body.size
+			st.share.shrink(most)
 		}
-		need := st.body.size
-		if st.head.contentLength < 0 && need > smallBody {
-			need = st.s.o.MaxRequestBytes
-		}
-		if err := st.reserve(need); err != nil {
+		if err := st.share.grow(st.gs.Context(), st.body.size, most); err != nil || in.end {
 			return err
 		}
 	}
-}
-
-// reserve takes memory for the body so far, and waits while there is none.
-func (st *stream) reserve(n int64) error {
-	if n <= st.bytes {
-		return nil
-	}
-	if err := st.s.bodies.Acquire(st.gs.Context(), n-st.bytes); err != nil {
-		return errGone
-	}
-	st.bytes = n
-	return nil
 }
 
 func (st *stream) readRequest() error {
@@ -265,7 +244,7 @@ func (st *stream) refuse(r *Refusal) error {
 	if st.rateLimit != "" {
 		more = append(more, [2]string{headerRateLimit, st.rateLimit})
 	}
-	st.send(refused(st.flight.id, r, api, more...))
+	st.send(refused(r, api, more...))
 	return nil
 }
 
@@ -312,7 +291,7 @@ func (st *stream) serve(g holdstate.Grant) error {
 			{envoy.FirstKey, g.Address()},
 			{envoy.ContentLengthKey, strconv.FormatInt(st.body.size, 10)},
 		},
-		remove: st.head.wakeHeaders,
+		remove: st.head.private,
 	}
 	if st.rateLimit != "" {
 		f.metadata = append(f.metadata, [2]string{envoy.RateLimitKey, st.rateLimit})
@@ -407,7 +386,7 @@ func (st *stream) other(lane string) error {
 		return st.refuse(ModelNotFound(model))
 	}
 	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusOK })
-	st.send(immediate(st.flight.id, http.StatusOK, headerList{{"content-type", "application/json"}}, body))
+	st.send(immediate(http.StatusOK, headerList{{"content-type", "application/json"}}, body))
 	return nil
 }
 
@@ -440,15 +419,7 @@ func (st *stream) pass() error {
 	}
 }
 
-func (st *stream) releaseBytes() { st.giveBack(st.bytes) }
-
-// giveBack returns memory to the server's total.
-func (st *stream) giveBack(n int64) {
-	if n > 0 {
-		st.s.bodies.Release(n)
-		st.bytes -= n
-	}
-}
+func (st *stream) releaseBytes() { st.share.shrink(0) }
 
 // close gives back what the pass still has.
 func (st *stream) close() {

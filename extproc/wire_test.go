@@ -453,7 +453,7 @@ func TestShortAnswers(t *testing.T) {
 // Messages that are not written by hand go through the usual codec.
 func TestOtherMessagesGoThroughTheUsualCodec(t *testing.T) {
 	t.Parallel()
-	m := committedHead("id", true, "")
+	m := committedHead(true, "")
 	data, err := Codec().Marshal(m)
 	require.NoError(t, err)
 	got := &extprocv3.ProcessingResponse{}

@@ -20,6 +20,8 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second signal ends the program at once, as it does without a handler.
+	context.AfterFunc(ctx, stop)
 	err := newRootCommand().ExecuteContext(ctx)
 	stop()
 	if err != nil {
@@ -48,7 +50,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newMapCommand(), newKeygenCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newMapCommand(), newWakeCommand(), newExplainCommand(), newStatusCommand(), newKeygenCommand(), newVersionCommand())
 	return root
 }
 

@@ -39,7 +39,7 @@ func newUpCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "YAML file of the models")
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of sockets and engine logs; a temporary one by default")
-	cmd.Flags().StringVar(&listen, "listen", "", "host:port that clients reach; the file's by default")
+	cmd.Flags().StringVar(&listen, "listen", "", "ip:port that clients reach; the file's by default")
 	cmd.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

@@ -69,8 +69,11 @@ func (q *quota) charge(model string, replicas int, now time.Time) Result {
 	buckets := [...]*rate.Limiter{q.all, q.models[model].at(replicas, now)}
 	wait := 0
 	for _, b := range buckets {
-		if b != nil && b.TokensAt(now) < 1 {
-			wait = max(wait, retryAfter(b, now))
+		if b == nil {
+			continue
+		}
+		if left := b.TokensAt(now); left < 1 {
+			wait = max(wait, retryAfter(left, b.Limit()))
 		}
 	}
 	r := Result{OK: wait == 0, Remaining: Unlimited, RetryAfter: wait}
@@ -98,8 +101,8 @@ func (q *quota) notBefore(now time.Time) time.Time {
 }
 
 // retryAfter is for a bucket with less than one token.
-func retryAfter(b *rate.Limiter, now time.Time) int {
-	seconds := math.Ceil((1 - b.TokensAt(now)) / float64(b.Limit()))
+func retryAfter(left float64, limit rate.Limit) int {
+	seconds := math.Ceil((1 - left) / float64(limit))
 	return min(max(int(seconds), 1), maxRetryAfter)
 }
 
@@ -109,10 +112,7 @@ func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
 	if b == nil || replicas <= 0 {
 		return nil
 	}
-	perMinute := maxPerMinute
-	if replicas <= maxPerMinute/b.perReplica {
-		perMinute = b.perReplica * replicas
-	}
+	perMinute := b.perMinute(replicas)
 	switch {
 	case b.tokens == nil:
 		b.tokens = newBucket(perMinute)
@@ -120,6 +120,14 @@ func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
 		resize(b.tokens, perMinute, now)
 	}
 	return b.tokens
+}
+
+// perMinute is the limit for a number of replicas.
+func (b *modelBucket) perMinute(replicas int) int {
+	if replicas > maxPerMinute/b.perReplica {
+		return maxPerMinute
+	}
+	return b.perReplica * replicas
 }
 
 func resize(b *rate.Limiter, perMinute int, now time.Time) {

@@ -24,14 +24,22 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Deps are what the interface shows. All but Tokens are required.
+// Deps are what the interface shows. All but Tokens are required; without Explain
+// and Status their paths are not there.
 type Deps struct {
 	Tokens  []string // empty: no token is asked for
 	Maps    *sitemap.Store
 	Metrics prometheus.Gatherer
 	// Ready says why the router is not ready; empty when it is.
 	Ready func() string
-	Log   zerolog.Logger
+	// Explain gives an error of the class ErrQuery for what it cannot answer.
+	Explain func(q ExplainQuery) (*Explanation, error)
+	Status  func() *Status
+	// Wake keeps a model wanted; WakeFailed reports a wake that failed. Their errors
+	// are of the class ErrUnknownModel.
+	Wake       func(model string, span time.Duration) error
+	WakeFailed func(model, reason string) error
+	Log        zerolog.Logger
 }
 
 // Handler makes the interface.
@@ -50,11 +58,20 @@ func Handler(d Deps) http.Handler {
 	})
 	mux.HandleFunc("GET /v1/sitemap", d.authorized(d.getMap))
 	mux.HandleFunc("PUT /v1/sitemap", d.authorized(d.putMap))
+	mux.HandleFunc("POST /v1/wake/{model...}", d.authorized(d.wake))
 	mux.HandleFunc("POST /v1/sitemap/hints", d.authorized(d.postHints))
 	mux.HandleFunc("GET /v1/sitemap/schema", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/schema+json")
 		_, _ = w.Write(sitemap.Schema())
 	})
+	if d.Explain != nil {
+		mux.HandleFunc("GET /v1/explain", d.authorized(d.explain))
+	}
+	if d.Status != nil {
+		mux.HandleFunc("GET /v1/status", d.authorized(func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, http.StatusOK, d.Status())
+		}))
+	}
 	return jsonErrors(mux)
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
+const needsKey = "a valid API key is needed, as a bearer token in Authorization or in x-api-key"
+
 // caller is what the decision keeps of who sent a request.
 type caller struct {
 	key  *access.Key
@@ -84,7 +86,7 @@ func (d *door) Admit(c extproc.Credentials) extproc.Admission {
 		}
 	}
 	if !known {
-		return extproc.Admission{Refusal: extproc.Unauthorized("a valid API key is needed, as a bearer token in Authorization or in x-api-key")}
+		return extproc.Admission{Refusal: extproc.Unauthorized(needsKey)}
 	}
 	a.Caller = extproc.Caller{TenantID: who.key.Tenant, KeyID: who.key.ID, Detail: who}
 	return a

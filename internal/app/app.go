@@ -47,6 +47,7 @@ type App struct {
 	audit    *audit.Log
 	keys     *access.Store
 	secrets  *hop.Secrets
+	decider  *decider
 	policy   *policy.Policy
 	metrics  *prometheus.Registry
 	series   *metrics
@@ -85,7 +86,8 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	agentregpb.RegisterAgentRegistryServer(a.agents, a.registry.Service())
 	a.admin = &http.Server{
 		Handler: admin.Handler(admin.Deps{
-			Tokens: adminTokens, Maps: a.maps, Metrics: a.metrics, Ready: a.notReady, Log: log,
+			Wake: a.wakeModel, WakeFailed: a.wakeFailed,
+			Tokens: adminTokens, Maps: a.maps, Metrics: a.metrics, Ready: a.notReady, Explain: a.decider.Explain, Status: a.status, Log: log,
 		}),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
@@ -153,17 +155,18 @@ func (a *App) wire() error {
 	if err != nil {
 		return fmt.Errorf("--audit-file: %w", err)
 	}
+	a.decider = &decider{
+		door:   newDoor(a.keys, a.secrets, c.MetricsPrefix, a.metrics),
+		siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
+		maps: a.maps, registry: a.registry, machine: a.machine, policy: a.policy, metrics: m, log: a.log,
+	}
 	network, address := config.Address(c.Relay)
 	a.data = extproc.New(extproc.Options{
 		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout,
 		MaxRequestBytes: int64(c.MaxRequestBytes), MaxBodyBytesTotal: int64(c.MaxBodyBytesTotal),
 		RelayMaxBytes: int64(c.RelayMaxBytes), LateError: extproc.LateError(c.WakeLateError), CORSOrigins: c.CORSOrigins,
 	}, extproc.Deps{
-		Decider: &decider{
-			door:   newDoor(a.keys, a.secrets, c.MetricsPrefix, a.metrics),
-			siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-			maps: a.maps, registry: a.registry, machine: a.machine, policy: a.policy, metrics: m, log: a.log,
-		},
+		Decider:  a.decider,
 		Observer: observer{metrics: m, audit: a.audit},
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
@@ -334,8 +337,8 @@ func (a *App) Stop(ctx context.Context) error {
 	defer cancel()
 	a.machine.Drain()
 	a.data.WaitForHolds(ctx)
-	// Envoy's log streams never end by themselves, so there is no graceful stop.
-	a.envoy.Stop()
+	a.data.EndLogs()
+	stopGracefully(ctx, a.envoy)
 	close(a.stopped)
 	a.registry.Drain()
 	a.agents.Stop()
@@ -345,6 +348,13 @@ func (a *App) Stop(ctx context.Context) error {
 	}
 	a.wg.Wait()
 	return errors.Join(err, a.audit.Close())
+}
+
+// stopGracefully stops a server when what it has sent was taken, or ctx ends.
+func stopGracefully(ctx context.Context, s *grpc.Server) {
+	stop := context.AfterFunc(ctx, s.Stop)
+	defer stop()
+	s.GracefulStop()
 }
 
 // Reload is what SIGHUP asks for: the keys are read again, and the audit file is

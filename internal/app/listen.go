@@ -9,7 +9,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdgate/holdgate/internal/config"
 )
@@ -58,8 +61,50 @@ func listen(ctx context.Context, value string) (net.Listener, error) {
 		if err := os.Chmod(address, 0o600); err != nil {
 			return nil, errors.Join(fmt.Errorf("listening: %w", err), l.Close())
 		}
+		return pidListener{l}, nil
 	}
 	return l, nil
+}
+
+// pidListener gives connections of a unix socket the process on the other side as
+// their remote address, which is empty otherwise: an Envoy that was started again is
+// another one.
+type pidListener struct{ net.Listener }
+
+// Accept is part of net.Listener.
+func (l pidListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return pidConn{Conn: conn, pid: peerPID(conn)}, nil
+}
+
+type pidConn struct {
+	net.Conn
+	pid *net.UnixAddr
+}
+
+// RemoteAddr is part of net.Conn.
+func (c pidConn) RemoteAddr() net.Addr { return c.pid }
+
+func peerPID(conn net.Conn) *net.UnixAddr {
+	addr := &net.UnixAddr{Net: "unix"}
+	raw, ok := conn.(syscall.Conn)
+	if !ok {
+		return addr
+	}
+	control, err := raw.SyscallConn()
+	if err != nil {
+		return addr
+	}
+	// A process that has ended meanwhile leaves the name empty.
+	_ = control.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			addr.Name = fmt.Sprintf("pid %d", cred.Pid)
+		}
+	})
+	return addr
 }
 
 // clearSocket makes the directory and removes the socket that a killed process

@@ -26,6 +26,30 @@ type modelList struct {
 
 // Models is the body of GET /v1/models, or of one model; nil when it is unknown.
 func (d *decider) Models(model string) []byte {
+	list := modelList{Object: "list", Data: []modelEntry{}}
+	for _, one := range d.models() {
+		e := modelEntry{ID: one.Model, Object: "model", OwnedBy: "holdgate", State: one.state}
+		if one.Model == model {
+			return mustMarshal(e)
+		}
+		list.Data = append(list.Data, e)
+	}
+	if model != "" {
+		return nil
+	}
+	return mustMarshal(list)
+}
+
+// modelView is a model as this site sees it.
+type modelView struct {
+	agentreg.ModelState
+
+	state  string
+	wanted bool
+}
+
+// models lists the models that are placed anywhere or have an agent here, by name.
+func (d *decider) models() []modelView {
 	agents := map[string]agentreg.ModelState{}
 	names := []string{}
 	for _, s := range d.registry.Models() {
@@ -37,27 +61,21 @@ func (d *decider) Models(model string) []byte {
 		names = append(names, m.Models()...)
 	}
 	slices.Sort(names)
-	list := modelList{Object: "list", Data: []modelEntry{}}
+	list := []modelView{}
 	for _, name := range slices.Compact(names) {
-		state := "asleep"
-		switch s := agents[name]; {
-		case s.Serving > 0:
-			state = "warm"
-		case s.Waking || d.machine.Wanted(name):
-			state = "waking"
-		case s.Asleep == 0 && !placedHere(m, name):
-			state = "elsewhere"
+		v := modelView{ModelState: agents[name], state: "asleep", wanted: d.machine.Wanted(name)}
+		v.Model = name
+		switch {
+		case v.Serving > 0:
+			v.state = "warm"
+		case v.Waking || v.wanted:
+			v.state = "waking"
+		case v.Asleep == 0 && !placedHere(m, name):
+			v.state = "elsewhere"
 		}
-		e := modelEntry{ID: name, Object: "model", OwnedBy: "holdgate", State: state}
-		if name == model {
-			return mustMarshal(e)
-		}
-		list.Data = append(list.Data, e)
+		list = append(list, v)
 	}
-	if model != "" {
-		return nil
-	}
-	return mustMarshal(list)
+	return list
 }
 
 // placedHere says whether the map places the model on this site for any kind.

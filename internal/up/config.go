@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -81,6 +83,9 @@ func parse(text []byte) (*File, error) {
 		return nil, errors.New("must hold one YAML document")
 	}
 	var errs []error
+	if _, err := netip.ParseAddrPort(f.Listen); err != nil {
+		errs = append(errs, fmt.Errorf("listen: must be ip:port, such as 127.0.0.1:8080, is %q", f.Listen))
+	}
 	if len(f.Models) == 0 {
 		errs = append(errs, errors.New("models: at least one is needed"))
 	}
@@ -117,6 +122,10 @@ func (m *Model) complete() []error {
 	m.words, err = shellquote.Split(m.Exec)
 	check(m.Name != "", "name: is required")
 	check(err == nil && len(m.words) > 0, "exec: must be a command with its arguments, is %q", m.Exec)
+	if err == nil && len(m.words) > 0 {
+		_, missing := exec.LookPath(m.command("0")[0])
+		check(missing == nil, "exec: %s is no program here and not on PATH", m.command("0")[0])
+	}
 	check(m.Slots > 0, "slots: must be above 0, is %d", m.Slots)
 	check(m.IdleTimeout > 0, "idle_timeout: must be above 0, is %v", m.IdleTimeout)
 	check(m.WakeTimeout > 0, "wake_timeout: must be above 0, is %v", m.WakeTimeout)

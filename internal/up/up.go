@@ -75,6 +75,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if err := free(ctx, r.File.Listen); err != nil {
+		return err
+	}
 	defer r.stopEnvoy()
 	defer r.stopServe()
 	if err := r.startServe(ctx); err != nil {
@@ -169,19 +172,23 @@ func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
 func (r *run) runAgents(ctx context.Context) error {
 	parent := ctx
 	group, ctx := errgroup.WithContext(ctx)
+	// Answers that run need their engines until serve has drained.
+	agents, stopAgents := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAgents()
 	for i := range r.File.Models {
 		m := &r.File.Models[i]
 		group.Go(func() error {
-			if err := r.runAgent(ctx, m); err != nil {
+			if err := r.runAgent(agents, m); err != nil {
 				return fmt.Errorf("the agent of %s ended: %w", m.Name, err)
 			}
 			return nil
 		})
 	}
 	group.Go(func() error {
+		defer stopAgents()
 		select {
 		case <-ctx.Done():
-			// Answers that run need their engines until serve has drained.
+			r.Log.Info().Msg("stopping; a second Ctrl-C ends at once")
 			r.stopServe()
 			return ctx.Err()
 		case <-r.serve.Done():
@@ -220,6 +227,17 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 		IdleTimeout: m.IdleTimeout, WakeTimeout: m.WakeTimeout, StopGrace: stopGrace,
 		Log: r.Log.Level(zerolog.WarnLevel),
 	})
+}
+
+// free checks that nobody listens on the address that clients will use. Envoy would
+// share it with another Envoy, and each would get some of the requests.
+func free(ctx context.Context, address string) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen: %s cannot be used: %w", address, err)
+	}
+	return l.Close()
 }
 
 // freePort finds a loopback port that nobody listens on in this moment.

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/admin/client"
+)
+
+func newExplainCommand() *cobra.Command {
+	var (
+		flags            adminFlags
+		model, kind, key string
+		hops             int
+		asJSON           bool
+	)
+	cmd := &cobra.Command{
+		Use:   "explain --model M",
+		Short: "Say what a router would do with a request at this moment, and why",
+		Long: "Explain asks a router for its decision on a request that is not made. It takes no\n" +
+			"slot, wakes nothing and counts against no quota.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if model == "" {
+				return usageError{errors.New("--model is required")}
+			}
+			c, err := flags.client()
+			if err != nil {
+				return err
+			}
+			query := url.Values{"model": {model}, "kind": {kind}, "hops": {strconv.Itoa(hops)}}
+			if key != "" {
+				query.Set("key", key)
+			}
+			call := client.Call{Method: http.MethodGet, Path: "/v1/explain", Query: query}
+			return show(cmd, c, call, asJSON, printExplanation)
+		},
+	}
+	flags.register(cmd)
+	cmd.Flags().StringVar(&model, "model", "", "name of the model, or an alias")
+	cmd.Flags().StringVar(&kind, "kind", "chat", "chat, embedding or rerank")
+	cmd.Flags().StringVar(&key, "key", "", "`id` of the caller's key; without it the request has none")
+	cmd.Flags().IntVar(&hops, "hops", 0, "how often the request was redirected before")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as the router gave it")
+	return cmd
+}
+
+// show makes a call and prints its answer: as JSON, or by table.
+func show[T any](cmd *cobra.Command, c *client.Client, call client.Call, asJSON bool, table func(io.Writer, *T)) error {
+	answer, err := c.Do(cmd.Context(), call)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		text := jsontext.Value(answer.Body)
+		if err := text.Indent(); err != nil {
+			return fmt.Errorf("reading the router's answer: %w", err)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s\n", text)
+		return nil
+	}
+	var v T
+	if err := json.Unmarshal(answer.Body, &v); err != nil {
+		return fmt.Errorf("reading the router's answer: %w", err)
+	}
+	table(cmd.OutOrStdout(), &v)
+	return nil
+}
+
+func printExplanation(out io.Writer, e *admin.Explanation) {
+	fmt.Fprintf(out, "%s\n\n", verdict(e))
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, s := range e.Steps {
+		mark := " "
+		if s.Taken {
+			mark = ">"
+		}
+		fmt.Fprintf(w, "%s %s\t%s\n", mark, s.Step, s.Why)
+	}
+	_ = w.Flush()
+	if len(e.Siblings) == 0 {
+		return
+	}
+	fmt.Fprintln(out)
+	fmt.Fprintln(w, "SIBLING\tHOME\tSTATE\tWHY")
+	for _, c := range e.Siblings {
+		home := "-"
+		if c.Home > 0 {
+			home = strconv.Itoa(c.Home)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.Site, home, cmp.Or(c.State, "-"), c.Why)
+	}
+	_ = w.Flush()
+}
+
+// verdict is the decision in one line.
+func verdict(e *admin.Explanation) string {
+	switch e.Decision {
+	case admin.DecisionRedirect:
+		return fmt.Sprintf("redirect: %d to %s at %s", e.Status, e.Site, e.URL)
+	case admin.DecisionRefuse:
+		text := fmt.Sprintf("refuse: %d %s: %s", e.Status, e.Code, e.Message)
+		if e.RetryAfter > 0 {
+			text += fmt.Sprintf(" (retry-after: %d)", e.RetryAfter)
+		}
+		return text
+	case admin.DecisionHold:
+		return "hold: for at most " + e.HoldBudget
+	case admin.DecisionQueue:
+		return "queue: served when a slot is free"
+	}
+	return e.Decision
+}

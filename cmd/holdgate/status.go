@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/admin/client"
+)
+
+func newStatusCommand() *cobra.Command {
+	var (
+		flags  adminFlags
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show a router's map, models and agents",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := flags.client()
+			if err != nil {
+				return err
+			}
+			return show(cmd, c, client.Call{Method: http.MethodGet, Path: "/v1/status"}, asJSON, printStatus)
+		},
+	}
+	flags.register(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as the router gave it")
+	return cmd
+}
+
+func printStatus(out io.Writer, s *admin.Status) {
+	state := "ready"
+	if !s.Ready {
+		state = "not ready: " + s.NotReady
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "router\t%s\n", state)
+	fmt.Fprintf(w, "site\t%s\n", cmp.Or(s.SiteID, "none: nothing is held or redirected"))
+	fmt.Fprintf(w, "map\t%s\n", describeMap(s.Map))
+	fmt.Fprintf(w, "requests\t%d in flight\n", s.InFlight)
+	_ = w.Flush()
+	printModels(out, w, s.Models)
+	printAgents(out, w, s.Agents)
+}
+
+func describeMap(m *admin.MapStatus) string {
+	if m == nil {
+		return "none"
+	}
+	age := time.Duration(m.AgeSeconds) * time.Second
+	return fmt.Sprintf("generation %d, %s %v ago, %s of which %d may be held here, %s",
+		m.Generation, m.Source, age, count(m.Models, "model"), m.Holdable, count(m.Hints, "hint"))
+}
+
+func printModels(out io.Writer, w *tabwriter.Writer, models []admin.ModelStatus) {
+	if len(models) == 0 {
+		return
+	}
+	fmt.Fprintln(out)
+	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tWAKING\tDEMAND\tWANTED")
+	for _, m := range models {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yes(m.Waking), m.Demand, yes(m.Wanted))
+	}
+	_ = w.Flush()
+}
+
+func printAgents(out io.Writer, w *tabwriter.Writer, agents []admin.AgentStatus) {
+	if len(agents) == 0 {
+		return
+	}
+	fmt.Fprintln(out)
+	fmt.Fprintln(w, "AGENT\tSTATE\tROUTING\tIN USE\tADDRESS\tENGINE\tMODELS\tKINDS\tNOTE")
+	for _, a := range agents {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.State, yes(a.Routing), a.InFlight, a.Slots,
+			a.Address, a.Engine, strings.Join(a.Models, ","), strings.Join(a.Kinds, ","), note(a))
+	}
+	_ = w.Flush()
+}
+
+// note is what is wrong with an agent.
+func note(a admin.AgentStatus) string {
+	switch {
+	case a.Error != "":
+		return fmt.Sprintf("the last wake failed: %q", a.Error) // the agent's own words
+	case !a.Healthy && a.State == "serving":
+		return "not healthy"
+	}
+	return "-"
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdgate/holdgate/internal/admin/client"
+)
+
+func newWakeCommand() *cobra.Command {
+	var flags adminFlags
+	var span time.Duration
+	cmd := &cobra.Command{
+		Use:   "wake MODEL",
+		Short: "Wake a model ahead of its traffic",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := flags.client()
+			if err != nil {
+				return err
+			}
+			var out struct {
+				WantedFor string `json:"wanted_for"`
+			}
+			call := client.Call{Method: http.MethodPost, Path: "/v1/wake/" + url.PathEscape(args[0]), Query: url.Values{"for": {span.String()}}}
+			if err := c.JSON(cmd.Context(), call, &out); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is wanted for %s\n", args[0], out.WantedFor)
+			return nil
+		},
+	}
+	flags.register(cmd)
+	cmd.Flags().DurationVar(&span, "for", 5*time.Minute, "how long the model stays wanted, at most 1h")
+	return cmd
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sdk is an official client, in a test of its own.
+type sdk struct {
+	t       *testing.T
+	command []string
+}
+
+// sdks are the official clients. Node's is skipped, loudly, without Node.
+func sdks(t *testing.T, s *site, each func(c sdk)) {
+	t.Helper()
+	for _, api := range []string{"openai", "anthropic"} {
+		t.Run(api+" python", func(t *testing.T) { each(pythonSDK(t, s, api)) })
+	}
+	t.Run("openai node", func(t *testing.T) {
+		each(sdk{t, []string{node(t), filepath.Join("clients", "node", "chat.mjs"), "--base-url", s.url}})
+	})
+}
+
+func pythonSDK(t *testing.T, s *site, api string) sdk {
+	t.Helper()
+	return sdk{t, []string{python(t), filepath.Join("clients", "python", "chat.py"), "--api", api, "--base-url", s.url}}
+}
+
+// run starts a client in the background and returns the line that it prints, which
+// is empty when it ends in another way than its script's two.
+func (c sdk) run(args ...string) <-chan map[string]any {
+	t := c.t
+	t.Helper()
+	command := append(slices.Clone(c.command), args...)
+	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	done := make(chan map[string]any, 1)
+	var ended sync.WaitGroup
+	t.Cleanup(ended.Wait)
+	ended.Go(func() {
+		out, err := cmd.Output()
+		var line map[string]any
+		if json.Unmarshal(out, &line) != nil || (err == nil) != (line["error"] == nil) {
+			line = map[string]any{"odd": fmt.Sprintf("%v %s", err, out)}
+		}
+		done <- line
+	})
+	return done
+}
+
+// raises runs a client that must raise an error, and returns its line.
+func (c sdk) raises(args ...string) map[string]any {
+	t := c.t
+	t.Helper()
+	line := <-c.run(args...)
+	require.NotEmpty(t, line["error"], "it took the failure for an answer: %v", line)
+	return line
+}
+
+// held waits until a client's request is held: its start alone takes seconds on a
+// busy machine.
+func (s *site) held(model string) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		return s.counter(`hivenet_pending_demand{model="`+model+`"}`) == 1
+	}, time.Minute, 10*time.Millisecond, "the client's request is held")
+}
+
+// asleep waits until no replica of the model is left.
+func (s *site) asleep(model string) {
+	s.t.Helper()
+	s.eventually("the agent has left", func() bool {
+		return !strings.Contains(s.do(s.request(s.t.Context(), http.MethodGet, "/v1/models/"+model, "")).body, `"warm"`)
+	})
+}
+
+// speak answers as an engine does that knows both protocols. Its streams have the
+// ids, comments and pings that have broken clients.
+func speak(e **engine) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		stream := strings.Contains(strings.ReplaceAll((*e).sent(r), " ", ""), `"stream":true`)
+		w.Header().Set("Content-Type", "application/json")
+		if stream {
+			w.Header().Set("Content-Type", "text/event-stream")
+		}
+		switch {
+		case r.URL.Path == "/v1/messages" && stream:
+			for i, event := range []string{
+				`{"type":"message_start","message":{"id":"x","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":1}}}`,
+				`{"type":"ping"}`,
+				`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`,
+				`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hel"}}`,
+				`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"lo"}}`,
+				`{"type":"content_block_stop","index":0}`,
+				`{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":2}}`,
+				`{"type":"message_stop"}`,
+			} {
+				kind, _, _ := strings.Cut(strings.TrimPrefix(event, `{"type":"`), `"`)
+				_, _ = fmt.Fprintf(w, "event: %s\nid: %d\ndata: %s\n\n", kind, i, event)
+			}
+		case r.URL.Path == "/v1/messages":
+			_, _ = io.WriteString(w, `{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Hello"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":2}}`)
+		case stream:
+			for i, text := range []string{"Hel", "lo"} {
+				_, _ = fmt.Fprintf(w, "id: %d\ndata: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":null}]}\n\n: engine\n", i, text)
+			}
+			_, _ = io.WriteString(w, "data: [DONE]\n\n")
+		default:
+			_, _ = io.WriteString(w, `{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}]}`)
+		}
+	}
+}
+
+func speakingEngine(t *testing.T) *engine {
+	t.Helper()
+	var e *engine
+	e = newEngine(t, func(w http.ResponseWriter, r *http.Request) { speak(&e)(w, r) })
+	return e
+}
+
+// bothWays runs f for the client as it streams and as it does not.
+func (c sdk) bothWays(f func(c sdk)) {
+	for name, flags := range map[string][]string{"streaming": {"--stream"}, "not streaming": nil} {
+		c.t.Run(name, func(t *testing.T) { f(sdk{t, append(slices.Clone(c.command), flags...)}) })
+	}
+}
+
+// A late error that cuts the connection raises in every client.
+func TestClientsRaiseWhenALateErrorCuts(t *testing.T) {
+	s := startSite(t, "--wake-keepalive", "100ms", "--wake-late-error", "abort")
+	sdks(t, s, func(c sdk) {
+		c.bothWays(func(c sdk) { c.raises("--model", "short") })
+	})
+	s.metric(`hivenet_pending_demand{model="short"}`, "0")
+	s.atRest()
+}
+
+// A late error in the body raises in every client that streams, with its message.
+func TestClientsThatStreamRaiseOnALateErrorInTheBody(t *testing.T) {
+	s := startSite(t, "--wake-keepalive", "100ms")
+	sdks(t, s, func(c sdk) {
+		line := c.raises("--stream", "--model", "short")
+		require.Contains(c.t, line["message"], "model short is waking up; retry in 30 seconds")
+	})
+	s.atRest()
+}
+
+// An error before the first keepalive has its real status in every client.
+func TestClientsSeeTheStatusOfAnEarlyError(t *testing.T) {
+	s := startSite(t)
+	sdks(t, s, func(c sdk) {
+		line := c.raises("--model", "short")
+		require.InDelta(c.t, http.StatusServiceUnavailable, line["status"], 0, line)
+		require.Contains(c.t, line["message"], "waking up")
+	})
+	s.atRest()
+}
+
+// A cut connection is a failure that Python's clients try again by themselves: a
+// model that wakes after the first attempt answers the second. Node's client has
+// its answer when the head has come, and only raises.
+func TestClientsComeBackAfterACut(t *testing.T) {
+	s := startSite(t, "--wake-keepalive", "100ms", "--wake-late-error", "abort")
+	for _, api := range []string{"openai", "anthropic"} {
+		t.Run(api, func(t *testing.T) {
+			expired := s.counter(`hivenet_wake_holds_total{outcome="expired"}`)
+			answer := pythonSDK(t, s, api).run("--model", "short", "--max-retries", "5")
+			require.Eventually(t, func() bool {
+				return s.counter(`hivenet_wake_holds_total{outcome="expired"}`) > expired
+			}, time.Minute, 10*time.Millisecond, "the first attempt is cut")
+			a := s.register(hello("a", speakingEngine(t).addr(), 4, "short"))
+			line := <-answer
+			require.Equal(t, "Hello", line["text"], line)
+			a.leave()
+			s.asleep("short")
+		})
+	}
+	s.atRest()
+}
+
+// counter is the value of a series now.
+func (s *site) counter(series string) float64 {
+	s.t.Helper()
+	for line := range strings.Lines(s.metrics()) {
+		if text, ok := strings.CutPrefix(line, series+" "); ok {
+			var v float64
+			_, err := fmt.Sscan(text, &v)
+			require.NoError(s.t, err)
+			return v
+		}
+	}
+	require.Fail(s.t, "no series "+series)
+	return 0
+}
+
+// Keepalives before an answer that has ids, comments and pings of its own break no
+// client: they have one newline, and none comes after the first byte.
+func TestClientsReadAnAnswerBehindKeepalives(t *testing.T) {
+	s := startSite(t, "--wake-keepalive", "100ms")
+	sdks(t, s, func(c sdk) {
+		c.bothWays(func(c sdk) {
+			t := c.t
+			answer := c.run("--model", "m")
+			s.held("m")
+			time.Sleep(350 * time.Millisecond) // some keepalives
+			a := s.register(hello("a", speakingEngine(t).addr(), 4, "m"))
+			line := <-answer
+			require.Equal(t, "Hello", line["text"], line)
+			a.leave()
+			s.asleep("m")
+		})
+	})
+	s.atRest()
+}
+
+// Clients that give up on a silent connection after 2 s wait for 5 s all the same,
+// for they say so in their headers.
+func TestClientsWithAShortReadTimeoutAreKept(t *testing.T) {
+	s := startSite(t)
+	for api, path := range map[string]string{"openai": chatPath, "anthropic": "/v1/messages"} {
+		t.Run(api, func(t *testing.T) {
+			answer := pythonSDK(t, s, api).run("--model", "m", "--timeout", "2", "--header", "x-stainless-timeout:600")
+			s.held("m")
+			time.Sleep(5 * time.Second)
+			e := speakingEngine(t)
+			a := s.register(hello("a", e.addr(), 4, "m"))
+			line := <-answer
+			require.Equal(t, "Hello", line["text"], line)
+			got, _ := e.last()
+			require.Equal(t, path, got.URL.Path)
+			require.Regexp(t, `^2(\.0)?$`, got.Header.Get("X-Stainless-Read-Timeout"), "the client says it by itself")
+			a.leave()
+			s.asleep("m")
+		})
+	}
+	s.atRest()
+}
+
+// A total that a client declares ends the hold a second before it, with an error
+// that the client can read.
+func TestAClientsTotalEndsTheHoldBeforeIt(t *testing.T) {
+	s := startSite(t)
+	line := pythonSDK(t, s, "anthropic").raises("--model", "m", "--header", "x-stainless-timeout:2", "--header", "x-stainless-read-timeout:600")
+	require.InDelta(t, http.StatusServiceUnavailable, line["status"], 0, line)
+	require.Contains(t, line["message"], "model m is waking up")
+	s.metric(`hivenet_wake_holds_total{outcome="expired"}`, "1")
+	s.atRest()
+}

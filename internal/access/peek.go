@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Peek says what Charge would say at this moment, and charges nothing.
+func (k *Key) Peek(model string, replicas int, now time.Time) Result {
+	if k == nil || k.quota == nil {
+		return Result{OK: true, Remaining: Unlimited}
+	}
+	q := k.quota
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if now.Before(q.latest) {
+		now = q.latest
+	}
+	r := Result{OK: true, Remaining: Unlimited}
+	if q.all != nil {
+		r.look(q.all.TokensAt(now), q.all.Limit())
+	}
+	if b := q.models[model]; b != nil && replicas > 0 {
+		perMinute := b.perMinute(replicas)
+		left := float64(perMinute)
+		if b.tokens != nil {
+			left = min(left, b.tokens.TokensAt(now))
+		}
+		r.look(left, perSecond(perMinute))
+	}
+	if r.OK && r.Remaining != Unlimited {
+		r.Remaining-- // the request itself
+	}
+	return r
+}
+
+// look takes what one more bucket has left into account.
+func (r *Result) look(left float64, limit rate.Limit) {
+	if left < 1 {
+		r.OK = false
+		r.RetryAfter = max(r.RetryAfter, retryAfter(left, limit))
+	}
+	if r.Remaining == Unlimited || int(left) < r.Remaining {
+		r.Remaining = int(left)
+	}
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import "time"
+
+// Status is the router at one moment.
+type Status struct {
+	Ready    bool          `json:"ready"`
+	NotReady string        `json:"not_ready,omitzero"` // why
+	SiteID   string        `json:"site_id,omitzero"`
+	InFlight int           `json:"in_flight"`
+	Map      *MapStatus    `json:"map,omitzero"` // nil: none
+	Models   []ModelStatus `json:"models"`
+	Agents   []AgentStatus `json:"agents"`
+}
+
+// MapStatus is the sibling map in force.
+type MapStatus struct {
+	Generation int64     `json:"generation"`
+	Source     string    `json:"source"`
+	ReceivedAt time.Time `json:"received_at"`
+	AgeSeconds int64     `json:"age_seconds"`
+	ETag       string    `json:"etag"`
+	Models     int       `json:"models"`
+	Holdable   int       `json:"holdable"`
+	Hints      int       `json:"hints"`
+}
+
+// ModelStatus is one model that is placed anywhere or has an agent here.
+type ModelStatus struct {
+	Model string `json:"model"`
+	// State is warm, waking, asleep or elsewhere.
+	State   string `json:"state"`
+	Serving int    `json:"serving"`
+	Asleep  int    `json:"asleep"`
+	Waking  bool   `json:"waking"`
+	Demand  int    `json:"demand"`
+	Wanted  bool   `json:"wanted"`
+}
+
+// AgentStatus is one registered agent.
+type AgentStatus struct {
+	ID       string    `json:"id"`
+	State    string    `json:"state"`
+	Healthy  bool      `json:"healthy"`
+	Routing  bool      `json:"in_routing"`
+	Models   []string  `json:"models"`
+	Kinds    []string  `json:"kinds"`
+	Address  string    `json:"address"`
+	Engine   string    `json:"engine"`
+	Region   string    `json:"region,omitzero"`
+	Slots    int64     `json:"slots"`
+	InFlight int64     `json:"in_flight"`
+	CanWake  bool      `json:"can_wake"`
+	Error    string    `json:"last_wake_error,omitzero"`
+	Joined   time.Time `json:"joined"`
+	LastSeen time.Time `json:"last_seen"`
+}

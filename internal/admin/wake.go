@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"encoding/json/v2"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// ErrUnknownModel is a model that neither the map nor an agent knows.
+var ErrUnknownModel = errors.New("the model is not known here")
+
+// How long a wake ahead of traffic keeps a model wanted.
+const (
+	defaultWake = 5 * time.Minute
+	maxWake     = time.Hour
+)
+
+// maxReason bounds what may be said of a failed wake.
+const maxReason = 256
+
+const failedSuffix = "/failed"
+
+// wake asks for a model ahead of its traffic, or reports that its wake failed. The
+// model is the rest of the path, decoded once, so that a name may have slashes.
+func (d Deps) wake(w http.ResponseWriter, r *http.Request) {
+	model := r.PathValue("model")
+	if name, failed := strings.CutSuffix(model, failedSuffix); failed && name != "" {
+		d.wakeFailed(w, r, name)
+		return
+	}
+	span := defaultWake
+	if text := r.URL.Query().Get("for"); text != "" {
+		var err error
+		if span, err = time.ParseDuration(text); err != nil || span <= 0 || span > maxWake {
+			fail(w, http.StatusBadRequest, "request_invalid", "for must be a duration such as 10m, above 0 and at most 1h")
+			return
+		}
+	}
+	if err := d.Wake(model, span); err != nil {
+		fail(w, http.StatusNotFound, "model_not_found", err.Error())
+		return
+	}
+	answer(w, http.StatusAccepted, map[string]string{"model": model, "wanted_for": span.String()})
+}
+
+func (d Deps) wakeFailed(w http.ResponseWriter, r *http.Request, model string) {
+	var body struct {
+		Reason string `json:"reason"`
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<10))
+	if err == nil && len(text) > 0 {
+		err = json.Unmarshal(text, &body, json.RejectUnknownMembers(true))
+	}
+	if err != nil || len(body.Reason) > maxReason {
+		fail(w, http.StatusBadRequest, "request_invalid", `the body must be empty or {"reason": TEXT} with at most 256 bytes of text`)
+		return
+	}
+	if body.Reason == "" {
+		body.Reason = "the wake was reported failed"
+	}
+	if err := d.WakeFailed(model, body.Reason); err != nil {
+		fail(w, http.StatusNotFound, "model_not_found", err.Error())
+		return
+	}
+	answer(w, http.StatusAccepted, map[string]string{"model": model})
+}

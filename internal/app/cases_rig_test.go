@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/envoy"
+)
+
+// rig is a whole app in a bubble: its two gRPC services are reached in memory, and
+// nothing listens.
+type rig struct {
+	*App
+	t              *testing.T // of the bubble
+	envoys, agents *grpc.ClientConn
+}
+
+const rigMap = `{"placements": [
+	{"model": "m", "kind": "chat", "site": "here", "scale_from_zero": true},
+	{"model": "hour", "kind": "chat", "site": "here", "scale_from_zero": true, "hold_budget": "1h"},
+	{"model": "half", "kind": "chat", "site": "here", "scale_from_zero": true, "hold_budget": "30s"}]}`
+
+// bubble runs f with an app that has rigMap. When it ends nothing may be left.
+func bubble(t *testing.T, f func(r *rig), flags ...string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{App: newApp(t, append([]string{"--agent-liveness=24h"}, flags...)...), t: t}
+		_, err := r.maps.Push([]byte(rigMap), false)
+		require.NoError(t, err)
+		r.envoys = r.serve(r.App.envoy)
+		r.agents = r.serve(r.App.agents)
+		go r.levels.run(r.stopped, func(model string) { r.registry.SetWanted(model, r.machine.Wanted(model)) })
+		defer func() {
+			_, _ = r.envoys.Close(), r.agents.Close()
+			r.App.envoy.Stop()
+			close(r.stopped)
+			r.registry.Drain()
+			r.App.agents.Stop()
+			require.NoError(t, r.audit.Close())
+		}()
+		f(r)
+		synctest.Wait()
+		require.Zero(t, r.InFlight())
+		for _, model := range []string{"m", "hour", "half"} {
+			require.Zero(t, r.machine.Demand(model), model)
+		}
+	})
+}
+
+// localListener makes connections look as if they came over a unix socket.
+type localListener struct{ net.Listener }
+
+type localConn struct{ net.Conn }
+
+func (localConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+func (l localListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return localConn{c}, nil
+}
+
+func (r *rig) serve(s *grpc.Server) *grpc.ClientConn {
+	listener := bufconn.Listen(1 << 18)
+	go func() { _ = s.Serve(localListener{listener}) }()
+	conn, err := grpc.NewClient("passthrough:///app", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	require.NoError(r.t, err)
+	return conn
+}
+
+// gauge is the value of a series now.
+func (r *rig) gauge(name string, labels ...string) float64 {
+	r.t.Helper()
+	families, err := r.metrics.Gather()
+	require.NoError(r.t, err)
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	next:
+		for _, m := range f.GetMetric() {
+			for i, l := range m.GetLabel() {
+				if l.GetValue() != labels[i] {
+					continue next
+				}
+			}
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	require.Fail(r.t, "no series "+name, labels)
+	return 0
+}
+
+func (r *rig) demand(model string) int { return int(r.gauge("hivenet_pending_demand", model)) }
+
+func (r *rig) wanted(model string) int { return int(r.gauge("hivenet_wake_wanted", model)) }
+
+func (r *rig) holds(outcome string) int { return int(r.gauge("hivenet_wake_holds_total", outcome)) }
+
+// ask is one request of a client, seen from Envoy's side.
+type ask struct {
+	stream extprocv3.ExternalProcessor_ProcessClient
+	leave  context.CancelFunc
+	begin  time.Time
+
+	mu     sync.Mutex
+	events []string
+	over   bool
+}
+
+// post sends a whole request; headers are pairs.
+func (r *rig) post(path, body string, headers ...string) *ask {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(r.t.Context(), envoy.LaneMetadata, envoy.LaneEdge))
+	stream, err := extprocv3.NewExternalProcessorClient(r.envoys).Process(ctx)
+	require.NoError(r.t, err)
+	a := &ask{stream: stream, leave: cancel, begin: time.Now()}
+	go a.receive()
+	m := &corev3.HeaderMap{}
+	all := append([]string{":method", "POST", ":path", path, ":authority", "x"}, headers...)
+	for i := 0; i < len(all); i += 2 {
+		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: all[i], RawValue: []byte(all[i+1])})
+	}
+	for _, one := range []*extprocv3.ProcessingRequest{
+		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: m}}},
+		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}},
+	} {
+		_ = stream.Send(one) // an error is what Recv gives too
+	}
+	synctest.Wait()
+	return a
+}
+
+// chat is a chat request for a model.
+func (r *rig) chat(model string, headers ...string) *ask {
+	r.t.Helper()
+	return r.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q}`, model), headers...)
+}
+
+func (a *ask) receive() {
+	defer a.leave()
+	for {
+		m, err := a.stream.Recv()
+		a.mu.Lock()
+		if err != nil {
+			a.over = true
+			a.mu.Unlock()
+			return
+		}
+		a.events = append(a.events, fmt.Sprintf("%v %s", time.Since(a.begin), told(m)))
+		a.mu.Unlock()
+	}
+}
+
+// told says in a word what m is.
+func told(m *extprocv3.ProcessingResponse) string {
+	fields := m.GetDynamicMetadata().GetFields()[envoy.Namespace].GetStructValue().GetFields()
+	switch a := m.GetResponse().(type) {
+	case *extprocv3.ProcessingResponse_RequestHeaders:
+		return "serve on " + fields[envoy.FirstKey].GetStringValue()
+	case *extprocv3.ProcessingResponse_RequestBody:
+		return "body"
+	case *extprocv3.ProcessingResponse_ImmediateResponse:
+		return fmt.Sprintf("%d %s", a.ImmediateResponse.GetStatus().GetCode(), a.ImmediateResponse.GetBody())
+	case *extprocv3.ProcessingResponse_StreamedImmediateResponse:
+		if b := a.StreamedImmediateResponse.GetBodyResponse(); b != nil {
+			return fmt.Sprintf("%q", b.GetBody())
+		}
+		return "head"
+	}
+	return m.String()
+}
+
+// all is what came, with its time.
+func (a *ask) all() string {
+	synctest.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return strings.Join(a.events, "\n")
+}
+
+// gone lets the client leave.
+func (a *ask) gone() {
+	a.leave()
+	synctest.Wait()
+}
+
+// envoyEnds ends what Envoy carries, as its own end does.
+func (r *rig) envoyEnds() {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	stream, err := accesslogv3.NewAccessLogServiceClient(r.envoys).StreamAccessLogs(ctx)
+	require.NoError(r.t, err)
+	require.NoError(r.t, stream.Send(&accesslogv3.StreamAccessLogsMessage{
+		Identifier: &accesslogv3.StreamAccessLogsMessage_Identifier{LogName: envoy.LogEdge},
+	}))
+	synctest.Wait()
+	cancel()
+	pass(time.Minute)
+}
+
+// pass lets d go by, with everything that it causes.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// played is an agent that a test plays.
+type played struct {
+	stream pb.AgentRegistry_ConnectClient
+	leave  context.CancelFunc
+
+	mu  sync.Mutex
+	got []string
+	seq uint64
+}
+
+// join registers an agent for the models.
+func (r *rig) join(state pb.State, models ...string) *played {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	stream, err := pb.NewAgentRegistryClient(r.agents).Connect(ctx)
+	require.NoError(r.t, err)
+	p := &played{stream: stream, leave: cancel}
+	require.NoError(r.t, stream.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: &pb.Hello{
+		AgentId: "a", Instance: uuid.NewString(), Address: "127.0.0.1:8000", Models: models,
+		Kinds: []string{"chat"}, Slots: 4, Engine: "custom", State: state, CanWake: true,
+	}}}))
+	go p.receive()
+	synctest.Wait()
+	return p
+}
+
+func (p *played) receive() {
+	for {
+		m, err := p.stream.Recv()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		switch {
+		case m.GetWake() != nil:
+			p.got = append(p.got, "wake "+m.GetWake().GetModel())
+			p.seq = max(p.seq, m.GetWake().GetSeq())
+		case m.GetSleep() != nil:
+			p.got = append(p.got, "sleep")
+			p.seq = max(p.seq, m.GetSleep().GetSeq())
+		}
+		p.mu.Unlock()
+	}
+}
+
+// heard are the orders that the agent got.
+func (p *played) heard() []string {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.got...)
+}
+
+// says sends a status.
+func (p *played) says(t *testing.T, state pb.State) {
+	t.Helper()
+	p.mu.Lock()
+	seq := p.seq
+	p.mu.Unlock()
+	require.NoError(t, p.stream.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{State: state, Healthy: true, Handled: seq}}}))
+	synctest.Wait()
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Explain says what Decide would say to a request at this moment, and why. It
+// takes no slot, holds nothing and charges nothing.
+func (d *decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
+	key, err := d.keyOf(q.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	t := sitemap.Target{Model: d.Resolve(q.Model), Kind: q.Kind}
+	x := &explaining{decider: d, who: &caller{key: key, hops: q.Hops}, t: t, asked: q.Model, now: time.Now()}
+	x.Model, x.Kind, x.KeyID, x.Tenant, x.Hops = t.Model, t.Kind.String(), key.ID, key.Tenant, q.Hops
+	x.run()
+	return &x.Explanation, nil
+}
+
+// keyOf gives the key with an id. Without an id it is that of a request without a
+// key.
+func (d *decider) keyOf(id string) (*access.Key, error) {
+	if id == "" {
+		return access.Anonymous(), nil
+	}
+	if d.keys == nil {
+		return nil, fmt.Errorf("%w: this router has no --auth-file, so there is no key %q", admin.ErrQuery, id)
+	}
+	key := d.keys.Current().ByID(id)
+	if key == nil {
+		return nil, fmt.Errorf("%w: no key has the id %q", admin.ErrQuery, id)
+	}
+	return key, nil
+}
+
+// explaining is one explanation in the making.
+type explaining struct {
+	*decider
+	admin.Explanation
+
+	who   *caller
+	t     sitemap.Target
+	asked string // the model's name in the request
+	now   time.Time
+
+	m    *sitemap.Map // of the step "map"
+	here bool
+	p    sitemap.Placement
+}
+
+// run goes through the steps of Decide. Each says why it decides or does not; the
+// first that sets Decision is the last that is looked at.
+func (x *explaining) run() {
+	for _, step := range []struct {
+		name string
+		look func() (why string)
+	}{
+		{"key", x.admitted},
+		{"alias", x.alias},
+		{"allowlist", x.allowlist},
+		{"served_here", x.servedHere},
+		{"map", x.loaded},
+		{"redirect", x.redirect},
+		{"hold", x.held},
+		{"not_served", x.otherwise},
+	} {
+		if x.Decision != "" {
+			x.Steps = append(x.Steps, admin.Step{Step: step.name, Why: "not reached"})
+			continue
+		}
+		why := step.look()
+		x.Steps = append(x.Steps, admin.Step{Step: step.name, Why: why, Taken: x.Decision != ""})
+	}
+}
+
+func (x *explaining) refuse(r *extproc.Refusal) {
+	x.Decision = admin.DecisionRefuse
+	x.Status, x.Code, x.Message, x.Explanation.RetryAfter = r.Status, r.Code, r.Message, r.RetryAfter
+}
+
+func (x *explaining) admitted() string {
+	key := x.who.key
+	switch {
+	case x.keys == nil:
+		return "there is no --auth-file, so everybody is let in"
+	case key.ID == "":
+		x.Tenant = ""
+		x.refuse(extproc.Unauthorized(needsKey))
+		return "a request without a key is not let in: name one by its id"
+	case key.Expired(x.now):
+		x.refuse(extproc.Unauthorized(needsKey))
+		return "the key has expired"
+	}
+	return "the key is good"
+}
+
+func (x *explaining) alias() string {
+	if x.asked != x.t.Model {
+		return fmt.Sprintf("%s is an alias of %s", x.asked, x.t.Model)
+	}
+	return x.asked + " is no alias, but the model's own name"
+}
+
+func (x *explaining) allowlist() string {
+	if !x.who.key.Allowed(x.t.Model) {
+		x.refuse(extproc.ModelForbidden(x.t.Model))
+		return "the model is not in the models of the key"
+	}
+	return "the caller may use the model"
+}
+
+func (x *explaining) servedHere() string {
+	c := x.registry.Capacity(x.t)
+	if c.Replicas == 0 {
+		return "no replica of the model is in routing for this kind"
+	}
+	why := fmt.Sprintf("replicas in routing: %d, with %d of %d slots free", c.Replicas, c.Free, c.Slots)
+	if quota := x.who.key.Peek(x.t.Model, c.Replicas, x.now); !quota.OK {
+		x.refuse(extproc.RateLimited(quota.RetryAfter))
+		return why + "; the quota of the key is used up"
+	}
+	if c.Free > 0 && !x.machine.Waiting(x.t) {
+		x.Decision = admin.DecisionServe
+		return why
+	}
+	if err := x.machine.WouldQueue(x.t); err != nil {
+		x.refuse(notQueued(x.t.Model, err))
+		return fmt.Sprintf("%s; %v", why, err)
+	}
+	x.Decision = admin.DecisionQueue
+	return why + "; the request waits for one in the capacity queue"
+}
+
+func (x *explaining) loaded() string {
+	s := x.maps.State()
+	x.m = s.Map
+	switch {
+	case x.siteID == "":
+		x.refuse(extproc.ModelNotFound(x.t.Model))
+		return "the router has no --site-id, so it redirects and holds nothing"
+	case x.m == nil:
+		x.refuse(extproc.MapNotLoaded())
+		return "no sibling map was pushed or restored yet"
+	}
+	x.p, x.here = x.m.Here(x.t)
+	return fmt.Sprintf("generation %d, %s %v ago", x.m.Generation(), s.Source, x.now.Sub(s.ReceivedAt).Round(time.Second))
+}
+
+func (x *explaining) redirect() string {
+	if x.who.key.RedirectNever {
+		return "the key has redirect: never"
+	}
+	choice, siblings := x.m.Explain(x.who.asks(x.t, x.here && x.p.ScaleFromZero), x.now)
+	x.Siblings = siblings
+	if choice.Redirect {
+		x.Decision, x.Status = admin.DecisionRedirect, http.StatusTemporaryRedirect
+		x.Site, x.URL = choice.Site.ID, choice.Site.URL
+		return choice.Site.ID + ": " + choice.Reason.Text()
+	}
+	return choice.Reason.Text()
+}
+
+func (x *explaining) held() string {
+	switch {
+	case !x.here:
+		return "the map does not place the model at this site for this kind"
+	case !x.p.ScaleFromZero:
+		return "the map places the model here without scale_from_zero"
+	}
+	const placed = "the map places the model here with scale_from_zero"
+	if quota := x.who.key.Peek(x.t.Model, 1, x.now); !quota.OK {
+		x.refuse(extproc.RateLimited(quota.RetryAfter))
+		return placed + "; the quota of the key is used up"
+	}
+	if err := x.machine.WouldHold(holdstate.Request{Target: x.t, Key: x.who.key.ID}); err != nil {
+		x.refuse(x.notHeld(x.t.Model, err))
+		return fmt.Sprintf("%s; %v", placed, err)
+	}
+	x.Decision = admin.DecisionHold
+	x.HoldBudget = cmp.Or(x.p.HoldBudget, x.budget).String()
+	return fmt.Sprintf("%s; distinct requests that wait for it: %d", placed, x.machine.Demand(x.t.Model))
+}
+
+func (x *explaining) otherwise() string {
+	x.refuse(x.notServed(x.t.Model, x.here && !x.p.ScaleFromZero))
+	if x.Status == http.StatusServiceUnavailable {
+		return "the router has started just now, and the model's agent may still be registering"
+	}
+	return "no step before was taken"
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg"
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+const explainMap = `{"generation": 7,
+	"sites": [{"id": "b", "url": "https://b.example", "scopes": ["eu"]}, {"id": "c", "url": "https://c.example", "scopes": ["us"]}],
+	"placements": [
+		{"model": "m", "kind": "chat", "site": "here", "scale_from_zero": true},
+		{"model": "cold", "kind": "chat", "site": "here", "scale_from_zero": true, "hold_budget": "30s"},
+		{"model": "cold", "kind": "chat", "site": "b"}, {"model": "cold", "kind": "chat", "site": "c"},
+		{"model": "both", "kind": "chat", "site": "here", "scale_from_zero": true},
+		{"model": "both", "kind": "chat", "site": "b"}, {"model": "both", "kind": "chat", "site": "c"},
+		{"model": "fixed", "kind": "chat", "site": "here"},
+		{"model": "far", "kind": "chat", "site": "b"}],
+	"hints": [
+		{"model": "cold", "kind": "chat", "site": "b", "state": "cold", "observed_at": "2000-01-01T00:00:00Z"},
+		{"model": "cold", "kind": "chat", "site": "c", "state": "cold", "observed_at": "2000-01-01T00:00:00Z"},
+		{"model": "both", "kind": "chat", "site": "c", "state": "warm", "observed_at": "2000-01-01T00:00:00Z"}]}`
+
+var explainKeys = map[string]string{
+	"free": "", "other": "models: [other]", "stays": "redirect: never", "eu": "scopes: [eu]", "nowhere": "scopes: [mars]",
+	"slow": "quota: {requests_per_minute: 1}", "late": "expires: 1999-01-01",
+}
+
+func temporary(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// explained runs f with an app that has explainMap, a key for each of explainKeys
+// and an alias.
+func explained(t *testing.T, f func(r *rig), flags ...string) {
+	t.Helper()
+	var keys strings.Builder
+	keys.WriteString("keys:\n")
+	i := 16
+	for id, more := range explainKeys {
+		fmt.Fprintf(&keys, "- {id: %s, tenant: acme, key_hash: %s", id, strings.Repeat(fmt.Sprintf("%02x", i), 32))
+		if more != "" {
+			keys.WriteString(", " + more)
+		}
+		keys.WriteString("}\n")
+		i++
+	}
+	bubble(t, func(r *rig) {
+		_, err := r.maps.Push([]byte(explainMap), true)
+		require.NoError(t, err)
+		f(r)
+	}, append([]string{
+		"--auth-file", temporary(t, keys.String()), "--policy-file", temporary(t, "models: {m: {aliases: [alias]}}"),
+	}, flags...)...)
+}
+
+func (r *rig) explain(q admin.ExplainQuery) *admin.Explanation {
+	r.t.Helper()
+	e, err := r.decider.Explain(q)
+	require.NoError(r.t, err)
+	taken := 0
+	for i, s := range e.Steps {
+		require.NotEmpty(r.t, s.Why, s.Step)
+		require.Equal(r.t, taken > 0, s.Why == "not reached", "%d %+v", i, e)
+		if s.Taken {
+			taken++
+		}
+	}
+	require.Equal(r.t, 1, taken, "%+v", e)
+	require.Len(r.t, e.Steps, 8)
+	return e
+}
+
+// decided is what Decide does, as Explain says it. What it took is given back.
+func (r *rig) decided(q admin.ExplainQuery) string {
+	who := &caller{key: r.keys.Current().ByID(q.KeyID), hops: q.Hops}
+	d := r.decider.Decide(&extproc.Request{
+		Caller: extproc.Caller{KeyID: q.KeyID, Detail: who}, Method: "POST", PathAndQuery: "/v1/chat/completions",
+		Endpoint: &extproc.Endpoint{Kind: q.Kind}, Model: r.decider.Resolve(q.Model), Patience: -1,
+	})
+	switch {
+	case d.Grant != nil:
+		d.Grant.Release()
+		return "serve"
+	case d.Waiter != nil:
+		d.Waiter.Tell(holdstate.Drain)
+		if d.Held {
+			return "hold " + d.Budget.String()
+		}
+		return "queue"
+	case d.Redirect != nil:
+		return "redirect " + d.Redirect.Site
+	}
+	return fmt.Sprintf("refuse %d %s", d.Refusal.Status, d.Refusal.Code)
+}
+
+func said(e *admin.Explanation) string {
+	switch e.Decision {
+	case admin.DecisionRefuse:
+		return fmt.Sprintf("refuse %d %s", e.Status, e.Code)
+	case admin.DecisionRedirect:
+		return "redirect " + e.Site
+	case admin.DecisionHold:
+		return "hold " + e.HoldBudget
+	}
+	return e.Decision
+}
+
+// compareAll asks for every model, key and number of hops, and counts the answers.
+func (r *rig) compareAll(seen map[string]int) {
+	r.t.Helper()
+	for _, model := range []string{"m", "alias", "cold", "both", "fixed", "far", "none", "hour"} {
+		for key := range explainKeys {
+			if key == "late" {
+				continue // it is not let in, so nothing is decided
+			}
+			for hops := range 3 {
+				for _, kind := range []sitemap.Kind{sitemap.Chat, sitemap.Rerank} {
+					q := admin.ExplainQuery{Model: model, Kind: kind, KeyID: key, Hops: hops}
+					e := r.explain(q)
+					require.Equal(r.t, e, r.explain(q), "asking changes nothing")
+					require.Equal(r.t, said(e), r.decided(q), "%+v", e)
+					seen[said(e)]++
+				}
+			}
+		}
+	}
+}
+
+// Whatever the state, the explanation is that of the decision.
+func TestExplainSaysWhatDecideDoes(t *testing.T) {
+	t.Parallel()
+	seen := map[string]int{}
+	explained(t, func(r *rig) {
+		target := sitemap.Target{Model: "m"}
+		r.compareAll(seen) // in the grace of the start
+		pass(4 * time.Second)
+		r.compareAll(seen)
+
+		w, err := r.machine.Hold(holdstate.Request{Target: target})
+		require.NoError(t, err)
+		r.compareAll(seen) // the only place is taken
+		w.Tell(holdstate.Drain)
+		r.machine.Fail("m", "no GPU")
+		r.compareAll(seen)
+		e := r.explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
+		require.Contains(t, e.Message, "could not be woken: no GPU")
+
+		r.join(pb.State_STATE_SERVING, "m", "fixed")
+		r.compareAll(seen)
+		for range 4 {
+			_, outcome := r.registry.Take(target)
+			require.Equal(t, agentreg.Taken, outcome)
+		}
+		r.compareAll(seen) // full
+		w, err = r.machine.Queue(holdstate.Request{Target: target})
+		require.NoError(t, err)
+		r.compareAll(seen) // and the queue as well
+		w.Tell(holdstate.Drain)
+		pass(time.Minute) // the hints are stale
+		r.compareAll(seen)
+		r.machine.Drain()
+		r.compareAll(seen)
+	}, "--wake-hold-max=1", "--queue-depth=1")
+	for _, want := range []string{
+		"serve", "queue", "hold 5m0s", "hold 30s", "redirect b", "redirect c", "refuse 403 model_forbidden", "refuse 404 model_not_found",
+		"refuse 429 rate_limit_exceeded", "refuse 503 draining", "refuse 503 model_waking", "refuse 503 no_capacity", "refuse 503 registry_warming",
+	} {
+		require.NotZero(t, seen[want], "%s in %v", want, seen)
+	}
+}
+
+func TestExplainNamesWhatCannotBeAsked(t *testing.T) {
+	t.Parallel()
+	explained(t, func(r *rig) {
+		_, err := r.decider.Explain(admin.ExplainQuery{Model: "m", KeyID: "nobody"})
+		require.ErrorIs(t, err, admin.ErrQuery)
+		require.ErrorContains(t, err, `"nobody"`)
+		for id, why := range map[string]string{"": "without a key", "late": "expired"} {
+			e := r.explain(admin.ExplainQuery{Model: "m", KeyID: id})
+			require.Equal(t, "refuse 401 unauthorized", said(e))
+			require.Contains(t, e.Steps[0].Why, why)
+		}
+	})
+	a := newApp(t)
+	_, err := a.decider.Explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
+	require.ErrorIs(t, err, admin.ErrQuery)
+	e, err := a.decider.Explain(admin.ExplainQuery{Model: "m"})
+	require.NoError(t, err)
+	require.Equal(t, "refuse 503 map_not_loaded", said(e))
+	require.Equal(t, 5, e.RetryAfter)
+	e, err = newApp(t, "--site-id=").decider.Explain(admin.ExplainQuery{Model: "m"})
+	require.NoError(t, err)
+	require.Equal(t, "refuse 404 model_not_found", said(e))
+}
+
+func TestExplainHasTheFacts(t *testing.T) {
+	t.Parallel()
+	explained(t, func(r *rig) {
+		pass(2 * time.Second)
+		e := r.explain(admin.ExplainQuery{Model: "alias", KeyID: "free"})
+		require.Equal(t, []string{"m", "chat", "free", "acme"}, []string{e.Model, e.Kind, e.KeyID, e.Tenant})
+		require.Equal(t, []admin.Step{
+			{Step: "key", Why: "the key is good"},
+			{Step: "alias", Why: "alias is an alias of m"},
+			{Step: "allowlist", Why: "the caller may use the model"},
+			{Step: "served_here", Why: "no replica of the model is in routing for this kind"},
+			{Step: "map", Why: "generation 7, pushed 2s ago"},
+			{Step: "redirect", Why: "the map places the model at no other site for this kind"},
+			{Step: "hold", Taken: true, Why: "the map places the model here with scale_from_zero; distinct requests that wait for it: 0"},
+			{Step: "not_served", Why: "not reached"},
+		}, e.Steps)
+
+		e = r.explain(admin.ExplainQuery{Model: "both", KeyID: "free"})
+		require.Equal(t, []string{"c", "https://c.example"}, []string{e.Site, e.URL})
+		require.Equal(t, 307, e.Status)
+		require.Len(t, e.Siblings, 2)
+		e = r.explain(admin.ExplainQuery{Model: "both", KeyID: "eu"})
+		require.Equal(t, "redirect b", said(e))
+		require.Equal(t, "redirect", e.Steps[5].Step)
+		require.Contains(t, e.Steps[5].Why, "b: ")
+
+		r.join(pb.State_STATE_SERVING, "m")
+		e = r.explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
+		require.Equal(t, "replicas in routing: 1, with 4 of 4 slots free", e.Steps[3].Why)
+	})
+}
+
+func TestStatusShowsModelsAndAgents(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, &admin.Status{
+		NotReady: "no sibling map was pushed or restored yet", SiteID: "here",
+		Models: []admin.ModelStatus{}, Agents: []admin.AgentStatus{},
+	}, newApp(t).status())
+	explained(t, func(r *rig) {
+		pass(3 * time.Second)
+		r.join(pb.State_STATE_SERVING, "m", "new")
+		w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "cold"}})
+		require.NoError(t, err)
+		s := r.status()
+		require.True(t, s.Ready)
+		require.Equal(t, []admin.ModelStatus{
+			{Model: "both", State: "asleep"},
+			{Model: "cold", State: "waking", Demand: 1, Wanted: true},
+			{Model: "far", State: "elsewhere"},
+			{Model: "fixed", State: "asleep"},
+			{Model: "m", State: "warm", Serving: 1},
+			{Model: "new", State: "warm", Serving: 1},
+		}, s.Models)
+		require.Len(t, s.Agents, 1)
+		require.Equal(t, []string{"a", "serving", "127.0.0.1:8000"}, []string{s.Agents[0].ID, s.Agents[0].State, s.Agents[0].Address})
+		require.True(t, s.Agents[0].Routing)
+		s.Map.ReceivedAt, s.Map.ETag = time.Time{}, ""
+		require.Equal(t, &admin.MapStatus{Generation: 7, Source: "pushed", AgeSeconds: 3, Models: 5, Holdable: 3, Hints: 3}, s.Map)
+		w.Tell(holdstate.Drain)
+	})
+}

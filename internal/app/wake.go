@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/internal/admin"
+)
+
+// wakeModel keeps a model wanted for a while, as if somebody waited for it.
+func (a *App) wakeModel(model string, span time.Duration) error {
+	if !a.knows(model) {
+		return fmt.Errorf("%w: %s", admin.ErrUnknownModel, model)
+	}
+	a.log.Info().Str("model", model).Stringer("for", span).Msg("wanted ahead of traffic")
+	a.machine.Want(model, span)
+	return nil
+}
+
+// wakeFailed ends the model's waiters with a reason.
+func (a *App) wakeFailed(model, reason string) error {
+	if !a.knows(model) {
+		return fmt.Errorf("%w: %s", admin.ErrUnknownModel, model)
+	}
+	a.log.Warn().Str("model", model).Str("reason", reason).Msg("the wake was reported failed")
+	a.machine.Fail(model, reason)
+	return nil
+}
+
+// knows says whether the map holds the model here or an agent has it.
+func (a *App) knows(model string) bool {
+	if m := a.maps.Current(); m != nil && m.Holds(model) {
+		return true
+	}
+	return slices.ContainsFunc(a.registry.Models(), func(s agentreg.ModelState) bool { return s.Model == model })
+}

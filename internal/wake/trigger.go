@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wake
+
+import (
+	"cmp"
+	"strconv"
+	"time"
+
+	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// maxThreshold is far above what a replica can serve at once, and far below what
+// Kubernetes can count in thousandths.
+const maxThreshold = 1e9
+
+// trigger is what the metadata of a ScaledObject's trigger says.
+type trigger struct {
+	model, kind string
+	threshold   float64
+	window      time.Duration
+}
+
+// trigger reads and checks the metadata. KEDA's own entries stand there too, and
+// it may get more of them, so entries that are not known are passed over.
+func (k *KEDA) trigger(ref *externalscaler.ScaledObjectRef) (trigger, error) {
+	meta := ref.GetScalerMetadata()
+	t := trigger{model: meta["model"], kind: meta["kind"], threshold: 1, window: DefaultWindow}
+	if t.model == "" {
+		return t, status.Error(codes.InvalidArgument, "the trigger's metadata must have the entry model")
+	}
+	if t.kind != "" {
+		if _, err := sitemap.ParseKind(t.kind); err != nil {
+			return t, status.Errorf(codes.InvalidArgument, "metadata kind: %v", err)
+		}
+	}
+	if s := meta["threshold"]; s != "" {
+		v, err := strconv.ParseFloat(s, 64)
+		// NaN is in no range.
+		if err != nil || !(v > 0 && v <= maxThreshold) {
+			return t, status.Errorf(codes.InvalidArgument, "metadata threshold: %q is not a number above 0", s)
+		}
+		t.threshold = v
+	}
+	if s := meta["window"]; s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil || d <= 0 || d > MaxWindow {
+			return t, status.Errorf(codes.InvalidArgument, "metadata window: %q is not a time above 0 and up to %s, such as 2m", s, MaxWindow)
+		}
+		t.window = d
+	}
+	return t, k.check(t)
+}
+
+// check refuses a model that the router does not know, or knows no longer.
+func (k *KEDA) check(t trigger) error {
+	if k.models.Known(t.model, t.kind) {
+		return nil
+	}
+	return status.Errorf(codes.InvalidArgument, "the router knows no model %q for %s endpoints: is it in the sibling map?",
+		t.model, cmp.Or(t.kind, "any"))
+}
