@@ -241,6 +241,9 @@ type engine struct {
 	bodies   []string
 }
 
+// requestBody is where an engine's script finds the body.
+type requestBody struct{}
+
 // newEngine starts one; nil answers 200 with a small JSON object.
 func newEngine(t *testing.T, h http.HandlerFunc) *engine {
 	t.Helper()
@@ -252,7 +255,7 @@ func newEngine(t *testing.T, h http.HandlerFunc) *engine {
 		e.bodies = append(e.bodies, string(body))
 		e.mu.Unlock()
 		if h != nil {
-			h(w, r)
+			h(w, r.WithContext(context.WithValue(r.Context(), requestBody{}, string(body))))
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -8,12 +8,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,19 +196,45 @@ func TestBrowsersMayCallFromConfiguredOrigins(t *testing.T) {
 	a.atRest() // a preflight is no demand
 }
 
+// sayHello answers both APIs as engines do, streaming where that is asked for.
+func sayHello(w http.ResponseWriter, r *http.Request) {
+	const message = `{"id":"x","type":"message","role":"assistant","model":"m","content":[%s],"stop_reason":null,"usage":{"input_tokens":1,"output_tokens":1}}`
+	const chunk = `{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"finish_reason":"stop","%s":{"role":"assistant","content":"hello"}}]}`
+	body, _ := r.Context().Value(requestBody{}).(string)
+	anthropic, stream := strings.HasSuffix(r.URL.Path, "/messages"), strings.Contains(body, `"stream": true`) || strings.Contains(body, `"stream":true`)
+	if !stream {
+		w.Header().Set("Content-Type", "application/json")
+		if anthropic {
+			_, _ = fmt.Fprintf(w, message, `{"type":"text","text":"hello"}`)
+		} else {
+			_, _ = fmt.Fprintf(w, chunk, "message")
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	if !anthropic {
+		_, _ = fmt.Fprintf(w, "data: "+chunk+"\n\ndata: [DONE]\n\n", "delta")
+		return
+	}
+	_, _ = fmt.Fprintf(w, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":"+message+"}\n\n", "")
+	for _, event := range []string{
+		`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`,
+		`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hello"}}`,
+		`{"type":"content_block_stop","index":0}`,
+		`{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1}}`,
+		`{"type":"message_stop"}`,
+	} {
+		kind, _, _ := strings.Cut(strings.TrimPrefix(event, `{"type":"`), `"`)
+		_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, event)
+	}
+}
+
 // The official clients follow, and stay authenticated by the token.
 func TestClientsFollowARedirect(t *testing.T) {
 	a, b := twoSites(t, "--auth-file", keysFile(t, ""), "--hop-secret-file", secretFile(t))
 	a.know(a, b, hint("b", "warm"))
 	b.know(a, b, "")
-	e := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if strings.HasSuffix(r.URL.Path, "/messages") {
-			_, _ = io.WriteString(w, `{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":1,"output_tokens":1}}`)
-			return
-		}
-		_, _ = io.WriteString(w, `{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}]}`)
-	})
+	e := newEngine(t, sayHello)
 	b.register(hello("b-1", e.addr(), 4, "m"))
 	script := filepath.Join("clients", "python", "chat.py")
 	for name, command := range map[string][]string{
@@ -220,15 +246,16 @@ func TestClientsFollowARedirect(t *testing.T) {
 			if command[0] == "node" {
 				command[0] = node(t)
 			}
-			line := client(t, append(command, "--base-url", a.url, "--model", "m", "--api-key", apiKey)...)
-			require.Equal(t, "hello", line["text"], "%v", line)
+			args := append(slices.Clone(command), "--base-url", a.url, "--model", "m", "--api-key", apiKey)
+			require.Equal(t, "hello", client(t, args...)["text"])
+			require.Equal(t, "hello", client(t, append(args, "--stream")...)["text"])
 		})
 	}
 	out, err := exec.CommandContext(t.Context(), "curl", "--silent", "--show-error", "--fail-with-body", "-L", "--max-time", "20",
 		a.url+chatPath, "-H", "content-type: application/json", "-H", "authorization: Bearer "+apiKey, "-d", chatBody("m", false)).CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "hello")
-	require.Equal(t, 4, e.count())
+	require.Equal(t, 7, e.count())
 }
 
 // A key that is taken out of the file stops at once, also under a held request.

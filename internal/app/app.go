@@ -45,6 +45,8 @@ type App struct {
 	machine  *holdstate.Machine
 	data     *extproc.Server
 	audit    *audit.Log
+	outside  *outside
+	watched  []watchedFile
 	keys     *access.Store
 	secrets  *hop.Secrets
 	decider  *decider
@@ -60,6 +62,12 @@ type App struct {
 	stopped       chan struct{}
 	failed        chan error
 	wg            sync.WaitGroup
+}
+
+// watchedFile is a file that is read again when it changes.
+type watchedFile interface {
+	Watch(ctx context.Context)
+	Reload() error
 }
 
 // New makes an app from a checked configuration. It opens nothing yet.
@@ -97,7 +105,9 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 // wire makes the parts of the decision and ties their callbacks.
 func (a *App) wire() error {
 	c := a.c
-	if err := a.files(); err != nil {
+	files := reload.NewMetrics(c.MetricsPrefix, a.metrics)
+	err := a.files(files)
+	if err != nil {
 		return err
 	}
 	m := newMetrics(c.MetricsPrefix, a.metrics, a.tenants)
@@ -112,9 +122,14 @@ func (a *App) wire() error {
 	}
 	a.registry = agentreg.New(agentreg.Options{
 		Log: a.log, Liveness: c.AgentLiveness, AllowCIDR: allow,
-		OnChange:     func(t sitemap.Target) { a.machine.Update(t) },
+		OnChange:     a.replicasChanged,
 		OnWakeFailed: func(model, reason string) { a.machine.Fail(model, reason) },
-		OnServing:    m.serving,
+		OnServing: func(agent *agentreg.AgentInfo) {
+			m.serving(agent)
+			for _, model := range agent.Models {
+				a.levels.changed(model)
+			}
+		},
 	})
 	a.machine = holdstate.New(holdstate.Options{
 		Limits: holdstate.Limits{
@@ -135,7 +150,11 @@ func (a *App) wire() error {
 	if a.keys != nil {
 		a.keys.OnChange(func(_, keys *access.Keys) { a.machine.Revoke(good(keys)) })
 	}
+	if a.outside, err = a.newOutside(files); err != nil {
+		return err
+	}
 	a.maps = sitemap.NewStore(c.SiteID, func(_, m *sitemap.Map) {
+		a.outside.hooks.Replace(hooksOf(m))
 		a.machine.Reconcile(func(t sitemap.Target) bool {
 			p, here := m.Here(t)
 			return here && p.ScaleFromZero
@@ -148,7 +167,6 @@ func (a *App) wire() error {
 		newDemand(c.MetricsPrefix, a.maps, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	var err error
 	a.audit, err = audit.Open(c.AuditFile, audit.Options{
 		MaxMiB: int(c.AuditMaxSize >> 20), Backups: c.AuditBackups, Registerer: a.metrics, Prefix: c.MetricsPrefix, Log: a.log,
 	})
@@ -167,7 +185,7 @@ func (a *App) wire() error {
 		RelayMaxBytes: int64(c.RelayMaxBytes), LateError: extproc.LateError(c.WakeLateError), CORSOrigins: c.CORSOrigins,
 	}, extproc.Deps{
 		Decider:  a.decider,
-		Observer: observer{metrics: m, audit: a.audit},
+		Observer: observer{metrics: m, audit: a.audit, recent: a.outside.recent},
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
 	})
@@ -177,15 +195,16 @@ func (a *App) wire() error {
 }
 
 // files loads the files of keys, secrets and policies, those that are named.
-func (a *App) files() error {
+func (a *App) files(metrics *reload.Metrics) error {
 	var err error
 	if path := a.c.AuthFile; path != "" {
 		a.keys, err = access.Load(path, reload.Options{
-			Setting: "auth-file", Metrics: reload.NewMetrics(a.c.MetricsPrefix, a.metrics), Log: a.log,
+			Setting: "auth-file", Metrics: metrics, Log: a.log,
 		})
 		if err != nil {
 			return fmt.Errorf("--auth-file: %w", err)
 		}
+		a.watched = append(a.watched, a.keys)
 	}
 	if path := a.c.HopSecretFile; path != "" {
 		if a.secrets, err = hop.Load(path); err != nil {
@@ -275,18 +294,21 @@ func (a *App) Start(ctx context.Context) error {
 	}
 	serve("Envoy", func() error { return a.envoy.Serve(a.listeners.envoy) })
 	serve("agents", func() error { return a.agents.Serve(a.listeners.agents) })
+	if a.outside.server != nil {
+		serve("KEDA", func() error { return a.outside.server.Serve(a.listeners.keda) })
+	}
 	serve("the admin API", func() error { return a.admin.Serve(a.listeners.admin) })
 	a.wg.Go(func() {
-		a.levels.run(a.stopped, func(model string) { a.registry.SetWanted(model, a.machine.Wanted(model)) })
+		a.levels.run(a.stopped, a.look)
 	})
-	if a.keys != nil {
-		watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-		a.wg.Go(func() { a.keys.Watch(watching) })
-		a.wg.Go(func() {
-			<-a.stopped
-			stop()
-		})
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	for _, file := range a.watched {
+		a.wg.Go(func() { file.Watch(watching) })
 	}
+	a.wg.Go(func() {
+		<-a.stopped
+		stop()
+	})
 	if err := a.writePorts(); err != nil {
 		return errors.Join(err, a.Stop(ctx))
 	}
@@ -306,11 +328,23 @@ func (a *App) AdminAddr() string { return a.listeners.admin.Addr().String() }
 // InFlight is the number of requests between their headers and their end.
 func (a *App) InFlight() int { return a.data.InFlight() }
 
+// addresses are those in use, by what they are for.
+func (a *App) addresses() map[string]string {
+	all := map[string]string{"admin": a.AdminAddr(), "agents": a.AgentsAddr()}
+	if a.listeners.keda != nil {
+		all["keda"] = a.listeners.keda.Addr().String()
+	}
+	return all
+}
+
+// KEDAAddr is where KEDA connects.
+func (a *App) KEDAAddr() string { return a.addresses()["keda"] }
+
 func (a *App) writePorts() error {
 	if a.c.PortsFile == "" {
 		return nil
 	}
-	text, err := json.Marshal(map[string]string{"admin": a.AdminAddr(), "agents": a.AgentsAddr()}, json.Deterministic(true))
+	text, err := json.Marshal(a.addresses(), json.Deterministic(true))
 	if err != nil {
 		return fmt.Errorf("writing --ports-file: %w", err)
 	}
@@ -339,6 +373,7 @@ func (a *App) Stop(ctx context.Context) error {
 	a.data.WaitForHolds(ctx)
 	a.data.EndLogs()
 	stopGracefully(ctx, a.envoy)
+	a.outside.stop(ctx)
 	close(a.stopped)
 	a.registry.Drain()
 	a.agents.Stop()
@@ -360,9 +395,9 @@ func stopGracefully(ctx context.Context, s *grpc.Server) {
 // Reload is what SIGHUP asks for: the keys are read again, and the audit file is
 // opened again, so that another program may have moved it.
 func (a *App) Reload() error {
-	if a.keys != nil {
-		if err := a.keys.Reload(); err != nil {
-			return fmt.Errorf("--auth-file: %w", err)
+	for _, file := range a.watched {
+		if err := file.Reload(); err != nil {
+			return err
 		}
 	}
 	if err := a.audit.Reopen(); err != nil {

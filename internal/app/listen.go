@@ -18,7 +18,10 @@ import (
 )
 
 // listeners are the open ports.
-type listeners struct{ envoy, agents, admin net.Listener }
+type listeners struct {
+	envoy, agents, admin net.Listener
+	keda                 net.Listener // nil without --keda-listen
+}
 
 // open opens all of them or none.
 func (l *listeners) open(ctx context.Context, c *config.Serve) error {
@@ -30,7 +33,11 @@ func (l *listeners) open(ctx context.Context, c *config.Serve) error {
 		{"extproc-listen", c.ExtProcListen, &l.envoy},
 		{"agents-listen", c.AgentsListen, &l.agents},
 		{"admin-listen", c.AdminListen, &l.admin},
+		{"keda-listen", c.KEDAListen, &l.keda},
 	} {
+		if one.value == "" {
+			continue
+		}
 		listener, err := listen(ctx, one.value)
 		if err != nil {
 			for _, o := range opened {

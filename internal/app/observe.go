@@ -8,16 +8,21 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/audit"
+	"github.com/holdgate/holdgate/internal/wake"
 )
 
 // observer writes what happens to requests into the metrics and the audit log.
 type observer struct {
 	metrics *metrics
 	audit   *audit.Log
+	recent  *wake.Recent
 }
 
 // Routed counts a request's first slot.
-func (o observer) Routed(r *extproc.Request, g holdstate.Grant) { o.metrics.routedTo(r, g) }
+func (o observer) Routed(r *extproc.Request, g holdstate.Grant) {
+	o.metrics.routedTo(r, g)
+	o.recent.Touch(r.Model)
+}
 
 // Ended counts a request that has ended, and puts it on record.
 func (o observer) Ended(r *extproc.Record) {

@@ -34,6 +34,12 @@ type Serve struct {
 	CORSOrigins     []string
 	AuthFile        string
 	PolicyFile      string
+
+	KEDAListen         string
+	KEDATLSCertFile    string
+	KEDATLSKeyFile     string
+	WebhookHeadersFile string
+
 	AuditFile       string
 	AuditMaxSize    Bytes
 	AuditBackups    int
@@ -89,6 +95,11 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	c.AuditMaxSize = 100 << 20
 	f.Var(&c.AuditMaxSize, "audit-max-size", "size at which the audit file is rotated")
 	f.IntVar(&c.AuditBackups, "audit-backups", 5, "rotated audit files to keep; 0: all")
+
+	f.StringVar(&c.KEDAListen, "keda-listen", "", "host:port of KEDA's external scaler; off by default")
+	f.StringVar(&c.KEDATLSCertFile, "keda-tls-cert-file", "", "certificate of the scaler's port; plain text without it")
+	f.StringVar(&c.KEDATLSKeyFile, "keda-tls-key-file", "", "key of that certificate")
+	f.StringVar(&c.WebhookHeadersFile, "webhook-headers-file", "", "YAML file of secret headers for webhooks, by host")
 
 	f.DurationVar(&c.WakeHoldBudget, "wake-hold-budget", 5*time.Minute, "how long a request is held where its placement has no hold_budget; at most 1h")
 	f.IntVar(&c.WakeHoldMax, "wake-hold-max", 100, "requests held per model")
@@ -172,6 +183,8 @@ func (c *Serve) Validate() error {
 		_, err := netip.ParsePrefix(s)
 		check(err == nil, "agents-allow-cidr", s, "must be a network such as 10.0.0.0/8")
 	}
+	check((c.KEDATLSCertFile == "") == (c.KEDATLSKeyFile == ""), "keda-tls-cert-file", c.KEDATLSCertFile, "goes with --keda-tls-key-file")
+	check(c.KEDAListen == "" || strings.Contains(c.KEDAListen, ":"), "keda-listen", c.KEDAListen, "must be host:port")
 	for _, l := range []struct{ flag, value string }{
 		{"extproc-listen", c.ExtProcListen},
 		{"agents-listen", c.AgentsListen},

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/holdgate/holdgate/internal/reload"
+	"github.com/holdgate/holdgate/internal/wake"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// outside is who else is told that a model is wanted: KEDA and webhooks.
+type outside struct {
+	recent *wake.Recent
+	hooks  *wake.Webhooks
+	keda   *wake.KEDA
+	server *grpc.Server // nil without --keda-listen
+}
+
+func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
+	o := &outside{recent: wake.NewRecent()}
+	var headers *wake.HeadersFile
+	if path := a.c.WebhookHeadersFile; path != "" {
+		var err error
+		headers, err = wake.LoadHeaders(path, reload.Options{Setting: "webhook-headers-file", Metrics: files, Log: a.log})
+		if err != nil {
+			return nil, fmt.Errorf("--webhook-headers-file: %w", err)
+		}
+		a.watched = append(a.watched, headers)
+	}
+	o.hooks = wake.NewWebhooks(wake.WebhookOptions{
+		Demand:   func(model string) int { return a.machine.Demand(model) },
+		OnFailed: func(model, reason string) { a.machine.Fail(model, reason) },
+		Headers:  headers, Registerer: a.metrics, Prefix: a.c.MetricsPrefix, Log: a.log,
+	})
+	o.keda = wake.NewKEDA(wake.KEDAOptions{Models: wokenModels{a}, Log: a.log})
+	if a.c.KEDAListen == "" {
+		return o, nil
+	}
+	var options []grpc.ServerOption
+	if a.c.KEDATLSCertFile != "" {
+		tls, err := credentials.NewServerTLSFromFile(a.c.KEDATLSCertFile, a.c.KEDATLSKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--keda-tls-cert-file: %w", err)
+		}
+		options = append(options, grpc.Creds(tls))
+	}
+	o.server = grpc.NewServer(options...)
+	externalscaler.RegisterExternalScalerServer(o.server, o.keda)
+	return o, nil
+}
+
+// stop tells nobody any more. KEDA connects again at once when its streams end
+// without an error.
+func (o *outside) stop(ctx context.Context) {
+	o.hooks.Stop(ctx)
+	o.keda.Stop()
+	if o.server != nil {
+		o.server.Stop()
+	}
+}
+
+// hooksOf are the webhooks that a map names for this site.
+func hooksOf(m *sitemap.Map) map[string]wake.Hook {
+	hooks := map[string]wake.Hook{}
+	for _, model := range m.Holdable() {
+		for _, kind := range sitemap.Kinds {
+			p, here := m.Here(sitemap.Target{Model: model, Kind: kind})
+			if here && p.ScaleFromZero && p.Wake != nil {
+				hooks[model] = wake.Hook{Kind: kind.String(), URL: p.Wake.URL, Method: p.Wake.Method, Cooldown: p.Wake.Cooldown}
+			}
+		}
+	}
+	return hooks
+}
+
+// look carries what a model's wish is now to all who can wake it.
+func (a *App) look(model string) {
+	wanted := a.machine.Wanted(model)
+	a.registry.SetWanted(model, wanted)
+	a.outside.hooks.Wanted(model, wanted, a.isUp(model))
+	a.outside.keda.Changed(model)
+}
+
+func (a *App) isUp(model string) bool {
+	for _, kind := range sitemap.Kinds {
+		if a.registry.Serving(sitemap.Target{Model: model, Kind: kind}) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// replicasChanged is told of every change of a target's replicas and slots.
+func (a *App) replicasChanged(t sitemap.Target) {
+	a.machine.Update(t)
+	if a.machine.Waiting(t) {
+		// It may have lost its last replica while it is wanted.
+		a.levels.changed(t.Model)
+	}
+}
+
+// wokenModels is what KEDA asks about.
+type wokenModels struct{ a *App }
+
+// Known is part of wake.Models.
+func (w wokenModels) Known(model, kind string) bool {
+	m := w.a.maps.Current()
+	if m == nil {
+		return false
+	}
+	if kind == "" {
+		return m.Holds(model)
+	}
+	k, err := sitemap.ParseKind(kind)
+	if err != nil {
+		return false
+	}
+	p, here := m.Here(sitemap.Target{Model: model, Kind: k})
+	return here && p.ScaleFromZero
+}
+
+// Wanted is part of wake.Models.
+func (w wokenModels) Wanted(model string) bool { return w.a.machine.Wanted(model) }
+
+// Demand is part of wake.Models.
+func (w wokenModels) Demand(model string) int { return w.a.machine.Demand(model) }
+
+// Active is part of wake.Models.
+func (w wokenModels) Active(model string, window time.Duration) bool {
+	if w.a.machine.Wanted(model) || w.a.outside.recent.Within(model, window, time.Now()) {
+		return true
+	}
+	for _, agent := range w.a.registry.Agents() {
+		if agent.InFlight > 0 && slices.Contains(agent.Models, model) {
+			return true
+		}
+	}
+	return false
+}
