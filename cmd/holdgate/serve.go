@@ -45,7 +45,7 @@ func newServeCommand() *cobra.Command {
 
 // serve runs until ctx ends or a server fails.
 func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
-	a, err := app.New(c, log)
+	a, err := app.New(c, log) //nolint:contextcheck // webhooks outlive the start; Stop ends them
 	if err != nil {
 		return err
 	}

@@ -40,9 +40,9 @@ type Serve struct {
 	KEDATLSKeyFile     string
 	WebhookHeadersFile string
 
-	AuditFile       string
-	AuditMaxSize    Bytes
-	AuditBackups    int
+	AuditFile    string
+	AuditMaxSize Bytes
+	AuditBackups int
 
 	WakeHoldBudget    time.Duration
 	WakeHoldMax       int
