@@ -10,12 +10,8 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
-	"github.com/andybalholm/brotli"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 	"google.golang.org/grpc/mem"
 
 	"github.com/holdgate/holdgate/sitemap"
@@ -28,81 +24,6 @@ type Fields struct {
 	Stream              bool
 	MaxTokens           int64 // -1: not given
 	MaxCompletionTokens int64 // -1: not given
-}
-
-// coding is a Content-Encoding that can be read.
-type coding uint8
-
-const (
-	identity coding = iota
-	gzipCoding
-	zstdCoding
-	brotliCoding
-	unknownCoding
-)
-
-func codingOf(contentEncoding string) coding {
-	switch strings.ToLower(strings.TrimSpace(contentEncoding)) {
-	case "", "identity":
-		return identity
-	case "gzip", "x-gzip":
-		return gzipCoding
-	case "zstd":
-		return zstdCoding
-	case "br":
-		return brotliCoding
-	default:
-		return unknownCoding
-	}
-}
-
-// errDecodedTooLarge is a compressed body that is over the limit when decoded.
-var errDecodedTooLarge = errors.New("the decoded body is too large")
-
-// limited ends with errDecodedTooLarge instead of a silent end of file.
-type limited struct {
-	r    io.Reader
-	left int64
-}
-
-func (l *limited) Read(p []byte) (int, error) {
-	if l.left < 0 {
-		return 0, errDecodedTooLarge
-	}
-	if int64(len(p)) > l.left+1 {
-		p = p[:l.left+1]
-	}
-	n, err := l.r.Read(p)
-	if l.left -= int64(n); l.left < 0 {
-		return 0, errDecodedTooLarge
-	}
-	return n, err
-}
-
-// zstdWindow is what a decoder must have memory for, as RFC 8878 asks. The usual
-// tools ask for it from level 19 up.
-const zstdWindow = 8 << 20
-
-// decode reads a compressed body, at most limit bytes of it.
-func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
-	switch c {
-	case gzipCoding:
-		z, err := gzip.NewReader(r)
-		if err != nil {
-			return nil, nil, err
-		}
-		return &limited{r: z, left: limit}, func() { _ = z.Close() }, nil
-	case zstdCoding:
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(limit, zstdWindow))))
-		if err != nil {
-			return nil, nil, err
-		}
-		return &limited{r: z, left: limit}, z.Close, nil
-	case brotliCoding:
-		return &limited{r: brotli.NewReader(r), left: limit}, func() {}, nil
-	default:
-		return r, func() {}, nil
-	}
 }
 
 // body is a request's body in the chunks that Envoy sent.

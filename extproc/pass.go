@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import "net/http"
+
+// other answers for a path that is no endpoint: the models API, or a JSON 404.
+func (st *stream) other(lane string) error {
+	model, models := st.head.models()
+	switch {
+	case !models:
+		return st.refuse(NotFound())
+	case string(st.head.method) != http.MethodGet:
+		return st.refuse(MethodNotAllowed(http.MethodGet))
+	}
+	if r := st.admit(lane); r != nil {
+		return st.refuse(r)
+	}
+	body := st.s.d.Decider.Models(model)
+	if body == nil {
+		return st.refuse(ModelNotFound(model))
+	}
+	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusOK })
+	st.send(immediate(http.StatusOK, headerList{{"content-type", "application/json"}}, body))
+	return nil
+}
+
+// pass sends a request on untouched, each message as it comes.
+func (st *stream) pass() error {
+	if !st.send(untouchedHead()) || st.raw.end {
+		return nil
+	}
+	for {
+		in := inbound{}
+		if !st.receive(&in) {
+			return nil
+		}
+		sent := true
+		switch in.kind {
+		case inboundBody:
+			sent = st.send(forwardBody(in.body, in.end))
+		case inboundTrailers:
+			sent = st.send(forwardTrailers())
+		default:
+			in.free()
+		}
+		if !sent {
+			return nil
+		}
+		if in.end {
+			st.readToEnd() // the last chunk may come twice here as well
+			return nil
+		}
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+
+	"google.golang.org/grpc"
+)
+
+// Start opens the listeners and serves. It returns when all of them are open.
+func (a *App) Start(ctx context.Context) error {
+	if err := a.listeners.open(ctx, a.c); err != nil {
+		return err
+	}
+	serve := func(name string, f func() error) {
+		a.wg.Go(func() {
+			if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+				a.failed <- fmt.Errorf("serving %s: %w", name, err)
+			}
+		})
+	}
+	serve("Envoy", func() error { return a.envoy.Serve(a.listeners.envoy) })
+	serve("agents", func() error { return a.agents.Serve(a.listeners.agents) })
+	if a.outside.server != nil {
+		serve("KEDA", func() error { return a.outside.server.Serve(a.listeners.keda) })
+	}
+	serve("the admin API", func() error { return a.admin.Serve(a.listeners.admin) })
+	a.wg.Go(func() {
+		a.levels.run(a.stopped, a.look)
+	})
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	for _, file := range a.watched {
+		a.wg.Go(func() { file.Watch(watching) })
+	}
+	a.wg.Go(func() {
+		<-a.stopped
+		stop()
+	})
+	if err := a.writePorts(); err != nil {
+		return errors.Join(err, a.Stop(ctx))
+	}
+	a.log.Info().Str("extproc", a.c.ExtProcListen).Str("agents", a.AgentsAddr()).Str("admin", a.AdminAddr()).Msg("holdgate is ready")
+	return nil
+}
+
+// Failed delivers the error of a server that ended by itself.
+func (a *App) Failed() <-chan error { return a.failed }
+
+// AgentsAddr is where agents register.
+func (a *App) AgentsAddr() string { return a.listeners.agents.Addr().String() }
+
+// AdminAddr is where the admin API listens.
+func (a *App) AdminAddr() string { return a.listeners.admin.Addr().String() }
+
+// InFlight is the number of requests between their headers and their end.
+func (a *App) InFlight() int { return a.data.InFlight() }
+
+// addresses are those in use, by what they are for.
+func (a *App) addresses() map[string]string {
+	all := map[string]string{"admin": a.AdminAddr(), "agents": a.AgentsAddr()}
+	if a.listeners.keda != nil {
+		all["keda"] = a.listeners.keda.Addr().String()
+	}
+	return all
+}
+
+// KEDAAddr is where KEDA connects.
+func (a *App) KEDAAddr() string { return a.addresses()["keda"] }
+
+func (a *App) writePorts() error {
+	if a.c.PortsFile == "" {
+		return nil
+	}
+	text, err := json.Marshal(a.addresses(), json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("writing --ports-file: %w", err)
+	}
+	// A reader must never see half of it.
+	tmp := a.c.PortsFile + ".tmp"
+	if err := os.WriteFile(tmp, text, 0o600); err != nil {
+		return fmt.Errorf("writing --ports-file: %w", err)
+	}
+	if err := os.Rename(tmp, a.c.PortsFile); err != nil {
+		return fmt.Errorf("writing --ports-file: %w", err)
+	}
+	return nil
+}
+
+// Stop drains: no new holds, waiters end with draining, relayed answers may finish
+// until ctx or the drain timeout ends, and the admin port goes last. Answers that
+// Envoy carries need nothing of this process.
+func (a *App) Stop(ctx context.Context) error {
+	if a.draining.Swap(true) {
+		return nil
+	}
+	a.log.Info().Msg("draining")
+	ctx, cancel := context.WithTimeout(ctx, a.c.DrainTimeout)
+	defer cancel()
+	a.machine.Drain()
+	a.data.WaitForHolds(ctx)
+	a.data.EndLogs()
+	stopGracefully(ctx, a.envoy)
+	a.outside.stop(ctx)
+	close(a.stopped)
+	a.registry.Drain()
+	a.agents.Stop()
+	err := a.admin.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("stopping the admin API: %w", err), a.admin.Close())
+	}
+	a.wg.Wait()
+	return errors.Join(err, a.audit.Close())
+}
+
+// stopGracefully stops a server when what it has sent was taken, or ctx ends.
+func stopGracefully(ctx context.Context, s *grpc.Server) {
+	stop := context.AfterFunc(ctx, s.Stop)
+	defer stop()
+	s.GracefulStop()
+}
+
+// Reload is what SIGHUP asks for: the keys are read again, and the audit file is
+// opened again, so that another program may have moved it.
+func (a *App) Reload() error {
+	for _, file := range a.watched {
+		if err := file.Reload(); err != nil {
+			return err
+		}
+	}
+	if err := a.audit.Reopen(); err != nil {
+		return fmt.Errorf("--audit-file: %w", err)
+	}
+	return nil
+}
