@@ -109,6 +109,7 @@ func (c *checker) manager(listener string, m *hcmv3.HttpConnectionManager) int {
 		c.processingMode(path, p.GetProcessingMode())
 		c.extProc(path, p)
 		c.cluster(path, p.GetGrpcService())
+		c.accessLog("listener "+listener, m, p)
 	}
 	if len(names) == 0 {
 		return 0

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+)
+
+// accessLog checks that the end of each request of m is told to Holdgate. The
+// requests of the rehold lane are those of the edge.
+func (c *checker) accessLog(path string, m *hcmv3.HttpConnectionManager, p *extprocv3.ExternalProcessor) {
+	for _, kv := range p.GetGrpcService().GetInitialMetadata() {
+		if kv.GetKey() == LaneMetadata && kv.GetValue() == LaneRehold {
+			return
+		}
+	}
+	for _, log := range m.GetAccessLog() {
+		config := &grpclogv3.HttpGrpcAccessLogConfig{}
+		if !log.GetTypedConfig().MessageIs(config) || log.GetTypedConfig().UnmarshalTo(config) != nil ||
+			config.GetCommonConfig().GetLogName() != LogEdge {
+			continue
+		}
+		if config.GetCommonConfig().GetBufferSizeBytes().GetValue() != 1 {
+			c.bad(path+": access_log", "named %s has no buffer_size_bytes of 1: slots are freed late", LogEdge)
+		}
+		if name := config.GetCommonConfig().GetGrpcService().GetEnvoyGrpc().GetClusterName(); name != "" && name == p.GetGrpcService().GetEnvoyGrpc().GetClusterName() {
+			c.bad(path+": access_log", "named %s uses the cluster %s of ext_proc: behind uploads its records are dropped, and slots are lost", LogEdge, name)
+		}
+		return
+	}
+	c.bad(path+": access_log", "has no http_grpc log named %s that goes to holdgate: the slots of served requests are never freed", LogEdge)
+}
