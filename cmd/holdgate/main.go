@@ -50,7 +50,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newMapCommand(), newWakeCommand(), newExplainCommand(), newStatusCommand(), newKeygenCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newCheckCommand(), newMapCommand(), newWakeCommand(), newExplainCommand(), newStatusCommand(), newKeygenCommand(), newVersionCommand())
 	return root
 }
 

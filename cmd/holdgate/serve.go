@@ -23,13 +23,8 @@ func newServeCommand() *cobra.Command {
 		Short: "Run the ext_proc service, the agent service and the admin API",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file != "" {
-				if err := config.ReadFile(file, cmd.Flags()); err != nil {
-					return usageError{err}
-				}
-			}
-			if err := c.Validate(); err != nil {
-				return usageError{err}
+			if err := settings(cmd, &c, file); err != nil {
+				return err
 			}
 			log, err := config.Logger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
 			if err != nil {
@@ -38,9 +33,27 @@ func newServeCommand() *cobra.Command {
 			return serve(cmd.Context(), &c, log)
 		},
 	}
-	c.Flags(cmd.Flags())
-	cmd.Flags().StringVar(&file, "config", "", "YAML file with the same names as the flags; a flag on the command line wins")
+	serveFlags(cmd, &c, &file)
 	return cmd
+}
+
+// serveFlags declares the settings of serve.
+func serveFlags(cmd *cobra.Command, c *config.Serve, file *string) {
+	c.Flags(cmd.Flags())
+	cmd.Flags().StringVar(file, "config", "", "YAML file with the same names as the flags; a flag on the command line wins")
+}
+
+// settings reads the file, if there is one, and checks every value.
+func settings(cmd *cobra.Command, c *config.Serve, file string) error {
+	if file != "" {
+		if err := config.ReadFile(file, cmd.Flags()); err != nil {
+			return usageError{err}
+		}
+	}
+	if err := c.Validate(); err != nil {
+		return usageError{err}
+	}
+	return nil
 }
 
 // serve runs until ctx ends or a server fails.

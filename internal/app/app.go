@@ -48,7 +48,7 @@ type App struct {
 	keys     *access.Store
 	secrets  *hop.Secrets
 	decider  *decider
-	policy   *policy.Policy
+	policy   *reload.File[policy.Policy]
 	metrics  *prometheus.Registry
 	series   *metrics
 	levels   *levels
@@ -210,9 +210,12 @@ func (a *App) files(metrics *reload.Metrics) error {
 		}
 	}
 	if path := a.c.PolicyFile; path != "" {
-		if a.policy, err = policy.Load(path); err != nil {
+		parse := func(text []byte, _ *policy.Policy) (*policy.Policy, error) { return policy.Parse(text) }
+		a.policy, err = reload.Load(path, parse, reload.Options{Setting: "policy-file", Metrics: metrics, Log: a.log})
+		if err != nil {
 			return fmt.Errorf("--policy-file: %w", err)
 		}
+		a.watched = append(a.watched, a.policy)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -29,13 +30,18 @@ type decider struct {
 	maps     *sitemap.Store
 	registry *agentreg.Registry
 	machine  *holdstate.Machine
-	policy   *policy.Policy
+	policy   *reload.File[policy.Policy] // nil: no aliases
 	metrics  *metrics
 	log      zerolog.Logger
 }
 
 // Resolve is the model that a name stands for.
-func (d *decider) Resolve(name string) string { return d.policy.Resolve(name) }
+func (d *decider) Resolve(name string) string {
+	if d.policy == nil {
+		return name
+	}
+	return d.policy.Current().Resolve(name)
+}
 
 // Decide says what happens to a request whose body was read.
 func (d *decider) Decide(r *extproc.Request) extproc.Decision {

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/hop"
+	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/wake"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Check reads every file that a configuration names, changes nothing, and reports
+// all that is wrong, each with the flag that names the file.
+func Check(c *config.Serve) error {
+	var errs []error
+	check := func(flag, path string, read func(path string) error) {
+		if path == "" {
+			return
+		}
+		if err := read(path); err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	parsed := func(parse func([]byte) error) func(string) error {
+		return func(path string) error {
+			text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+			if err != nil {
+				return fmt.Errorf("reading the file: %w", err)
+			}
+			return parse(text)
+		}
+	}
+	tokens := func(path string) error {
+		_, err := config.ReadTokens(path)
+		return err
+	}
+	check("admin-token-file", c.AdminTokenFile, tokens)
+	check("agents-token-file", c.AgentsTokenFile, tokens)
+	check("auth-file", c.AuthFile, parsed(func(text []byte) error {
+		_, err := access.Parse(text)
+		return err
+	}))
+	check("hop-secret-file", c.HopSecretFile, func(path string) error {
+		_, err := hop.Load(path)
+		return err
+	})
+	check("webhook-headers-file", c.WebhookHeadersFile, parsed(func(text []byte) error {
+		_, err := wake.ParseHeaders(text)
+		return err
+	}))
+	var placed *sitemap.Map
+	check("map-file", c.MapFile, parsed(func(text []byte) (err error) {
+		placed, err = sitemap.Parse(text, c.SiteID)
+		return err
+	}))
+	check("policy-file", c.PolicyFile, parsed(func(text []byte) error {
+		p, err := policy.Parse(text)
+		if err == nil {
+			err = shadowed(p, placed)
+		}
+		return err
+	}))
+	return errors.Join(errs...)
+}
+
+// shadowed finds aliases that are also models of the map: those could not be asked
+// for any more.
+func shadowed(p *policy.Policy, m *sitemap.Map) error {
+	if m == nil {
+		return nil
+	}
+	var errs []error
+	for _, model := range m.Models() {
+		if to := p.Resolve(model); to != model {
+			errs = append(errs, fmt.Errorf("models.%s.aliases: %s is a model of the map, which nobody could ask for", to, model))
+		}
+	}
+	return errors.Join(errs...)
+}

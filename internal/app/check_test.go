@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/config"
+)
+
+func TestCheckReportsEveryBadFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	run := func(args ...string) error {
+		c := &config.Serve{}
+		set := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+		c.Flags(set)
+		require.NoError(t, set.Parse(append([]string{"--site-id=here"}, args...)))
+		return Check(c)
+	}
+	require.NoError(t, run())
+	good := []string{
+		"--map-file", file("map.json", `{"placements":[{"model":"m","kind":"chat","site":"here"}]}`),
+		"--policy-file", file("policy.yaml", "models: {m: {aliases: [n]}}"),
+		"--auth-file", file("keys.yaml", "keys: []"),
+		"--admin-token-file", file("token", "secret"),
+	}
+	require.NoError(t, run(good...))
+	err := run(
+		"--map-file", file("bad-map.json", `{"placements":[{"model":"","kind":"chat","site":"here"}]}`),
+		"--policy-file", file("bad-policy.yaml", "models: {m: {alias: [n]}}"),
+		"--auth-file", file("bad-keys.yaml", "keys: [{}]"),
+		"--admin-token-file", file("empty", ""), "--hop-secret-file", file("short", "short"),
+		"--webhook-headers-file", file("bad-headers.yaml", "[]"), "--agents-token-file", filepath.Join(dir, "missing"),
+	)
+	for _, flag := range []string{"map-file", "policy-file", "auth-file", "admin-token-file", "hop-secret-file", "webhook-headers-file", "agents-token-file"} {
+		require.ErrorContains(t, err, "--"+flag+": ")
+	}
+	require.ErrorContains(t, run(good[0], good[1], "--policy-file", file("shadow.yaml", "models: {other: {aliases: [m]}}")),
+		"--policy-file: models.other.aliases: m is a model of the map")
+	text, err := os.ReadFile(filepath.Join(dir, "bad-map.json"))
+	require.NoError(t, err)
+	require.NotEmpty(t, text, "check moves nothing away")
+}
