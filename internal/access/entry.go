@@ -25,13 +25,13 @@ type entry struct {
 
 func (e *entry) read() {
 	k := e.key
-	e.fields(map[string]func(value){
+	e.Fields(map[string]func(value){
 		"key_hash":            func(v value) { e.hash, k.hash = v, readHash(v) },
-		"id":                  func(v value) { e.id, k.ID = v, v.name() },
-		"name":                func(v value) { k.Name = v.name() },
-		"tenant":              func(v value) { k.Tenant = v.name() },
-		"models":              func(v value) { k.models = set(v.names("leave it out to allow all models")) },
-		"scopes":              func(v value) { k.Scopes = v.names("leave it out to allow all sites") },
+		"id":                  func(v value) { e.id, k.ID = v, v.Name() },
+		"name":                func(v value) { k.Name = v.Name() },
+		"tenant":              func(v value) { k.Tenant = v.Name() },
+		"models":              func(v value) { k.models = set(readNames(v, "leave it out to allow all models")) },
+		"scopes":              func(v value) { k.Scopes = readNames(v, "leave it out to allow all sites") },
 		"redirect":            func(v value) { k.RedirectNever = readRedirect(v) },
 		"max_occupancy_share": func(v value) { k.Share = readShare(v) },
 		"expires":             func(v value) { k.expires = readExpiry(v) },
@@ -40,19 +40,19 @@ func (e *entry) read() {
 	for _, name := range e.perModel {
 		// Most likely it is misspelled, and the quota would have no effect.
 		if !k.Allowed(name.Value) {
-			name.add("is not in the models of this key")
+			name.Add("is not in the models of this key")
 		}
 	}
 }
 
 func (e *entry) readQuota(v value) *quota {
 	q := &quota{models: map[string]*modelBucket{}}
-	v.fields(map[string]func(value){
-		"requests_per_minute": func(v value) { q.all = newBucket(v.number(maxPerMinute)) },
+	v.Fields(map[string]func(value){
+		"requests_per_minute": func(v value) { q.all = newBucket(int(v.Number(maxPerMinute))) },
 		"per_model": func(v value) {
-			v.mapping(func(name *yaml.Node, v value) {
-				v.checkName(name.Value)
-				e.perModel = append(e.perModel, value{name, v.path, v.found})
+			v.Mapping(func(name *yaml.Node, v value) {
+				v.CheckName(name.Value)
+				e.perModel = append(e.perModel, v.At(name))
 				q.models[name.Value] = &modelBucket{perReplica: readPerReplica(v)}
 			})
 		},
@@ -62,8 +62,8 @@ func (e *entry) readQuota(v value) *quota {
 
 func readPerReplica(v value) (n int) {
 	const field = "requests_per_minute_per_replica"
-	v.fields(map[string]func(value){
-		field: func(v value) { n = v.number(maxPerMinute) },
+	v.Fields(map[string]func(value){
+		field: func(v value) { n = int(v.Number(maxPerMinute)) },
 	}, field)
 	return n
 }
@@ -78,15 +78,15 @@ func defaultID(hash [sha256.Size]byte) string { return hex.EncodeToString(hash[:
 func readHash(v value) [sha256.Size]byte {
 	sum, err := hex.DecodeString(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || len(sum) != sha256.Size {
-		v.add("must be the SHA-256 hash of the key, in 64 hexadecimal digits")
+		v.Add("must be the SHA-256 hash of the key, in 64 hexadecimal digits")
 		return [sha256.Size]byte{}
 	}
 	hash := [sha256.Size]byte(sum)
 	switch hash {
 	case sha256.Sum256(nil):
-		v.add("is the hash of an empty key")
+		v.Add("is the hash of an empty key")
 	case [sha256.Size]byte{}:
-		v.add("must not be zeros alone")
+		v.Add("must not be zeros alone")
 	default:
 		return hash
 	}
@@ -95,7 +95,7 @@ func readHash(v value) [sha256.Size]byte {
 
 func readRedirect(v value) (never bool) {
 	if v.Kind != yaml.ScalarNode || v.Value != "allow" && v.Value != "never" {
-		v.bad("must be allow or never")
+		v.Bad("must be allow or never")
 	}
 	return v.Value == "never"
 }
@@ -106,7 +106,7 @@ func readShare(v value) float64 {
 	if v.Kind == yaml.ScalarNode && (tag == "!!float" || tag == "!!int") && v.Decode(&share) == nil && share > 0 && share <= 1 {
 		return share
 	}
-	v.bad("must be a number above 0 and at most 1")
+	v.Bad("must be a number above 0 and at most 1")
 	return 0
 }
 
@@ -121,7 +121,7 @@ func readExpiry(v value) time.Time {
 			return t
 		}
 	}
-	v.bad("must be a date such as 2027-01-31, or a time such as 2027-01-31T18:00:00Z")
+	v.Bad("must be a date such as 2027-01-31, or a time such as 2027-01-31T18:00:00Z")
 	return time.Time{}
 }
 

@@ -3,11 +3,8 @@
 package wake
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -20,6 +17,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/holdgate/holdgate/internal/reload"
+	"github.com/holdgate/holdgate/internal/strictyaml"
 )
 
 // Headers are secret headers of webhooks, by host.
@@ -36,7 +34,7 @@ func LoadHeaders(path string, o reload.Options) (*HeadersFile, error) {
 // ParseHeaders reads host: {name: value}. A host with a port is for that port, and
 // there it stands in for the host alone. No error has a value in it.
 func ParseHeaders(data []byte) (*Headers, error) {
-	top, err := document(data)
+	top, err := strictyaml.Rules{Show: strictyaml.Nothing}.Document(data)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +73,8 @@ func addHeader(h http.Header, name string, n *yaml.Node) error {
 		return fmt.Errorf("line %d: the header %s is not for this file to set", n.Line, name)
 	case h[name] != nil:
 		return fmt.Errorf("line %d: %s is there twice", n.Line, name)
-	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str":
-		return fmt.Errorf("line %d: the value of %s must be a string, in quotes where it looks like something else", n.Line, name)
+	case !strictyaml.IsString(n):
+		return fmt.Errorf("line %d: the value of %s %s", n.Line, name, strictyaml.MustBeString)
 	case n.Value == "" || !httpguts.ValidHeaderFieldValue(n.Value):
 		return fmt.Errorf("line %d: the value of %s must be one line that is not empty", n.Line, name)
 	}
@@ -120,41 +118,15 @@ func parseHost(s string) (*url.URL, bool) {
 
 var hostName = regexp.MustCompile(`^[0-9A-Za-z._-]+$`)
 
-// document gives the one document in data.
-func document(data []byte) (*yaml.Node, error) {
-	var top, more yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	switch err := dec.Decode(&top); {
-	case errors.Is(err, io.EOF):
-		return nil, errors.New("must not be empty")
-	case err != nil:
-		return nil, syntax(err)
-	}
-	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, errors.New("must hold one YAML document")
-	}
-	return top.Content[0], nil
-}
-
-// syntax says where a file is no YAML. What the reader says besides may hold words
-// of the file, and those are secrets.
-func syntax(err error) error {
-	var line int
-	if _, scanErr := fmt.Sscanf(err.Error(), "yaml: line %d:", &line); scanErr != nil {
-		return errors.New("is not YAML")
-	}
-	return fmt.Errorf("is not YAML: see line %d", line)
-}
-
 // entries calls f for each entry of a mapping.
 func entries(what string, n *yaml.Node, f func(key string, value *yaml.Node) error) error {
-	if n.Kind != yaml.MappingNode || n.ShortTag() != "!!map" {
+	if !strictyaml.IsMapping(n) {
 		return fmt.Errorf("line %d: %s must be a mapping", n.Line, cmp.Or(what, "the file"))
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		if key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str" {
-			return fmt.Errorf("line %d: each key must be a string, in quotes where it looks like something else", key.Line)
+		if !strictyaml.IsString(key) {
+			return fmt.Errorf("line %d: each key %s", key.Line, strictyaml.MustBeString)
 		}
 		if err := f(key.Value, value); err != nil {
 			return err

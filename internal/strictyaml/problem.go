@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+package strictyaml
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
-const (
-	// maxProblems bounds what a file in which everything is wrong makes of itself.
-	maxProblems = 100
-	// maxQuoted bounds how much of a bad value a message repeats.
-	maxQuoted = 64
-)
+// maxProblems bounds what a file in which everything is wrong makes of itself.
+const maxProblems = 100
 
 // Problem is one thing that is wrong with a file. Without a path it is the whole
 // document, without a line it has no single place.
@@ -50,29 +44,12 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// quote makes a value of the file safe to show, and short.
-func quote(s string) string {
-	if len(s) <= maxQuoted {
-		return strconv.Quote(s)
+func (p *Problems) add(one Problem) {
+	switch len(*p) {
+	case maxProblems:
+		*p = append(*p, Problem{Message: fmt.Sprintf("more than %d problems: the rest is not listed", maxProblems)})
+	case maxProblems + 1:
+	default:
+		*p = append(*p, one)
 	}
-	end := maxQuoted
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return strconv.Quote(s[:end]) + "…"
-}
-
-// member is the path of a mapping's entry. A key that would not be read as one
-// word is quoted.
-func member(path, key string) string {
-	plain := key != "" && len(key) <= maxQuoted && !strings.ContainsFunc(key, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("_-./:", r)
-	})
-	if !plain {
-		key = quote(key)
-	}
-	if path == "" {
-		return key
-	}
-	return path + "." + key
 }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import "go.yaml.in/yaml/v3"
+
+// readNames reads a list of names, none of them twice. An empty list would be read
+// as nothing by some and as everything by others, so there is none.
+func readNames(v value, empty string) []string {
+	var names []string
+	first := map[string]string{}
+	v.List(func(one value) {
+		name := one.Name()
+		if before, again := first[name]; again && name != "" {
+			one.Add("is there twice: it is also %s", before)
+			return
+		}
+		first[name] = one.Path
+		names = append(names, name)
+	})
+	if v.Kind == yaml.SequenceNode && len(v.Content) == 0 {
+		v.Add("must not be an empty list: %s", empty)
+	}
+	return names
+}
+
+// nameProblem says what is wrong with a name. A good one has no problem.
+func nameProblem(s string) string { return rules.NameProblem(s) }

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package strictyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Parse reads a file: read gets the top of its document. Every problem is
+// reported at once, as Problems.
+func (r Rules) Parse(data []byte, read func(top Value)) error {
+	root, err := r.Document(data)
+	if err != nil {
+		return Problems{{Message: err.Error()}}
+	}
+	w := &walk{rules: r}
+	read(Value{Node: root, walk: w})
+	if len(w.found) > 0 {
+		return w.found
+	}
+	return nil
+}
+
+// Document is the top of the one document in data.
+func (r Rules) Document(data []byte) (*yaml.Node, error) {
+	if r.MaxBytes > 0 && len(data) > r.MaxBytes {
+		return nil, fmt.Errorf("must have at most %d bytes", r.MaxBytes)
+	}
+	var top yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := dec.Decode(&top); {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("must not be empty")
+	case err != nil:
+		return nil, r.Show.syntax(err)
+	}
+	switch err := dec.Decode(&yaml.Node{}); {
+	case errors.Is(err, io.EOF):
+	case err == nil, r.Show == Nothing:
+		return nil, errors.New("must hold one YAML document")
+	default:
+		return nil, r.Show.syntax(err)
+	}
+	root := top.Content[0]
+	if r.EmptyOK && absent(root) {
+		return nil, errors.New("must not be empty")
+	}
+	return root, nil
+}
+
+// syntax makes one clean line of what the YAML reader says. Only in its words on
+// anchors are words of the file; for a file of secrets that is not relied on.
+func (s Show) syntax(err error) error {
+	switch {
+	case s == Nothing:
+		var line int
+		if _, scanErr := fmt.Sscanf(err.Error(), "yaml: line %d:", &line); scanErr != nil {
+			return errors.New("is not YAML")
+		}
+		return fmt.Errorf("is not YAML: see line %d", line)
+	case s == Little && strings.Contains(err.Error(), "unknown anchor"):
+		return errors.New("is not YAML: it refers to an anchor that is not there")
+	}
+	q := strconv.Quote(strings.TrimPrefix(err.Error(), "yaml: "))
+	return errors.New("is not YAML: " + strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`))
+}
