@@ -250,12 +250,13 @@ func newEngine(t *testing.T, h http.HandlerFunc) *engine {
 	e := &engine{}
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		r = r.WithContext(context.WithValue(r.Context(), requestBody{}, string(body)))
 		e.mu.Lock()
 		e.requests = append(e.requests, r)
 		e.bodies = append(e.bodies, string(body))
 		e.mu.Unlock()
 		if h != nil {
-			h(w, r.WithContext(context.WithValue(r.Context(), requestBody{}, string(body))))
+			h(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")

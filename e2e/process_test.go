@@ -229,6 +229,29 @@ func TestUpEndsWhenAPartIsKilled(t *testing.T) {
 	}
 }
 
+// Ctrl-C lets answers that run come to their end, those that Envoy carries too.
+func TestUpLetsRunningAnswersEnd(t *testing.T) {
+	p, url := startUp(t, "10m")
+	status, body := chat(t, url)
+	require.Equal(t, http.StatusOK, status, body)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+chatPath,
+		strings.NewReader(`{"model":"smollm2","stream":true,"max_tokens":200,"temperature":0,"messages":[{"role":"user","content":"Count from one to one hundred."}]}`))
+	require.NoError(t, err)
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer http.DefaultClient.CloseIdleConnections()
+	defer resp.Body.Close()
+	first := make([]byte, 1)
+	_, err = io.ReadFull(resp.Body, first)
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
+	rest, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(rest), "data: [DONE]")
+	require.NoError(t, p.ends())
+}
+
 func TestNothingOutlivesAnUpThatIsKilled(t *testing.T) {
 	p, url := startUp(t, "10m")
 	status, body := chat(t, url)

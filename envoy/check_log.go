@@ -3,10 +3,15 @@
 package envoy
 
 import (
+	"time"
+
 	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
+
+// maxFlush is how late a slot may be freed.
+const maxFlush = 20 * time.Millisecond
 
 // accessLog checks that the end of each request of m is told to Holdgate. The
 // requests of the rehold lane are those of the edge.
@@ -22,8 +27,8 @@ func (c *checker) accessLog(path string, m *hcmv3.HttpConnectionManager, p *extp
 			config.GetCommonConfig().GetLogName() != LogEdge {
 			continue
 		}
-		if config.GetCommonConfig().GetBufferSizeBytes().GetValue() != 1 {
-			c.bad(path+": access_log", "named %s has no buffer_size_bytes of 1: slots are freed late", LogEdge)
+		if d := config.GetCommonConfig().GetBufferFlushInterval(); d == nil || d.AsDuration() > maxFlush {
+			c.bad(path+": access_log", "named %s has a buffer_flush_interval above %v, or none, which means 1s: slots are freed late", LogEdge, maxFlush)
 		}
 		if name := config.GetCommonConfig().GetGrpcService().GetEnvoyGrpc().GetClusterName(); name != "" && name == p.GetGrpcService().GetEnvoyGrpc().GetClusterName() {
 			c.bad(path+": access_log", "named %s uses the cluster %s of ext_proc: behind uploads its records are dropped, and slots are lost", LogEdge, name)

@@ -77,7 +77,7 @@ func TestEverythingThatBreaksHoldingIsFound(t *testing.T) {
 		"max_requests":      {"max_requests: 100000", "max_requests: 1000", "cluster holdgate: circuit_breakers.max_requests: is 1000, must be larger: each held request is one open stream, and request 1001 fails"},
 		"of high priority":  {"max_requests: 100000", "priority: HIGH, max_requests: 100000", "cluster holdgate: circuit_breakers.max_requests: is 1024"},
 		"no access log":     {"log_name: edge", "log_name: other", "listener public: access_log: has no http_grpc log named edge"},
-		"a log that waits":  {"buffer_size_bytes: 1", "buffer_size_bytes: 16384", "listener public: access_log: named edge has no buffer_size_bytes of 1"},
+		"a log that waits":  {"buffer_flush_interval: 0.005s", "buffer_flush_interval: 1s", "listener public: access_log: named edge has a buffer_flush_interval above 20ms"},
 		"a shared log":      {"cluster_name: holdgate_log", "cluster_name: holdgate", "listener public: access_log: named edge uses the cluster holdgate of ext_proc"},
 		"idle":              {"stream_idle_timeout: 3660s", "stream_idle_timeout: 300s", "listener public: stream_idle_timeout: is 5m0s, must be 0s or above the hold budget of 5m0s"},
 		"idle by default":   {"stream_idle_timeout: 3660s", "generate_request_id: true", "listener public: stream_idle_timeout: is 5m0s"},

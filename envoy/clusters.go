@@ -78,7 +78,13 @@ func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
 	c.TypedExtensionProtocolOptions = r.protocol(&upstreamv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: explicit(&upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
 			ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-				Http2ProtocolOptions: &corev3.Http2ProtocolOptions{InitialStreamWindowSize: wrapperspb.UInt32(streamWindow)},
+				Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+					InitialStreamWindowSize: wrapperspb.UInt32(streamWindow),
+					// Clients that reset their requests make as many resets here, which
+					// is no flood: over the default Envoy closes the connection of all.
+					MaxOutboundFrames:        wrapperspb.UInt32(unbounded),
+					MaxOutboundControlFrames: wrapperspb.UInt32(unbounded),
+				},
 			},
 		}),
 	})

@@ -25,7 +25,10 @@ const (
 	extProcFilter  = "envoy.filters.http.ext_proc"
 	routerFilter   = "envoy.filters.http.router"
 	messageTimeout = 5 * time.Second
-	logFlush       = time.Second
+	logFlush       = 5 * time.Millisecond
+	// logPending is what records may take that are not sent yet; beyond it Envoy
+	// drops them.
+	logPending = 1 << 20
 )
 
 func (r *renderer) filter(name string, config proto.Message) *hcmv3.HttpFilter {
@@ -77,7 +80,9 @@ func (r *renderer) router() *hcmv3.HttpFilter {
 	return r.filter(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: true})
 }
 
-// grpcLog sends one record at a time, as soon as there is one.
+// grpcLog sends records a few milliseconds after the end of their requests. With a
+// buffer of one byte they would be sent at once, and dropped whenever the connection
+// is behind.
 func (r *renderer) grpcLog(name string) *accesslogv3.AccessLog {
 	return &accesslogv3.AccessLog{
 		Name: "envoy.access_loggers.http_grpc",
@@ -86,7 +91,7 @@ func (r *renderer) grpcLog(name string) *accesslogv3.AccessLog {
 				LogName:             name,
 				TransportApiVersion: corev3.ApiVersion_V3,
 				GrpcService:         grpcService(logCluster),
-				BufferSizeBytes:     wrapperspb.UInt32(1),
+				BufferSizeBytes:     wrapperspb.UInt32(logPending),
 				BufferFlushInterval: durationpb.New(logFlush),
 			},
 		})},

@@ -38,6 +38,34 @@ type flights struct {
 	mu       sync.Mutex
 	by       map[string]*flight
 	byStream map[string]*flight
+	early    earlyRecords
+}
+
+// earlyRecords are the last records whose request was not known yet: they come on a
+// connection of their own, and a client may leave before we have read its headers.
+type earlyRecords struct {
+	by   map[string]logEntry
+	ring [4096]string
+	next int
+}
+
+func (e *earlyRecords) put(entry *logEntry) {
+	if entry.streamID == "" || entry.local || entry.native {
+		return
+	}
+	if e.by == nil {
+		e.by = map[string]logEntry{}
+	}
+	delete(e.by, e.ring[e.next])
+	e.by[entry.streamID] = *entry
+	e.ring[e.next] = entry.streamID
+	e.next = (e.next + 1) % len(e.ring)
+}
+
+func (e *earlyRecords) take(stream string) (entry logEntry, ok bool) {
+	entry, ok = e.by[stream]
+	delete(e.by, stream)
+	return entry, ok
 }
 
 // start adds a request. An id that is no UUID, or in flight already, is replaced.
@@ -58,6 +86,10 @@ func (f *flights) start(id []byte, stream, envoy string) *flight {
 	}
 	if stream != "" {
 		f.byStream[stream] = fl
+		if entry, ended := f.early.take(stream); ended {
+			fl.logged = true
+			fl.rec.logged(&entry)
+		}
 	}
 	f.by[fl.id] = fl
 	return fl
@@ -82,6 +114,7 @@ func (f *flights) of(e *logEntry) *flight {
 	if fl := f.by[e.requestID]; fl != nil && fl.stream == "" && e.native {
 		return fl
 	}
+	f.early.put(e)
 	return nil
 }
 

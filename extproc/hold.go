@@ -26,6 +26,7 @@ type hold struct {
 	budget     *time.Timer
 	queue      *time.Timer // nil until a release
 	timedOut   bool
+	fixed      bool   // the answer's head leaves no room for an error after it
 	tail       []byte // the last two bytes of the engine's answer that the client has
 }
 

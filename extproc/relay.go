@@ -138,6 +138,8 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 	switch {
 	case !h.committed:
 		ticks = nil // the engine's head is the first byte
+		contentType := resp.Header.Get("Content-Type")
+		h.fixed = resp.ContentLength >= 0 || contentType != "" && !strings.HasPrefix(contentType, "text/event-stream")
 		if !h.st.send(streamHead(resp.StatusCode, withRateLimit(relayedHeaders(resp, h.st.timing), h.st.rateLimit))) {
 			return nil
 		}
@@ -232,7 +234,7 @@ func (h *hold) separator() string {
 // broken ends an answer of which a part was passed on.
 func (h *hold) broken(message string) error {
 	r := &Refusal{Status: http.StatusBadGateway, Code: "backend_error", Message: message}
-	if !h.st.req.Stream {
+	if !h.st.req.Stream || h.fixed {
 		h.st.noteRefusal(r)
 		return abort(r)
 	}

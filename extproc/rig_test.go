@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -384,7 +385,11 @@ func (c *call) respond(status int, kv ...string) *io.PipeWriter {
 		header.Add(kv[i], kv[i+1])
 	}
 	stop := context.AfterFunc(c.Context(), func() { _ = w.CloseWithError(c.Context().Err()) })
-	c.answer <- answer{resp: &http.Response{StatusCode: status, Header: header, Body: closingBody{PipeReader: r, stop: stop}}}
+	length := int64(-1)
+	if n, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64); err == nil {
+		length = n
+	}
+	c.answer <- answer{resp: &http.Response{StatusCode: status, Header: header, ContentLength: length, Body: closingBody{PipeReader: r, stop: stop}}}
 	return w
 }
 

@@ -188,8 +188,9 @@ func (r *run) runAgents(ctx context.Context) error {
 		defer stopAgents()
 		select {
 		case <-ctx.Done():
-			r.Log.Info().Msg("stopping; a second Ctrl-C ends at once")
+			r.Log.Info().Msg("stopping when running answers have ended; a second Ctrl-C ends at once")
 			r.stopServe()
+			r.waitForAnswers()
 			return ctx.Err()
 		case <-r.serve.Done():
 			return fmt.Errorf("holdgate serve ended by itself: %s; stopping the rest", proc.Describe(r.serve.Err()))
@@ -266,6 +267,26 @@ func (r *run) stopServe() {
 	if r.serve != nil {
 		if err := r.serve.Stop(drainGrace); err != nil {
 			r.Log.Error().Err(err).Msg("stopping holdgate serve")
+		}
+	}
+}
+
+// waitForAnswers waits until Envoy carries no answer any more, or for as long as
+// serve may drain.
+func (r *run) waitForAnswers() {
+	ctx, cancel := context.WithTimeout(context.Background(), drainGrace)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		active, err := r.envoy.ActiveRequests(ctx)
+		if err != nil || active == 0 {
+			return // an Envoy that does not answer carries nothing
+		}
+		select {
+		case <-tick.C:
+		case <-r.envoy.Done():
+			return
 		}
 	}
 }
