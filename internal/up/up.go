@@ -190,7 +190,7 @@ func (r *run) runAgents(ctx context.Context) error {
 		case <-ctx.Done():
 			r.Log.Info().Msg("stopping when running answers have ended; a second Ctrl-C ends at once")
 			r.stopServe()
-			r.waitForAnswers()
+			r.waitForAnswers(context.WithoutCancel(ctx))
 			return ctx.Err()
 		case <-r.serve.Done():
 			return fmt.Errorf("holdgate serve ended by itself: %s; stopping the rest", proc.Describe(r.serve.Err()))
@@ -273,8 +273,8 @@ func (r *run) stopServe() {
 
 // waitForAnswers waits until Envoy carries no answer any more, or for as long as
 // serve may drain.
-func (r *run) waitForAnswers() {
-	ctx, cancel := context.WithTimeout(context.Background(), drainGrace)
+func (r *run) waitForAnswers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, drainGrace)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
