@@ -43,7 +43,7 @@ func dyingEngine(t *testing.T, deaths int32) *engine {
 // test is about: which of two idle replicas comes first is not defined.
 func (s *site) until(body string, met func() bool) int {
 	s.t.Helper()
-	for n := 1; n <= 50; n++ {
+	for n := 1; n <= 400; n++ {
 		r := s.post(chatPath, body)
 		require.NoError(s.t, r.err)
 		require.Equal(s.t, http.StatusOK, r.status, r.body)
@@ -51,7 +51,7 @@ func (s *site) until(body string, met func() bool) int {
 			return n
 		}
 	}
-	require.Fail(s.t, "50 requests did not meet the replica")
+	require.Fail(s.t, "400 requests did not meet the replica")
 	return 0
 }
 
