@@ -43,7 +43,7 @@ func dyingEngine(t *testing.T, deaths int32) *engine {
 // test is about: which of two idle replicas comes first is not defined.
 func (s *site) until(body string, met func() bool) int {
 	s.t.Helper()
-	for n := 1; n <= 400; n++ {
+	for n := 1; n <= 50; n++ {
 		r := s.post(chatPath, body)
 		require.NoError(s.t, r.err)
 		require.Equal(s.t, http.StatusOK, r.status, r.body)
@@ -51,7 +51,7 @@ func (s *site) until(body string, met func() bool) int {
 			return n
 		}
 	}
-	require.Fail(s.t, "400 requests did not meet the replica")
+	require.Fail(s.t, "50 requests did not meet the replica")
 	return 0
 }
 
@@ -82,10 +82,12 @@ func TestAReplicaThatDiesBeforeItsAnswerCostsOnlyTime(t *testing.T) {
 			e := newEngine(t, nil)
 			s.register(hello("good", e.addr(), 1, "m"))
 			body := bigBody("m", size)
-			n := s.until(body, func() bool { return bad.count() == 1 })
-			_, sent := e.last()
-			require.Equal(t, body, sent)
-			require.Equal(t, n, e.count())
+			n := s.until(body, func() bool { return bad.count() > 0 })
+			// The second attempt may be the same replica's, when it is healthy again.
+			require.Equal(t, n+1, e.count()+bad.count(), "one attempt more than requests")
+			for _, sent := range append(e.bodies, bad.bodies...) {
+				require.Equal(t, body, sent)
+			}
 			s.atRest()
 		})
 	}
