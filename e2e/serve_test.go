@@ -119,35 +119,38 @@ func TestSlotsBoundWhatAnEngineSees(t *testing.T) {
 	s.atRest()
 }
 
-func TestAFullReplicaWithoutQueueIsNoCapacity(t *testing.T) {
-	s := startSite(t, "--queue-depth", "0")
+// occupied is a site whose only slot is taken until free is called; free asserts
+// that the request in it is answered, and that everything is at rest then.
+func occupied(t *testing.T, flags ...string) (s *site, free func()) {
+	t.Helper()
+	s = startSite(t, flags...)
 	finish := make(chan struct{})
 	e := newEngine(t, func(http.ResponseWriter, *http.Request) { <-finish })
 	s.register(hello("a", e.addr(), 1, "m"))
 	first := s.start(t.Context(), chatPath, chatBody("m", false))
 	s.eventually("the slot is taken", func() bool { return e.count() == 1 })
+	return s, func() {
+		close(finish)
+		require.Equal(t, http.StatusOK, (<-first).status)
+		s.atRest()
+	}
+}
+
+func TestAFullReplicaWithoutQueueIsNoCapacity(t *testing.T) {
+	s, free := occupied(t, "--queue-depth", "0")
 	r := s.post(chatPath, chatBody("m", false))
 	require.Equal(t, http.StatusServiceUnavailable, r.status)
 	require.Contains(t, r.body, `"code":"no_capacity"`)
 	require.Equal(t, "1", r.header.Get("Retry-After"))
-	close(finish)
-	require.Equal(t, http.StatusOK, (<-first).status)
-	s.atRest()
+	free()
 }
 
 func TestAWaitForASlotTimesOut(t *testing.T) {
-	s := startSite(t, "--request-timeout", "200ms")
-	finish := make(chan struct{})
-	e := newEngine(t, func(http.ResponseWriter, *http.Request) { <-finish })
-	s.register(hello("a", e.addr(), 1, "m"))
-	first := s.start(t.Context(), chatPath, chatBody("m", false))
-	s.eventually("the slot is taken", func() bool { return e.count() == 1 })
+	s, free := occupied(t, "--request-timeout", "200ms")
 	r := s.post(chatPath, chatBody("m", false))
 	require.Equal(t, http.StatusGatewayTimeout, r.status)
 	require.Contains(t, r.body, `"code":"request_timeout"`)
-	close(finish)
-	require.Equal(t, http.StatusOK, (<-first).status)
-	s.atRest()
+	free()
 }
 
 func TestAnAgentThatLeavesIsOutOfRoutingAtOnce(t *testing.T) {

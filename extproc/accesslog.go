@@ -89,7 +89,7 @@ func (s *Server) record(e *logEntry) {
 }
 
 // logWait is how long an answer of ours waits for its record, which comes within
-// a millisecond.
+// milliseconds.
 const logWait = 5 * time.Second
 
 // finish is the end of our part in a request that Envoy does not carry.

@@ -18,7 +18,7 @@ type flight struct {
 	arrived   time.Time
 	stream    string    // Envoy's own name of the request, empty in somebody else's Envoy
 	envoy     string    // the address that Envoy called from
-	admission Admission // written once, before the request is decided
+	admission Admission // written by the edge's pass, before the request is decided
 
 	mu     sync.Mutex
 	rec    Record

@@ -3,9 +3,8 @@
 package extproc
 
 import (
-	"strings"
-
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
 )
 
 // maxPasses bounds how often one request may come back through the rehold lane.
@@ -22,28 +21,25 @@ func (st *stream) failedAttempt() *Refusal {
 	}
 	// Without the header no attempt was made, so no engine died.
 	failed, err := envoy.ParseFailed(st.head.failed)
-	refused := err != nil || failed.Sent == 0
+	refusal := st.noAnswer(g, err != nil || failed.Sent == 0)
+	if passes > maxPasses {
+		return BackendError(st.req.Model)
+	}
+	return refusal
+}
+
+// noAnswer gives up a replica that refused the connection, or had taken the request
+// and ended before its answer. It returns a refusal when two engines died under the
+// request.
+func (st *stream) noAnswer(g holdstate.Grant, refused bool) *Refusal {
 	reason := "ended the connection before its answer"
 	if refused {
 		reason = "refused the connection"
 	}
 	g.Failed(reason)
 	g.Release()
-	dead := !refused && st.flight.died() >= 2
-	if dead || passes > maxPasses {
+	if !refused && st.flight.died() >= 2 {
 		return BackendError(st.req.Model)
 	}
 	return nil
-}
-
-// refusedConnection says whether an attempt never reached the engine: connection
-// failure, no healthy host, overflow.
-func refusedConnection(flags string) bool {
-	for flag := range strings.SplitSeq(flags, ",") {
-		switch flag {
-		case "UF", "UH", "UO", "NC":
-			return true
-		}
-	}
-	return false
 }

@@ -74,10 +74,10 @@ func (r *Record) logged(e *logEntry) {
 }
 
 // method is a label's value: what is no usual method is "other".
-func method(m []byte) string {
-	switch s := string(m); s {
+func method(m string) string {
+	switch m {
 	case http.MethodPost, http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodPatch:
-		return s
+		return m
 	}
 	return "other"
 }

@@ -117,18 +117,24 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 		h.w.Tell(holdstate.Done)
 		return false, h.fail(BackendError(h.st.req.Model))
 	}
-	if refusedConnection(flags) {
-		g.Failed("refused the connection")
-	} else {
-		g.Failed("ended the connection before its answer")
-		if h.st.flight.died() >= 2 {
-			h.w.Tell(holdstate.Done)
-			return false, h.fail(BackendError(h.st.req.Model))
-		}
+	if r := h.st.noAnswer(g, refusedConnection(flags)); r != nil {
+		h.w.Tell(holdstate.Done)
+		return false, h.fail(r)
 	}
-	g.Release()
 	h.w.Tell(holdstate.Back)
 	return true, nil
+}
+
+// refusedConnection says whether an attempt never reached the engine: connection
+// failure, no healthy host, overflow.
+func refusedConnection(flags string) bool {
+	for flag := range strings.SplitSeq(flags, ",") {
+		switch flag {
+		case "UF", "UH", "UO", "NC":
+			return true
+		}
+	}
+	return false
 }
 
 // pump passes the engine's answer on.
@@ -280,8 +286,8 @@ var hopByHop = map[string]bool{
 // identity coding: keepalives may have begun it.
 func (st *stream) relayRequest(ctx context.Context, address string) *http.Request {
 	r := &http.Request{
-		Method: string(st.head.method),
-		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: cmp.Or(st.flight.admission.PathAndQuery, string(st.head.path))},
+		Method: st.req.Method,
+		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: cmp.Or(st.flight.admission.PathAndQuery, st.req.PathAndQuery)},
 		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        http.Header{"User-Agent": nil},
 		ContentLength: int64(len(st.payload)),

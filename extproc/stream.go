@@ -134,7 +134,15 @@ func (st *stream) begin(lane string) {
 	st.req.Method, st.req.PathAndQuery = string(st.head.method), string(st.head.path)
 	st.req.body = &st.body
 	st.flight.note(func(r *Record) {
-		r.Request, r.Method, r.TraceID, r.Verdict = st.req, method(st.head.method), st.head.traceID, VerdictRefuse
+		r.Method, r.TraceID, r.Verdict = method(st.req.Method), st.head.traceID, VerdictRefuse
+	})
+	st.noteRequest()
+}
+
+// noteRequest records what is known of the request so far, without its body.
+func (st *stream) noteRequest() {
+	st.flight.note(func(r *Record) {
+		r.Request = st.req
 		r.Request.body = nil
 	})
 }
@@ -143,12 +151,12 @@ func (st *stream) begin(lane string) {
 func (st *stream) admit(lane string) *Refusal {
 	if lane != envoy.LaneRehold {
 		st.flight.admission = st.s.d.Decider.Admit(Credentials{
-			Method: string(st.head.method), PathAndQuery: string(st.head.path),
+			Method: st.req.Method, PathAndQuery: st.req.PathAndQuery,
 			Authorization: st.head.authorization, APIKey: st.head.apiKey,
 		})
 	}
 	st.req.Caller = st.flight.admission.Caller
-	st.flight.note(func(r *Record) { r.Request.Caller = st.req.Caller })
+	st.noteRequest()
 	return st.flight.admission.Refusal
 }
 
@@ -217,10 +225,7 @@ func (st *stream) readRequest() error {
 	}
 	st.req.Fields = fields
 	st.req.BodySize = st.body.size
-	st.flight.note(func(r *Record) {
-		r.Request = st.req
-		r.Request.body = nil
-	})
+	st.noteRequest()
 	return nil
 }
 

@@ -57,7 +57,7 @@ type App struct {
 	admin         *http.Server
 	listeners     listeners
 	draining      atomic.Bool
-	stopped       chan struct{}
+	endBackground context.CancelFunc // of the goroutines that Start starts
 	failed        chan error
 	wg            sync.WaitGroup
 }
@@ -83,7 +83,7 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	}
 	a := &App{
 		c: c, log: log, metrics: prometheus.NewRegistry(), levels: newLevels(),
-		stopped: make(chan struct{}), failed: make(chan error, 3),
+		endBackground: func() {}, failed: make(chan error, 4), // one for each server
 	}
 	if err := a.wire(); err != nil {
 		return nil, err
@@ -154,8 +154,8 @@ func (a *App) wire() error {
 	a.maps = sitemap.NewStore(c.SiteID, func(_, m *sitemap.Map) {
 		a.outside.hooks.Replace(hooksOf(m))
 		a.machine.Reconcile(func(t sitemap.Target) bool {
-			p, here := m.Here(t)
-			return here && p.ScaleFromZero
+			_, ok := holdable(m, t)
+			return ok
 		})
 	}, sitemap.HintsFreshFor(c.HintsFreshFor))
 	if err := a.restore(); err != nil {

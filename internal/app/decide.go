@@ -100,6 +100,12 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 	}
 }
 
+// holdable is the placement with which a map lets requests for a target be held here.
+func holdable(m *sitemap.Map, t sitemap.Target) (sitemap.Placement, bool) {
+	p, here := m.Here(t)
+	return p, here && p.ScaleFromZero
+}
+
 // notServed is the answer for a model that no replica serves and that may not be
 // held. A fixed one is placed here, and its agent may still be registering.
 func (d *decider) notServed(model string, fixed bool) *extproc.Refusal {

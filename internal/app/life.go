@@ -31,17 +31,12 @@ func (a *App) Start(ctx context.Context) error {
 		serve("KEDA", func() error { return a.outside.server.Serve(a.listeners.keda) })
 	}
 	serve("the admin API", func() error { return a.admin.Serve(a.listeners.admin) })
-	a.wg.Go(func() {
-		a.levels.run(a.stopped, a.look)
-	})
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	background, end := context.WithCancel(context.WithoutCancel(ctx))
+	a.endBackground = end
+	a.wg.Go(func() { a.levels.run(background, a.look) })
 	for _, file := range a.watched {
-		a.wg.Go(func() { file.Watch(watching) })
+		a.wg.Go(func() { file.Watch(background) })
 	}
-	a.wg.Go(func() {
-		<-a.stopped
-		stop()
-	})
 	if err := a.writePorts(); err != nil {
 		return errors.Join(err, a.Stop(ctx))
 	}
@@ -107,7 +102,7 @@ func (a *App) Stop(ctx context.Context) error {
 	a.data.EndLogs()
 	stopGracefully(ctx, a.envoy)
 	a.outside.stop(ctx)
-	close(a.stopped)
+	a.endBackground()
 	a.registry.Drain()
 	a.agents.Stop()
 	err := a.admin.Shutdown(ctx)

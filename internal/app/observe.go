@@ -30,16 +30,10 @@ func (o observer) Ended(r *extproc.Record) {
 	o.audit.Write(auditRecord(r))
 }
 
-// decisions are the verdicts as the audit has them.
-var decisions = map[extproc.Verdict]audit.Decision{
-	extproc.VerdictServe: audit.Serve, extproc.VerdictHold: audit.Hold, extproc.VerdictRefuse: audit.Refuse,
-	extproc.VerdictRedirect: audit.Redirect,
-}
-
 func auditRecord(r *extproc.Record) *audit.Record {
 	a := &audit.Record{
 		Time: time.Now(), RequestID: r.Request.ID, ClientRequestID: r.Request.ClientIDs[0], TraceID: r.TraceID,
-		TenantID: r.Request.Caller.TenantID, KeyID: r.Request.Caller.KeyID, Model: r.Request.Model, Path: r.Route(), Decision: decisions[r.Verdict],
+		TenantID: r.Request.Caller.TenantID, KeyID: r.Request.Caller.KeyID, Model: r.Request.Model, Path: r.Route(), Decision: audit.Decision(r.Verdict),
 		Status: r.Status, WireStatus: r.WireStatus, ErrorCode: r.ErrorCode, Attempts: r.Attempts, Upstream: r.Upstream,
 		Held: r.Held, Queued: r.Queued, Duration: r.Duration, BytesIn: r.Request.BodySize, BytesOut: r.BytesOut, SourceIP: r.Source,
 	}

@@ -73,8 +73,8 @@ func hooksOf(m *sitemap.Map) map[string]wake.Hook {
 	hooks := map[string]wake.Hook{}
 	for _, model := range m.Holdable() {
 		for _, kind := range sitemap.Kinds {
-			p, here := m.Here(sitemap.Target{Model: model, Kind: kind})
-			if here && p.ScaleFromZero && p.Wake != nil {
+			p, ok := holdable(m, sitemap.Target{Model: model, Kind: kind})
+			if ok && p.Wake != nil {
 				hooks[model] = wake.Hook{Kind: kind.String(), URL: p.Wake.URL, Method: p.Wake.Method, Cooldown: p.Wake.Cooldown}
 			}
 		}
@@ -102,8 +102,8 @@ func (a *App) isUp(model string) bool {
 // replicasChanged is told of every change of a target's replicas and slots.
 func (a *App) replicasChanged(t sitemap.Target) {
 	a.machine.Update(t)
-	if a.machine.Waiting(t) {
-		// It may have lost its last replica while it is wanted.
+	if a.registry.Serving(t) == 0 && a.machine.Waiting(t) {
+		// It lost its last replica while it is wanted.
 		a.levels.changed(t.Model)
 	}
 }
@@ -124,8 +124,8 @@ func (w wokenModels) Known(model, kind string) bool {
 	if err != nil {
 		return false
 	}
-	p, here := m.Here(sitemap.Target{Model: model, Kind: k})
-	return here && p.ScaleFromZero
+	_, ok := holdable(m, sitemap.Target{Model: model, Kind: k})
+	return ok
 }
 
 // Wanted is part of wake.Models.

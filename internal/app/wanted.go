@@ -2,9 +2,12 @@
 
 package app
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
-// levels carries changed wishes to the registry. The machine says only that a
+// levels carries changed wishes to all who can wake a model. The machine says only that a
 // model's wish may have changed; the worker looks what it is. So the last look is
 // the one that counts, in whatever order changes come.
 type levels struct {
@@ -28,11 +31,11 @@ func (l *levels) changed(model string) {
 	}
 }
 
-// run looks at noted models until stop is closed.
-func (l *levels) run(stop <-chan struct{}, look func(model string)) {
+// run looks at noted models until ctx ends.
+func (l *levels) run(ctx context.Context, look func(model string)) {
 	for {
 		select {
-		case <-stop:
+		case <-ctx.Done():
 			return
 		case <-l.wake:
 		}

@@ -12,7 +12,6 @@ package proc
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
 	"sync"
@@ -109,9 +108,6 @@ func (p *Process) Stop(grace time.Duration) error {
 func Describe(err error) string {
 	if err == nil {
 		return "exit status 0"
-	}
-	if errors.Is(err, os.ErrProcessDone) {
-		return "already ended"
 	}
 	return err.Error()
 }
