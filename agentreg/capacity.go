@@ -14,14 +14,21 @@ type Capacity struct {
 }
 
 // Capacity looks at the replicas of t and takes nothing.
-func (r *Registry) Capacity(t sitemap.Target) Capacity {
+func (r *Registry) Capacity(t sitemap.Target) Capacity { return r.CapacityFrom(t, nil) }
+
+// CapacityFrom is Capacity of the replicas that fit.
+func (r *Registry) CapacityFrom(t sitemap.Target, f Filter) Capacity {
 	p := (*r.routing.Load())[t]
 	if p == nil {
 		return Capacity{}
 	}
-	c := Capacity{Replicas: len(p.replicas)}
+	var c Capacity
 	for _, rep := range p.replicas {
+		if f != nil && !f.Fits(rep.info) {
+			continue
+		}
 		g := &rep.gate
+		c.Replicas++
 		c.Slots += g.slots
 		if n := g.n.Load(); n&closed == 0 {
 			c.Free += max(0, g.slots-n-g.others.Load())

@@ -74,8 +74,8 @@ func (r *Registry) asleepAgain(rec *record) {
 	}
 }
 
-// countOthers notes how many of the agent's slots other routers use. The
-// engine's number is some moments old, so it counts only where there are
+// countOthers notes how many of the agent's slots other routers use, and how full
+// the engine's cache is. The engine's number is some moments old, so it counts only where there are
 // other routers.
 func (r *Registry) countOthers(rec *record, s *pb.Status) {
 	g := &rec.replica.gate
@@ -83,6 +83,7 @@ func (r *Registry) countOthers(rec *record, s *pb.Status) {
 	if s.InFlight != nil && s.GetRouters() > 1 {
 		others = max(int64(s.GetInFlight())-g.inFlight(), 0)
 	}
+	g.cache.Store(int64(min(max(s.GetKvUse(), 0), 1) * float64(full)))
 	if before := g.others.Swap(others); others < before {
 		r.fx.changed = append(r.fx.changed, rec.replica.targets...)
 	}

@@ -57,6 +57,7 @@ const closed = int64(1) << 40
 type gate struct {
 	n         atomic.Int64 // slots taken, plus closed
 	others    atomic.Int64 // slots taken by other routers, as last reported
+	cache     atomic.Int64 // use of the KV cache as last reported, in shares of full
 	idleSince atomic.Int64 // when the last slot was released, since the epoch
 	slots     int64
 }
@@ -77,17 +78,29 @@ type pool struct {
 	turn     atomic.Uint32
 }
 
+// full is the load of a replica with every slot taken.
+const full = int64(1) << 20
+
+// load is how busy the replica is with l slots taken: by its slots, or by what its
+// engine reports of its cache where that is more.
+func (g *gate) load(l int64) int64 { return max(l*full/g.slots, g.cache.Load()) }
+
+// Filter chooses among the agents of a target.
+type Filter interface {
+	Fits(a *AgentInfo) bool
+}
+
 // pick finds the least loaded replica with a free slot, and its count. Among
-// equals the turn decides. Without one it says why.
-func (p *pool) pick() (best *replica, count int64, o Outcome) {
+// equals the turn decides. Without one it says why. A nil Filter fits all.
+func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 	o = None
-	var load int64
+	var least int64
 	size := uint32(len(p.replicas)) //nolint:gosec // far below the limit
 	start := p.turn.Add(1)
 	for i := range size {
 		rep := p.replicas[(start+i)%size]
 		n := rep.gate.n.Load()
-		if n&closed != 0 {
+		if n&closed != 0 || f != nil && !f.Fits(rep.info) {
 			continue
 		}
 		l := n + rep.gate.others.Load()
@@ -97,9 +110,8 @@ func (p *pool) pick() (best *replica, count int64, o Outcome) {
 			}
 			continue
 		}
-		// l/slots < load/best.slots, without the division.
-		if best == nil || l*best.gate.slots < load*rep.gate.slots {
-			best, count, load, o = rep, n, l, Taken
+		if load := rep.gate.load(l); best == nil || load < least {
+			best, count, least, o = rep, n, load, Taken
 		}
 	}
 	return best, count, o
@@ -115,13 +127,16 @@ func (r *Registry) Serving(t sitemap.Target) int {
 
 // Take takes a slot on the least loaded replica of t. The slot is nil unless
 // the outcome is Taken; then the caller must release it.
-func (r *Registry) Take(t sitemap.Target) (*Slot, Outcome) {
+func (r *Registry) Take(t sitemap.Target) (*Slot, Outcome) { return r.TakeFrom(t, nil) }
+
+// TakeFrom is Take among the replicas that fit; None is for no such replica.
+func (r *Registry) TakeFrom(t sitemap.Target, f Filter) (*Slot, Outcome) {
 	for {
 		p := (*r.routing.Load())[t]
 		if p == nil {
 			return nil, None
 		}
-		rep, count, o := p.pick()
+		rep, count, o := p.pick(f)
 		if o != Taken {
 			return nil, o
 		}

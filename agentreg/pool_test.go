@@ -3,6 +3,7 @@
 package agentreg
 
 import (
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,51 @@ func TestEqualReplicasTakeTurns(t *testing.T) {
 	}
 	require.Equal(t, map[string]int{"a": 3, "b": 3, "c": 3}, count)
 }
+
+// inRegion is a Filter.
+type inRegion string
+
+func (f inRegion) Fits(a *AgentInfo) bool { return a.Region == string(f) }
+
+func TestTakeFromTakesOnlyWhatFits(t *testing.T) {
+	t.Parallel()
+	r := New(Options{Log: zerolog.Nop()})
+	offline(t, r, aHello(func(h *pb.Hello) { h.Region, h.Slots = "eu", 1 }))
+	offline(t, r, aHello(named("b"), func(h *pb.Hello) { h.Region, h.Slots = "us", 9 }))
+	slot, o := r.TakeFrom(llama, inRegion("eu"))
+	require.Equal(t, Taken, o)
+	require.Equal(t, "eu", slot.Agent().Region)
+	_, o = r.TakeFrom(llama, inRegion("eu"))
+	require.Equal(t, Full, o)
+	_, o = r.TakeFrom(llama, inRegion("ap"))
+	require.Equal(t, None, o)
+}
+
+func TestAFullCacheIsALoad(t *testing.T) {
+	t.Parallel()
+	r := New(Options{Log: zerolog.Nop()})
+	a := offline(t, r, aHello())
+	offline(t, r, aHello(named("b"), func(h *pb.Hello) { h.Slots = 4 }))
+	for range 3 {
+		_, o := r.TakeFrom(llama, only("b"))
+		require.Equal(t, Taken, o)
+	}
+	use := 0.9
+	report := func() { r.statusFrom(a, &pb.Status{State: pb.State_STATE_SERVING, Healthy: true, KvUse: &use}) }
+	report()
+	slot, _ := r.Take(llama)
+	require.Equal(t, "b", slot.Agent().ID, "three of four slots are less than nine tenths of a cache")
+	slot.Release()
+	use = math.NaN()
+	report()
+	slot, _ = r.Take(llama)
+	require.Equal(t, "a", slot.Agent().ID)
+}
+
+// only is a Filter.
+type only string
+
+func (f only) Fits(a *AgentInfo) bool { return a.ID == string(f) }
 
 func TestTakeAndReleaseAllocateOneSlot(t *testing.T) {
 	r := New(Options{Log: zerolog.Nop(), OnChange: func(sitemap.Target) {}})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
 )
 
 func TestARecordFreesTheSlotOfItsRequest(t *testing.T) {
@@ -76,8 +77,8 @@ func TestARecordThatComesBeforeTheSlotIsCarried(t *testing.T) {
 		r.slots.up(engineA, 1)
 		usual := r.decide
 		r.decide = func(*Request) Decision {
-			g, ok := r.slots.Take(target)
-			require.True(t, ok)
+			g, took := r.slots.Take(&holdstate.Request{Target: target}, nil)
+			require.Equal(t, holdstate.Taken, took)
 			r.record(&logEntry{streamID: "s1", left: true}) // it was sent before Envoy had an answer
 			return Decision{Grant: g}
 		}

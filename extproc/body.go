@@ -23,7 +23,7 @@ type Fields struct {
 	Model               string
 	Stream              bool
 	MaxTokens           int64 // -1: not given
-	MaxCompletionTokens int64 // -1: not given
+	MaxCompletionTokens int64 // -1: not given; max_output_tokens counts as it
 }
 
 // body is a request's body in the chunks that Envoy sent.
@@ -224,6 +224,7 @@ const (
 	seenStream
 	seenMaxTokens
 	seenMaxCompletionTokens
+	seenMaxOutputTokens
 )
 
 func (fr *fieldReader) object() error {
@@ -280,6 +281,8 @@ func (fr *fieldReader) member() error {
 		bit, read, label = seenMaxTokens, readMaxTokens, "max_tokens"
 	case "max_completion_tokens":
 		bit, read, label = seenMaxCompletionTokens, readMaxCompletionTokens, "max_completion_tokens"
+	case "max_output_tokens":
+		bit, read, label = seenMaxOutputTokens, readMaxCompletionTokens, "max_output_tokens"
 	default:
 		return fr.dec.SkipValue()
 	}

@@ -18,16 +18,17 @@ import (
 type hold struct {
 	st        *stream
 	w         *holdstate.Waiter
+	held      bool // no replica served it when it came
 	relayed   bool // it was held and has keepalives: the answer is relayed
 	committed bool // a head was sent before the engine answered
 
 	keepalives *time.Ticker     // nil: none
 	tick       <-chan time.Time // its channel
 	budget     *time.Timer
-	queue      *time.Timer // nil until a release
-	timedOut   bool
-	fixed      bool   // the answer's head leaves no room for an error after it
-	tail       []byte // the last two bytes of the engine's answer that the client has
+	park       *time.Timer // nil until an ordinary request finds no room
+	queue      *time.Timer // nil until there is room
+	fixed      bool        // the answer's head leaves no room for an error after it
+	tail       []byte      // the last two bytes of the engine's answer that the client has
 }
 
 // wait lets the request wait and then answers it.
@@ -35,7 +36,7 @@ func (st *stream) wait(d Decision) error {
 	st.s.holds.Add(1)
 	defer st.s.holds.Add(-1)
 	st.watch()
-	h := &hold{st: st, w: d.Waiter}
+	h := &hold{st: st, w: d.Waiter, held: d.Held}
 	defer h.w.Tell(holdstate.Leave) // only a crash comes here with a waiter that waits
 	h.budget = time.NewTimer(time.Until(st.req.Arrived.Add(d.Budget)))
 	defer h.stop()
@@ -67,9 +68,10 @@ func (st *stream) wait(d Decision) error {
 }
 
 func (h *hold) stop() {
-	h.budget.Stop()
-	if h.queue != nil {
-		h.queue.Stop()
+	for _, timer := range []*time.Timer{h.budget, h.park, h.queue} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	if h.keepalives != nil {
 		h.keepalives.Stop()
@@ -93,28 +95,35 @@ func (h *hold) noteWait() {
 func (h *hold) untilSlot() (holdstate.Status, error) {
 	for {
 		s := h.w.Status()
-		var budget, queue <-chan time.Time
-		switch s.State {
-		case holdstate.Held:
-			budget = h.budget.C
-			h.queue = nil // a later release gives a new wait for a slot
-		case holdstate.Released:
-			queue = h.queueTimer()
-		case holdstate.Granted:
+		if s.State != holdstate.Admitted {
+			h.queue = nil // a later admission gives a new wait for a slot
+		}
+		var budget, park, queue <-chan time.Time
+		switch {
+		case s.State == holdstate.Granted:
 			return s, nil
-		case holdstate.Ended:
+		case s.State == holdstate.Ended:
 			return s, h.ended(s)
+		case s.State == holdstate.Admitted:
+			queue = started(&h.queue, h.st.s.o.RequestTimeout)
+		case h.held:
+			budget = h.budget.C
+		default:
+			park = started(&h.park, h.st.s.o.AdmitPark)
 		}
 		select {
 		case <-h.w.Changed():
 		case <-budget:
 			if h.w.Tell(holdstate.Expire).State != holdstate.Ended {
-				// It was released in this moment. Held again, it ends at once.
+				// It was let through in this moment. Held again, it ends at once.
 				h.budget.Reset(0)
 			}
-		case <-queue:
-			h.timedOut, h.queue = true, nil
+		case <-park:
 			h.w.Tell(holdstate.TimeOut)
+			h.park = nil
+		case <-queue:
+			h.w.Tell(holdstate.TimeOut)
+			h.queue = nil // further replicas are waited for as long
 		case <-h.tick:
 			if !h.keepalive() {
 				return h.leave(), nil
@@ -125,12 +134,12 @@ func (h *hold) untilSlot() (holdstate.Status, error) {
 	}
 }
 
-// queueTimer runs from the release on.
-func (h *hold) queueTimer() <-chan time.Time {
-	if h.queue == nil {
-		h.queue = time.NewTimer(h.st.s.o.RequestTimeout)
+// started is the channel of a timer that runs from the first look on.
+func started(timer **time.Timer, d time.Duration) <-chan time.Time {
+	if *timer == nil {
+		*timer = time.NewTimer(d)
 	}
-	return h.queue.C
+	return (*timer).C
 }
 
 // leave ends the wait of a client that went away.
@@ -155,9 +164,7 @@ func (h *hold) ended(s holdstate.Status) error {
 	case holdstate.OutcomeWakeFailed:
 		return h.fail(WakeFailed(model, s.Reason, h.st.s.d.Decider.RetryAfter(model)))
 	case holdstate.OutcomeReleased:
-		if h.timedOut {
-			return h.fail(RequestTimeout(model))
-		}
+		return h.fail(h.st.s.d.Decider.NotServed(model, h.held, s.Err))
 	default:
 	}
 	// The key is no longer good, the map no longer places the model here, or the last replica left a request

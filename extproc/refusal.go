@@ -91,6 +91,36 @@ func RateLimited(retryAfter int) *Refusal {
 	}
 }
 
+// OverShare is a key that has its share of a model in use.
+func OverShare(model string, retryAfter int) *Refusal {
+	return &Refusal{
+		Status: http.StatusTooManyRequests, Code: "rate_limit_exceeded", RetryAfter: retryAfter,
+		Message: fmt.Sprintf("this key has its share of model %s in use; retry in %d seconds", model, retryAfter),
+	}
+}
+
+// ConcurrencyLimit is a model whose replicas have as much in hand as they may.
+func ConcurrencyLimit(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusTooManyRequests, Code: "concurrency_limit_exceeded", RetryAfter: 1,
+		Message: "model " + model + " has as many requests in hand as it may; retry in 1 second",
+	}
+}
+
+// LargerThanPool is a request that all replicas together could not take.
+func LargerThanPool(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusTooManyRequests, Code: "concurrency_limit_exceeded", RetryAfter: 1,
+		Message: "the request is larger than what the replicas of model " + model + " may have in hand: make it shorter, or ask for less output",
+	}
+}
+
+// StillAtCapacity is a hold that ended before the woken replicas had room.
+func StillAtCapacity(model string) *Refusal {
+	const retryAfter = 30
+	return waking(retryAfter, fmt.Sprintf("model %s woke up but is still at capacity; retry in %d seconds", model, retryAfter))
+}
+
 // MapNotLoaded is a router that expects a map and has none yet.
 func MapNotLoaded() *Refusal {
 	return &Refusal{

@@ -53,7 +53,8 @@ type Request struct {
 	Patience time.Duration
 	Seq      uint64 // the place of an earlier wait of the same request; 0: none
 
-	body *body
+	body   *body
+	coding coding // of the body
 }
 
 // BodySum is the SHA-256 of the body as it came.
@@ -88,6 +89,9 @@ type Decider interface {
 	Decide(r *Request) Decision
 	// Recheck refuses a request whose caller may no longer ask; nil: it may.
 	Recheck(r *Request) *Refusal
+	// NotServed is the answer to a request that ended in vain its wait for a replica
+	// that was up: why is the waiter's Err, held says whether it was held before.
+	NotServed(model string, held bool, why error) *Refusal
 	// RetryAfter says in how many seconds a sleeping model may be up.
 	RetryAfter(model string) int
 	// Models is the body of GET /v1/models; model is empty for the list. It is

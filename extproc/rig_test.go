@@ -74,7 +74,7 @@ func bubble(t *testing.T, f func(r *rig), changes ...func(*Options)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		o := Options{
-			Keepalive: interval, RequestTimeout: time.Minute, MaxRequestBytes: maxBody, MaxBodyBytesTotal: maxTotal,
+			Keepalive: interval, RequestTimeout: time.Minute, AdmitPark: 250 * time.Millisecond, MaxRequestBytes: maxBody, MaxBodyBytesTotal: maxTotal,
 			RelayMaxBytes: 1 << 20, LateError: LateErrorBody,
 		}
 		for _, change := range changes {
@@ -167,8 +167,10 @@ func (r *rig) Decide(q *Request) Decision {
 	t := q.Target()
 	waiting := holdstate.Request{Target: t, ClientIDs: q.ClientIDs, Bytes: q.BodySize, Seq: q.Seq}
 	if r.slots.Serving(t) {
-		if g, ok := r.slots.Take(t); ok {
+		if g, took := r.slots.Take(&waiting, nil); took == holdstate.Taken && !r.slots.shut() {
 			return Decision{Grant: g}
+		} else if took == holdstate.Taken {
+			g.Release()
 		}
 		if w, err := r.machine.Queue(waiting); err == nil {
 			return Decision{Waiter: w}
@@ -210,6 +212,18 @@ func (r *rig) Ended(rec *Record) {
 	r.records = append(r.records, rec)
 }
 
+func (r *rig) NotServed(model string, held bool, why error) *Refusal {
+	switch {
+	case errors.Is(why, holdstate.ErrTimeout):
+		return RequestTimeout(model)
+	case errors.Is(why, holdstate.ErrNoRoom) && held:
+		return StillAtCapacity(model)
+	case errors.Is(why, holdstate.ErrNoRoom):
+		return ConcurrencyLimit(model)
+	}
+	return LargerThanPool(model)
+}
+
 func (r *rig) RetryAfter(string) int { return 30 }
 
 func (r *rig) Models(model string) []byte {
@@ -242,6 +256,8 @@ type fakeSlots struct {
 	replicas []*replica
 	out      int
 	failed   []string
+	closed   bool   // the gate
+	never    error  // what the gate says to everybody
 	before   func() // called once, before the next answer to Serving
 }
 
@@ -269,17 +285,47 @@ func (s *fakeSlots) Serving(t sitemap.Target) bool {
 	return t == target && len(s.replicas) > 0
 }
 
-func (s *fakeSlots) Take(t sitemap.Target) (holdstate.Grant, bool) {
+// Admit lets everybody in unless the gate is shut.
+func (s *fakeSlots) Admit(*holdstate.Request, bool) (holdstate.Room, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.replicas {
-		if t == target && r.free > 0 {
-			r.free--
+	if s.closed || s.never != nil {
+		return nil, s.never
+	}
+	return fakeRoom{}, nil
+}
+
+type fakeRoom struct{}
+
+func (fakeRoom) Release() {}
+
+func (s *fakeSlots) shut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// shutGate makes the gate let nobody in, for ever with an error.
+func (s *fakeSlots) shutGate(shut bool, never error) {
+	s.mu.Lock()
+	s.closed, s.never = shut, never
+	s.mu.Unlock()
+	s.machine.UpdateAll()
+}
+
+func (*fakeSlots) Next(*holdstate.Request) bool { return false }
+
+func (s *fakeSlots) Take(r *holdstate.Request, _ holdstate.Room) (holdstate.Grant, holdstate.Took) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, rep := range s.replicas {
+		if r.Target == target && rep.free > 0 {
+			rep.free--
 			s.out++
-			return &fakeGrant{slots: s, replica: r}, true
+			return &fakeGrant{slots: s, replica: rep}, holdstate.Taken
 		}
 	}
-	return nil, false
+	return nil, holdstate.Full
 }
 
 // up registers a replica.

@@ -23,6 +23,7 @@ import (
 type Options struct {
 	Keepalive         time.Duration // between keepalives of a held request; 0: none
 	RequestTimeout    time.Duration // how long a request may wait for a slot
+	AdmitPark         time.Duration // how long a request that was not held may wait for room
 	MaxRequestBytes   int64         // of one body
 	MaxBodyBytesTotal int64         // of all bodies together; over it, reading pauses
 	RelayMaxBytes     int64         // of one relayed answer

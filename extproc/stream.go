@@ -211,6 +211,7 @@ func (st *stream) readRequest() error {
 	if err != nil {
 		return err
 	}
+	st.req.coding = st.head.coding
 	if check := st.flight.admission.CheckBody; check != nil {
 		if r := check(st.body.sum()); r != nil {
 			return r
@@ -222,6 +223,7 @@ func (st *stream) readRequest() error {
 			return err
 		}
 		st.rewritten = true
+		st.req.coding = identity
 	}
 	st.req.Fields = fields
 	st.req.BodySize = st.body.size

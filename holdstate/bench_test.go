@@ -41,7 +41,7 @@ func BenchmarkWaitingNobody(b *testing.B) {
 // BenchmarkHoldGrantDone is one request's whole life, one at a time.
 func BenchmarkHoldGrantDone(b *testing.B) {
 	b.ReportAllocs()
-	slots := &fakeSlots{}
+	slots := newFakeSlots()
 	m := New(Options{Limits: wide, Slots: slots})
 	for b.Loop() {
 		w, err := m.Hold(Request{Target: llama, Key: "a", ClientIDs: [2]string{idA}, Bytes: 1000})
@@ -59,7 +59,7 @@ func BenchmarkHoldGrantDone(b *testing.B) {
 // wait for, with a slot for each; the waiters come and go outside the clock.
 func BenchmarkReleaseThousand(b *testing.B) {
 	b.ReportAllocs()
-	slots := &fakeSlots{}
+	slots := newFakeSlots()
 	m := New(Options{Limits: wide, Slots: slots})
 	ws := make([]*Waiter, 1000)
 	for b.Loop() {

@@ -98,7 +98,7 @@ func TestADuplicateKeepsTheDemand(t *testing.T) {
 	again := Request{Target: llama, Key: "a", ClientIDs: [2]string{idA}}
 	first, second := r.hold(t, again), r.hold(t, again)
 	r.up(llama, 1)
-	require.Equal(t, []State{Granted, Released}, states(first, second))
+	require.Equal(t, []State{Granted, Admitted}, states(first, second))
 	require.Equal(t, 1, r.Demand("llama"))
 	second.Tell(Leave)
 	require.Zero(t, r.Demand("llama"))
@@ -218,7 +218,7 @@ func TestALateTimerForgetsOnlyItsOwnModel(t *testing.T) {
 
 func TestOnWantedMayCallTheMachine(t *testing.T) {
 	t.Parallel()
-	slots := &fakeSlots{}
+	slots := newFakeSlots()
 	var m *Machine
 	m = New(Options{Limits: wide, Slots: slots, OnWanted: func(name string) {
 		if m.Wanted(name) {

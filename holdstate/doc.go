@@ -7,15 +7,16 @@
 //
 // One waiter's life:
 //
-//	Hold                        Queue (a replica serves, no slot is free)
-//	  │                           │
-//	  ▼       up, again           ▼        slot
-//	Held ◄──────────────────► Released ──────────► Granted
-//	│  ▲         down             │                 │    │
-//	│  └──────────────────────────┼─────────────────┘    │ done
-//	│     back: no answer came    │                      │
-//	▼                             ▼                      ▼
-//	└──────────────────────────► Ended ◄─────────────────┘
+//	Hold                    Queue (a replica serves, there is no room or no slot)
+//	  │                       │
+//	  ▼       up, again       ▼      room             slot
+//	Held ◄──────────────► Released ───────► Admitted ──────► Granted
+//	│  ▲        down          │                │             │    │
+//	│  ├──────────────────────┼────────────────┘ down        │    │
+//	│  └──────────────────────┼────────────────┼─────────────┘    │ done
+//	│     back: no answer came│                │                  │
+//	▼                         ▼                ▼                  ▼
+//	└────────────────────────► Ended ◄────────────────────────────┘
 //
 // The same as a list, with the outcome of the end:
 //
@@ -27,11 +28,20 @@
 //	Held --Drain--> Ended (draining)
 //	Held --Fail--> Ended (wake_failed)
 //	Released --Down--> Held
-//	Released --Slot--> Granted
+//	Released --HasRoom--> Admitted
+//	Released --Expire--> Ended (released)
 //	Released --TimeOut--> Ended (released)
+//	Released --Refuse--> Ended (released)
 //	Released --Leave--> Ended (disconnected)
 //	Released --Revoke--> Ended (removed)
 //	Released --Drain--> Ended (draining)
+//	Admitted --Down--> Held
+//	Admitted --Slot--> Granted
+//	Admitted --TimeOut--> Ended (released)
+//	Admitted --Refuse--> Ended (released)
+//	Admitted --Leave--> Ended (disconnected)
+//	Admitted --Revoke--> Ended (removed)
+//	Admitted --Drain--> Ended (draining)
 //	Granted --Back--> Held
 //	Granted --Done--> Ended (released)
 //	Granted --Leave--> Ended (released)
@@ -43,6 +53,6 @@
 // No goroutine lives here. Every change happens under the machine's one lock,
 // and a waiter learns of it by its Changed channel. Callbacks run after the lock
 // was given back, on the goroutine that caused the change; they may call the
-// machine again. Slots.Serving and Slots.Take are called under the lock and must
-// not call back.
+// machine again. The methods of Slots are called under the lock and must not call
+// back.
 package holdstate

@@ -22,7 +22,7 @@ func TestReconcileEndsWhatMayNotBeHeld(t *testing.T) {
 	replica := r.up(embed, 0)
 	r.Reconcile(onlyQwen)
 	require.Equal(t, Status{State: Ended, Outcome: OutcomeRemoved, Seq: 1}, gone.Status())
-	require.Equal(t, []State{Held, Released}, states(kept, served), "a replica serves it, with a placement or without")
+	require.Equal(t, []State{Held, Admitted}, states(kept, served), "a replica serves it, with a placement or without")
 	require.EqualValues(t, 0, r.bytes)
 
 	replica.free++
@@ -42,7 +42,7 @@ func TestARemovedPlacementEndsItsWaitersWhenTheReplicaLeaves(t *testing.T) {
 	replica := r.up(llama, 1)
 	also := r.up(qwen, 0)
 	r.Reconcile(onlyQwen)
-	require.Equal(t, []State{Granted, Released}, states(granted, released))
+	require.Equal(t, []State{Granted, Admitted}, states(granted, released))
 	r.down(llama, replica)
 	r.down(qwen, also)
 	require.Equal(t, OutcomeRemoved, released.Status().Outcome)
@@ -104,7 +104,7 @@ func TestAFailedWakeEndsTheWaitersOfNow(t *testing.T) {
 		r.Fail("llama", "no GPU left")
 		require.Equal(t, Status{State: Ended, Outcome: OutcomeWakeFailed, Reason: "no GPU left", Seq: 1}, held.Status())
 		require.Equal(t, Held, other.Status().State, "another model")
-		require.Equal(t, Status{State: Released, Seq: 3}, also.Status(), "a replica serves this kind")
+		require.Equal(t, Status{State: Admitted, Seq: 3}, also.Status(), "a replica serves this kind")
 		replica.free++
 		r.Update(embed)
 		r.finish(also)

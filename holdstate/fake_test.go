@@ -3,6 +3,7 @@
 package holdstate
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -29,6 +30,59 @@ type fakeSlots struct {
 	replicas map[sitemap.Target][]*fakeReplica
 	taken    int // slots that were not given back
 	failed   []string
+
+	budgets map[sitemap.Target]int // of the gate; none: no gate
+	used    map[sitemap.Target]int
+	further int // how often a request may go on to further replicas
+}
+
+// weight is what a request weighs in the gate of a fakeSlots: its Detail, or 1.
+func weight(r *Request) int {
+	if n, ok := r.Detail.(int); ok {
+		return n
+	}
+	return 1
+}
+
+var errTooLarge = errors.New("larger than the gate")
+
+// fakeRoom is room in the gate.
+type fakeRoom struct {
+	slots    *fakeSlots
+	target   sitemap.Target
+	weight   int
+	released bool
+}
+
+func (r *fakeRoom) Release() {
+	r.slots.mu.Lock()
+	defer r.slots.mu.Unlock()
+	if !r.released {
+		r.released = true
+		r.slots.used[r.target] -= r.weight
+	}
+}
+
+func (s *fakeSlots) Admit(r *Request, behind bool) (Room, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	budget, gated := s.budgets[r.Target]
+	n := weight(r)
+	switch {
+	case gated && n > budget:
+		return nil, errTooLarge
+	case behind, gated && s.used[r.Target]+n > budget:
+		return nil, nil
+	}
+	s.used[r.Target] += n
+	return &fakeRoom{slots: s, target: r.Target, weight: n}, nil
+}
+
+func (s *fakeSlots) Next(*Request) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.further--
+	return s.further >= 0
 }
 
 type fakeReplica struct {
@@ -40,7 +94,12 @@ type fakeReplica struct {
 type fakeGrant struct {
 	slots    *fakeSlots
 	replica  *fakeReplica
+	room     Room
 	released bool
+}
+
+func newFakeSlots() *fakeSlots {
+	return &fakeSlots{budgets: map[sitemap.Target]int{}, used: map[sitemap.Target]int{}}
 }
 
 func (s *fakeSlots) Serving(t sitemap.Target) bool {
@@ -49,17 +108,17 @@ func (s *fakeSlots) Serving(t sitemap.Target) bool {
 	return len(s.replicas[t]) > 0
 }
 
-func (s *fakeSlots) Take(t sitemap.Target) (Grant, bool) {
+func (s *fakeSlots) Take(r *Request, room Room) (Grant, Took) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.replicas[t] {
-		if r.free > 0 {
-			r.free--
+	for _, rep := range s.replicas[r.Target] {
+		if rep.free > 0 {
+			rep.free--
 			s.taken++
-			return &fakeGrant{slots: s, replica: r}, true
+			return &fakeGrant{slots: s, replica: rep, room: room}, Taken
 		}
 	}
-	return nil, false
+	return nil, Full
 }
 
 // add brings a replica into routing, without telling the machine.
@@ -96,6 +155,7 @@ func (g *fakeGrant) Failed(reason string) {
 }
 
 func (g *fakeGrant) Release() {
+	g.room.Release()
 	g.slots.mu.Lock()
 	defer g.slots.mu.Unlock()
 	if !g.released {
@@ -115,10 +175,12 @@ type rig struct {
 	held     []time.Duration
 	wishes   map[string][]bool // what OnWanted found, per model
 	woke     map[string][]time.Duration
+	queued   []time.Duration
+	refused  []error
 }
 
 func newRig(o Options) *rig {
-	r := &rig{slots: &fakeSlots{}, outcomes: map[Outcome]int{}, wishes: map[string][]bool{}, woke: map[string][]time.Duration{}}
+	r := &rig{slots: newFakeSlots(), outcomes: map[Outcome]int{}, wishes: map[string][]bool{}, woke: map[string][]time.Duration{}}
 	o.Slots = r.slots
 	o.OnOutcome = func(out Outcome, held time.Duration) {
 		r.mu.Lock()
@@ -135,6 +197,16 @@ func newRig(o Options) *rig {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.woke[name] = append(r.woke[name], took)
+	}
+	o.OnQueued = func(_ string, waited time.Duration) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.queued = append(r.queued, waited)
+	}
+	o.OnRefused = func(_ string, why error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.refused = append(r.refused, why)
 	}
 	r.Machine = New(o)
 	return r
@@ -205,6 +277,9 @@ func (r *rig) requireAtRest(t require.TestingT) {
 	require.Empty(t, r.lines, "lines")
 	require.Empty(t, r.after, "callbacks")
 	require.Zero(t, r.slots.takenNow(), "slots")
+	for target, used := range r.slots.used {
+		require.Zero(t, used, "room for %v", target)
+	}
 }
 
 func states(ws ...*Waiter) []State {

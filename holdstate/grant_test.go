@@ -95,7 +95,7 @@ func TestABrokenReplicaCostsNoPlace(t *testing.T) {
 		ws = append(ws, r.hold(t, Request{Target: llama, Key: "a"}))
 	}
 	bad := r.up(llama, 2)
-	require.Equal(t, []State{Granted, Granted, Released, Released}, states(ws...))
+	require.Equal(t, []State{Granted, Granted, Admitted, Admitted}, states(ws...))
 
 	// The engine refuses both, in the other order.
 	for _, w := range []*Waiter{ws[1], ws[0]} {
@@ -137,7 +137,7 @@ func TestBackTakesAnotherReplicaAtOnce(t *testing.T) {
 
 func TestBackComesInBeyondTheLimits(t *testing.T) {
 	t.Parallel()
-	r := newRig(Options{Limits: Limits{PerModel: 1, PerKey: 1, Total: 1, Bytes: 10}})
+	r := newRig(Options{Limits: Limits{PerModel: 1, PerKey: 1, Total: 1, Bytes: 10, QueueDepth: 1}})
 	first := r.hold(t, Request{Target: llama, Key: "a", Bytes: 5})
 	bad := r.up(llama, 1)
 	second := r.hold(t, Request{Target: llama, Key: "a", Bytes: 5})

@@ -345,7 +345,7 @@ func TestTheModelUnusedForLongestIsForgotten(t *testing.T) {
 func TestOnWakeMayCallTheMachine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		slots := &fakeSlots{}
+		slots := newFakeSlots()
 		var m *Machine
 		var told []int
 		m = New(Options{Limits: wide, Slots: slots, OnWake: func(name string, _ time.Duration) {

@@ -2,7 +2,10 @@
 
 package holdstate
 
-import "container/list"
+import (
+	"container/list"
+	"iter"
+)
 
 // line holds the waiters of one target in the order in which they get slots:
 // strict by arrival inside a key, round-robin across keys. A key's turn is spent
@@ -11,6 +14,7 @@ type line struct {
 	byKey map[string]*keyLine
 	turns list.List // of *keyLine, the next to be granted in front
 	n     int
+	gated int // those in state Released
 }
 
 // keyLine is one key's waiters by arrival number.
@@ -57,13 +61,36 @@ func (l *line) remove(w *Waiter) {
 	}
 }
 
-// first is the waiter whose turn it is, nil when nobody waits.
-func (l *line) first() *Waiter {
-	turn := l.turns.Front()
-	if turn == nil {
-		return nil
+// inTurn yields the waiters in the order in which slots would be theirs: the first
+// of each key, then the second of each. The caller may remove the one it has.
+func (l *line) inTurn() iter.Seq[*Waiter] {
+	return func(yield func(*Waiter) bool) {
+		var round []*list.Element
+		for turn := l.turns.Front(); turn != nil; {
+			first := turn.Value.(*keyLine).waiters.Front()
+			turn = turn.Next()
+			second := first.Next()
+			if !yield(first.Value.(*Waiter)) {
+				return
+			}
+			if second != nil {
+				round = append(round, second)
+			}
+		}
+		for len(round) > 0 {
+			next := round[:0]
+			for _, e := range round {
+				after := e.Next()
+				if !yield(e.Value.(*Waiter)) {
+					return
+				}
+				if after != nil {
+					next = append(next, after)
+				}
+			}
+			round = next
+		}
 	}
-	return turn.Value.(*keyLine).waiters.Front().Value.(*Waiter)
 }
 
 // spend moves the key of w behind the others. Call it before w is removed.

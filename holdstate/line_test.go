@@ -20,6 +20,35 @@ func (l *line) grantNext() *Waiter {
 	return w
 }
 
+// first is the waiter whose turn it is, nil when nobody waits.
+func (l *line) first() *Waiter {
+	for w := range l.inTurn() {
+		return w
+	}
+	return nil
+}
+
+// TestInTurnIsTheOrderOfTheGrants, also when each waiter leaves as it is yielded.
+func TestInTurnIsTheOrderOfTheGrants(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		keys := rapid.SliceOf(rapid.SampledFrom([]string{"a", "b", "c", "d"})).Draw(t, "keys")
+		var stay, leave, grant line
+		for _, l := range []*line{&stay, &leave, &grant} {
+			arrivals(l, keys...)
+		}
+		var left []*Waiter
+		for w := range leave.inTurn() {
+			leave.remove(w)
+			left = append(left, w)
+		}
+		want := seqs(granted(&grant))
+		require.Equal(t, want, seqs(slices.Collect(stay.inTurn())))
+		require.Equal(t, want, seqs(left))
+		require.Zero(t, leave.n)
+	})
+}
+
 func arrivals(l *line, keys ...string) []*Waiter {
 	ws := make([]*Waiter, 0, len(keys))
 	for i, key := range keys {

@@ -19,6 +19,10 @@ var (
 	ErrDraining = errors.New("the router is shutting down")
 	// ErrNoQueue is a capacity queue that is full or switched off.
 	ErrNoQueue = errors.New("the capacity queue is full")
+	// ErrNoRoom is a wait for room in the admission gate that took too long.
+	ErrNoRoom = errors.New("the admission gate has no room")
+	// ErrTimeout is a wait for a slot that took too long.
+	ErrTimeout = errors.New("no slot became free in time")
 )
 
 // FailedError is a wake that failed less than a cooldown ago.
@@ -35,24 +39,6 @@ type Limits struct {
 	QueueDepth int   // ordinary requests that wait for a slot, per model and kind; 0: nobody waits for a slot
 }
 
-// Grant is a slot on a replica, taken for one request.
-type Grant interface {
-	// Address is the replica's ip:port.
-	Address() string
-	// Failed takes the replica out of routing until it reports itself healthy.
-	Failed(reason string)
-	// Release gives the slot back. Calls after the first do nothing.
-	Release()
-}
-
-// Slots is who can serve.
-type Slots interface {
-	// Serving says whether a replica for t is in routing.
-	Serving(t sitemap.Target) bool
-	// Take takes a slot; false when none is free.
-	Take(t sitemap.Target) (Grant, bool)
-}
-
 // Options are a machine's settings and collaborators. Slots is required.
 type Options struct {
 	Limits   Limits
@@ -67,6 +53,10 @@ type Options struct {
 	// OnWake is called with how long a wake took, from the first request that
 	// waited to the first replica.
 	OnWake func(model string, took time.Duration)
+	// OnQueued is called with how long a request waited for a slot, when that wait ends.
+	OnQueued func(model string, waited time.Duration)
+	// OnRefused is called when a waiter ended for want of room or of a slot.
+	OnRefused func(model string, why error)
 	// OnOutcome is called once for every held or refused request.
 	OnOutcome func(o Outcome, held time.Duration)
 }
@@ -122,6 +112,12 @@ func New(o Options) *Machine {
 	if o.OnWake == nil {
 		o.OnWake = func(string, time.Duration) {}
 	}
+	if o.OnQueued == nil {
+		o.OnQueued = func(string, time.Duration) {}
+	}
+	if o.OnRefused == nil {
+		o.OnRefused = func(string, error) {}
+	}
 	if o.OnOutcome == nil {
 		o.OnOutcome = func(Outcome, time.Duration) {}
 	}
@@ -167,6 +163,19 @@ func (m *Machine) Update(t sitemap.Target) {
 	m.change(func() { m.update(t) })
 }
 
+// UpdateAll looks again at everybody who waits. It is for what Slots knows and does
+// not tell by Update.
+func (m *Machine) UpdateAll() {
+	if m.waiting.Load() == 0 {
+		return
+	}
+	m.change(func() {
+		for t := range m.lines {
+			m.update(t)
+		}
+	})
+}
+
 func (m *Machine) update(t sitemap.Target) {
 	serving := m.o.Slots.Serving(t)
 	if serving {
@@ -188,24 +197,9 @@ func (m *Machine) update(t sitemap.Target) {
 		l.held.each(func(w *Waiter) { m.apply(w, event) })
 	}
 	if serving {
-		m.grant(t, l)
+		m.grant(l)
 	} else {
 		l.ordinary.each(func(w *Waiter) { m.apply(w, Down) })
-	}
-}
-
-// grant gives out free slots, released requests first.
-func (m *Machine) grant(t sitemap.Target, l *lines) {
-	for _, line := range []*line{&l.held, &l.ordinary} {
-		for w := line.first(); w != nil; w = line.first() {
-			slot, ok := m.o.Slots.Take(t)
-			if !ok {
-				return
-			}
-			w.grant = slot
-			line.spend(w)
-			m.apply(w, Slot)
-		}
 	}
 }
 

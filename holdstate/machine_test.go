@@ -105,10 +105,10 @@ func TestARefusedModelLeavesNothingBehind(t *testing.T) {
 
 func TestAPlaceIsFreeWithTheSlotAndBytesWithTheBody(t *testing.T) {
 	t.Parallel()
-	r := newRig(Options{Limits: Limits{PerModel: 1, PerKey: 1, Total: 1, Bytes: 10}})
+	r := newRig(Options{Limits: Limits{PerModel: 1, PerKey: 1, Total: 1, Bytes: 10, QueueDepth: 1}})
 	w := r.hold(t, Request{Target: llama, Key: "a", Bytes: 10})
 	replica := r.up(llama, 0)
-	require.Equal(t, Released, w.Status().State)
+	require.Equal(t, Admitted, w.Status().State)
 	_, err := r.Hold(Request{Target: llama})
 	require.ErrorIs(t, err, ErrFull, "a released waiter counts until it has a slot")
 
@@ -136,12 +136,12 @@ func TestAnUpdateReleasesAllWaitersAtOnce(t *testing.T) {
 	}
 	same, other := r.hold(t, Request{Target: embed}), r.hold(t, Request{Target: qwen})
 	r.Update(llama)
-	require.NotContains(t, states(ws...), Released, "nobody serves")
+	require.NotContains(t, states(ws...), Admitted, "nobody serves")
 	require.True(t, r.Waiting(llama))
 
 	replica := r.up(llama, 0)
 	for _, w := range ws {
-		require.Equal(t, Released, w.Status().State)
+		require.Equal(t, Admitted, w.Status().State)
 		select {
 		case <-w.Changed():
 		default:
@@ -175,7 +175,7 @@ func TestAWaiterThatComesToAFreeSlotGetsItAtOnce(t *testing.T) {
 	require.Equal(t, "10.0.0.1:8000", w.Status().Grant.Address())
 	require.False(t, r.Waiting(llama))
 	next := r.hold(t, Request{Target: llama})
-	require.Equal(t, Released, next.Status().State)
+	require.Equal(t, Admitted, next.Status().State)
 	require.True(t, r.Waiting(llama))
 	require.False(t, r.Waiting(qwen))
 	r.finish(w)
@@ -192,14 +192,14 @@ func TestTheLastReplicaLeaves(t *testing.T) {
 	one, two := r.slots.add(llama, 0), r.slots.add(llama, 0)
 	r.Update(llama)
 	r.down(llama, one)
-	require.Equal(t, []State{Released, Released}, states(first, second), "another replica serves")
+	require.Equal(t, []State{Admitted, Admitted}, states(first, second), "another replica serves")
 	r.down(llama, two)
 	require.Equal(t, []State{Held, Held}, states(first, second))
 	third := r.hold(t, Request{Target: llama, Key: "a"})
 	require.Equal(t, 3, r.Demand("llama"))
 
 	r.up(llama, 1)
-	require.Equal(t, []State{Granted, Released, Released}, states(first, second, third), "the places were kept")
+	require.Equal(t, []State{Granted, Admitted, Admitted}, states(first, second, third), "the places were kept")
 	r.finish(first)
 	r.finish(second)
 	r.finish(third)

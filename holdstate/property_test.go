@@ -30,6 +30,7 @@ func someRequest(t *rapid.T) Request {
 	return Request{
 		Target: someTarget.Draw(t, "target"), Key: someKey.Draw(t, "key"),
 		ClientIDs: [2]string{someID.Draw(t, "id")}, Bytes: rapid.Int64Range(0, 6).Draw(t, "bytes"),
+		Detail: rapid.SampledFrom([]int{1, 1, 1, 2, 9}).Draw(t, "weight"),
 	}
 }
 
@@ -95,25 +96,22 @@ func (tw *twin) done(t *rapid.T) {
 
 // tell says e and gives back the slot that nobody has any more.
 func (tw *twin) tell(q *refRequest, e Event) {
-	slot, grant := q.slot, q.w.Status().Grant
+	slot, grant, room := q.slot, q.w.Status().Grant, q.grant
 	tw.ref.tell(q, e)
 	q.w.Tell(e)
 	if slot == nil || (q.state == Granted && q.slot == slot && q.w.Status().Grant == grant) {
 		return
 	}
-	tw.giveBack(q.line.target, slot, grant)
+	if !grant.(*fakeGrant).released {
+		slot.free++
+		delete(tw.ref.grants, room)
+	}
+	grant.Release()
+	tw.ref.look(q.line.target)
+	tw.Update(q.line.target)
 	if q.state == Ended {
 		q.slot = nil
 	}
-}
-
-func (tw *twin) giveBack(target sitemap.Target, slot *refReplica, grant Grant) {
-	if !grant.(*fakeGrant).released {
-		slot.free++
-	}
-	grant.Release()
-	tw.ref.look(target)
-	tw.Update(target)
 }
 
 func (tw *twin) up(t *rapid.T) {
@@ -209,7 +207,7 @@ func (tw *twin) check(t *rapid.T) {
 	ref := tw.ref
 	for i, q := range ref.requests {
 		s := q.w.Status()
-		require.Equal(t, Status{q.state, q.outcome, q.reason, s.Grant, q.seq}, s, "request %d", i)
+		require.Equal(t, Status{q.state, q.outcome, q.reason, q.err, s.Grant, q.seq}, s, "request %d", i)
 		wantHeld, wantQueued := q.waited()
 		held, queued := q.w.Waited()
 		require.Equal(t, []time.Duration{wantHeld, wantQueued}, []time.Duration{held, queued}, "request %d", i)
@@ -301,6 +299,10 @@ func TestMachineAgainstTheReference(t *testing.T) {
 				InOrder:  rapid.Bool().Draw(t, "in order"),
 			}
 			tw := &twin{rig: newRig(o), ref: newReference(o)}
+			if rapid.Bool().Draw(t, "gate") {
+				budget := rapid.IntRange(1, 8).Draw(t, "budget")
+				tw.slots.budgets[llama], tw.ref.budgets = budget, tw.slots.budgets
+			}
 			actions := map[string]func(*rapid.T){
 				"hold": tw.hold, "hold 2": tw.hold, "hold 3": tw.hold, "queue": tw.queue, "queue 2": tw.queue, "hold again": tw.holdAgain,
 				"say": tw.say, "back": tw.back, "done": tw.done, "done 2": tw.done, "free bytes": tw.freeBytes,

@@ -20,7 +20,7 @@ func TestTheQueueHasADepth(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoQueue)
 	other := r.queue(t, Request{Target: embed})
 	released := r.hold(t, Request{Target: llama})
-	require.Equal(t, Released, released.Status().State, "released ones come in beyond the depth")
+	require.Equal(t, Admitted, released.Status().State, "released ones come in beyond the depth")
 
 	second.Tell(Leave)
 	third := r.queue(t, Request{Target: llama})
@@ -89,7 +89,7 @@ func TestAnOrdinaryRequestIsDecidedAnew(t *testing.T) {
 	again := r.hold(t, Request{Target: llama, Key: "a", Bytes: 3, Seq: early.Status().Seq})
 	require.Equal(t, early.Status().Seq, again.Status().Seq)
 	r.up(llama, 1)
-	require.Equal(t, []State{Granted, Released}, states(again, late))
+	require.Equal(t, []State{Granted, Admitted}, states(again, late))
 	r.finish(again)
 	r.finish(late)
 	require.Equal(t, map[Outcome]int{OutcomeReleased: 2}, r.outcomes)

@@ -3,6 +3,7 @@
 package holdstate
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -32,7 +33,9 @@ type reference struct {
 
 	outcomes map[Outcome]int
 	held     []time.Duration
-	cameBack bool // a granted request entered again, which no limit refuses
+	grants   map[*refGrant]bool
+	budgets  map[sitemap.Target]int // of the gates; none: no gate
+	cameBack bool                   // a granted request entered again, which no limit refuses
 }
 
 type refLine struct {
@@ -45,15 +48,24 @@ type refReplica struct {
 	real *fakeReplica
 }
 
+// refGrant is a slot that was granted and not given back, with its room in the gate.
+type refGrant struct {
+	target sitemap.Target
+	weight int
+}
+
 // refRequest is a request, with the waiter that should behave like it.
 type refRequest struct {
 	line             refLine
 	key, turn, id    string
 	seq              uint64
 	bytes            int64
+	weight           int // in the gate
+	grant            *refGrant
 	state            State
 	outcome          Outcome
 	reason           string
+	err              error
 	slot             *refReplica
 	joined, released time.Time
 	left             time.Time // the line
@@ -65,11 +77,13 @@ func newReference(o Options) *reference {
 		o: o, replicas: map[sitemap.Target][]*refReplica{}, turns: map[refLine][]string{},
 		unplaced: map[sitemap.Target]bool{}, outcomes: map[Outcome]int{},
 		failedUntil: map[string]time.Time{}, failure: map[string]string{}, wantedUntil: map[string]time.Time{},
-		wakes: map[string]wake{}, woke: map[string][]time.Duration{},
+		grants: map[*refGrant]bool{}, wakes: map[string]wake{}, woke: map[string][]time.Duration{},
 	}
 }
 
-func (q *refRequest) waits() bool  { return q.state == Held || q.state == Released }
+func (q *refRequest) waits() bool {
+	return q.state == Held || q.state == Released || q.state == Admitted
+}
 func (q *refRequest) placed() bool { return q.waits() && !q.line.ordinary }
 
 // waited is how long q was held, and then waited for its slot.
@@ -178,7 +192,7 @@ func (ref *reference) refusesQueue(r Request) string {
 func (ref *reference) arrive(r Request, ordinary bool) *refRequest {
 	q := &refRequest{
 		line: refLine{r.Target, ordinary}, key: r.Key, turn: r.Key, seq: r.Seq, bytes: r.Bytes, joined: time.Now(),
-		id: fmt.Sprintf("alone %d", len(ref.requests)),
+		id: fmt.Sprintf("alone %d", len(ref.requests)), weight: weight(&r),
 	}
 	if r.ClientIDs[0] != "" {
 		q.id = r.Key + " " + strings.ToLower(r.ClientIDs[0])
@@ -252,40 +266,98 @@ func (ref *reference) look(t sitemap.Target) {
 			q.state, q.released = Released, time.Now()
 		case !serving && q.line.ordinary:
 			ref.end(q, Pending)
-		case !serving && q.state == Released:
+		case !serving && q.state != Held:
 			q.state, q.released = Held, time.Time{}
 			ref.outlived(q)
 		}
 	}
+	if len(ref.replicas[t]) == 0 {
+		return
+	}
+	ref.admit(t)
+	ref.give(t)
+	if ref.o.Limits.QueueDepth > 0 {
+		return
+	}
+	turnedAway := ref.inTurn(t, Admitted)
+	for _, q := range turnedAway {
+		q.err = ErrNoQueue
+		ref.end(q, OutcomeReleased)
+	}
+	if len(turnedAway) > 0 {
+		ref.look(t) // others may have their room
+	}
+}
+
+// admit lets those through the gate that fit, until one does not.
+func (ref *reference) admit(t sitemap.Target) {
+	budget, gated := ref.budgets[t]
+	behind := false
+	for _, q := range ref.inTurn(t, Released) {
+		used := 0
+		for _, o := range ref.inTurn(t, Admitted) {
+			used += o.weight
+		}
+		for g := range ref.grants {
+			if g.target == t {
+				used += g.weight
+			}
+		}
+		switch {
+		case gated && q.weight > budget:
+			q.err = errTooLarge
+			ref.end(q, OutcomeReleased)
+		case behind || gated && used+q.weight > budget:
+			behind = true
+		default:
+			q.state = Admitted
+		}
+	}
+}
+
+// give gives out the slots.
+func (ref *reference) give(t sitemap.Target) {
 	for _, r := range ref.replicas[t] {
 		for r.free > 0 {
-			q := ref.next(t)
-			if q == nil {
+			of := ref.inTurn(t, Admitted)
+			if len(of) == 0 {
 				return
 			}
+			q := of[0]
 			r.free--
-			q.state, q.slot = Granted, r
-			turns := ref.turns[q.line]
-			ref.turns[q.line] = append(slices.Clone(turns[1:]), turns[0])
+			q.state, q.slot, q.grant = Granted, r, &refGrant{t, q.weight}
+			ref.grants[q.grant] = true
+			turns := slices.DeleteFunc(slices.Clone(ref.turns[q.line]), func(key string) bool { return key == q.turn })
+			ref.turns[q.line] = append(turns, q.turn)
 			ref.quit(q)
 		}
 	}
 }
 
-// next is whose turn it is.
-func (ref *reference) next(t sitemap.Target) *refRequest {
+// inTurn lists the waiters in a state, in the order in which slots are theirs.
+func (ref *reference) inTurn(t sitemap.Target, state State) (list []*refRequest) {
 	for _, line := range []refLine{{t, false}, {t, true}} {
-		var first *refRequest
-		for _, q := range ref.requests {
-			if q.waits() && q.line == line && q.turn == ref.turns[line][0] && (first == nil || q.seq < first.seq) {
-				first = q
+		var keys [][]*refRequest
+		rounds := 0
+		for _, turn := range ref.turns[line] {
+			var of []*refRequest
+			for _, q := range ref.requests {
+				if q.waits() && q.line == line && q.turn == turn {
+					of = append(of, q)
+				}
+			}
+			slices.SortStableFunc(of, func(a, b *refRequest) int { return cmp.Compare(a.seq, b.seq) })
+			keys, rounds = append(keys, of), max(rounds, len(of))
+		}
+		for i := range rounds {
+			for _, of := range keys {
+				if i < len(of) && of[i].state == state {
+					list = append(list, of[i])
+				}
 			}
 		}
-		if first != nil {
-			return first
-		}
 	}
-	return nil
+	return list
 }
 
 // outlived ends a request that is held again though nobody may be held now.
@@ -300,10 +372,20 @@ func (ref *reference) outlived(q *refRequest) {
 
 // tell is what a caller may say of its request.
 func (ref *reference) tell(q *refRequest, e Event) {
+	had := q.state == Admitted
+	defer func() {
+		if had {
+			ref.look(q.line.target) // others may have its room
+		}
+	}()
 	switch {
 	case e == Expire && q.state == Held:
 		ref.end(q, OutcomeExpired)
-	case e == TimeOut && q.state == Released:
+	case (e == Expire || e == TimeOut) && q.state == Released:
+		q.err = ErrNoRoom
+		ref.end(q, OutcomeReleased)
+	case e == TimeOut && q.state == Admitted:
+		q.err = ErrTimeout
 		ref.end(q, OutcomeReleased)
 	case e == Leave && q.waits():
 		ref.end(q, OutcomeDisconnected)

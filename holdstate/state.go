@@ -8,7 +8,8 @@ type State uint8
 // The states of a waiter.
 const (
 	Held     State = iota // no replica serves its target
-	Released              // a replica serves it, it has no slot yet
+	Released              // a replica serves it, it waits for room in the admission gate
+	Admitted              // it has room, it waits for a slot
 	Granted               // it has a slot
 	Ended                 // it has its outcome
 )
@@ -20,11 +21,13 @@ type Event uint8
 const (
 	Up       Event = iota // the first replica for its target came into routing
 	Down                  // the last one left
+	HasRoom               // the admission gate let it through
 	Slot                  // a slot was taken for it
 	Back                  // the engine it was given refused, or died before its head
 	Done                  // the engine has answered: it needs no place any more
 	Expire                // the hold budget ran out
-	TimeOut               // the wait for a slot took longer than allowed
+	TimeOut               // the wait for room or for a slot took longer than allowed
+	Refuse                // it can have no room or no slot, however long it waits
 	Leave                 // the client went away
 	Unplace               // the map no longer places its target here
 	Revoke                // its key is no longer good
@@ -86,8 +89,19 @@ var steps = map[State]map[Event]step{
 	},
 	Released: {
 		Down:    {to: Held},
+		HasRoom: {to: Admitted},
+		Expire:  {to: Ended, outcome: OutcomeReleased},
+		TimeOut: {to: Ended, outcome: OutcomeReleased},
+		Refuse:  {to: Ended, outcome: OutcomeReleased},
+		Leave:   {to: Ended, outcome: OutcomeDisconnected},
+		Revoke:  {to: Ended, outcome: OutcomeRemoved},
+		Drain:   {to: Ended, outcome: OutcomeDraining},
+	},
+	Admitted: {
+		Down:    {to: Held},
 		Slot:    {to: Granted},
 		TimeOut: {to: Ended, outcome: OutcomeReleased},
+		Refuse:  {to: Ended, outcome: OutcomeReleased},
 		Revoke:  {to: Ended, outcome: OutcomeRemoved},
 		Leave:   {to: Ended, outcome: OutcomeDisconnected},
 		Drain:   {to: Ended, outcome: OutcomeDraining},

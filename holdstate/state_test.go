@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	stateNames = []string{Held: "Held", Released: "Released", Granted: "Granted", Ended: "Ended"}
+	stateNames = []string{Held: "Held", Released: "Released", Admitted: "Admitted", Granted: "Granted", Ended: "Ended"}
 	eventNames = []string{
-		Up: "Up", Down: "Down", Slot: "Slot", Back: "Back", Done: "Done", Expire: "Expire",
-		TimeOut: "TimeOut", Leave: "Leave", Unplace: "Unplace", Revoke: "Revoke", Drain: "Drain", Fail: "Fail",
+		Up: "Up", Down: "Down", HasRoom: "HasRoom", Slot: "Slot", Back: "Back", Done: "Done", Expire: "Expire",
+		TimeOut: "TimeOut", Refuse: "Refuse", Leave: "Leave", Unplace: "Unplace", Revoke: "Revoke", Drain: "Drain", Fail: "Fail",
 	}
 )
 
@@ -26,11 +26,12 @@ func TestEveryStateMeetsEveryEvent(t *testing.T) {
 	t.Parallel()
 	const stay = "."
 	rows := map[State][]string{
-		//         Up          Down    Slot       Back    Done              Expire           TimeOut           Leave                 Unplace          Revoke           Drain             Fail
-		Held:     {"Released", stay, stay, stay, stay, "Ended expired", stay, "Ended disconnected", "Ended removed", "Ended removed", "Ended draining", "Ended wake_failed"},
-		Released: {stay, "Held", "Granted", stay, stay, stay, "Ended released", "Ended disconnected", stay, "Ended removed", "Ended draining", stay},
-		Granted:  {stay, stay, stay, "Held", "Ended released", stay, stay, "Ended released", stay, stay, stay, stay},
-		Ended:    {stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay},
+		//         Up          Down    HasRoom     Slot       Back    Done              Expire           TimeOut           Refuse            Leave                 Unplace          Revoke           Drain             Fail
+		Held:     {"Released", stay, stay, stay, stay, stay, "Ended expired", stay, stay, "Ended disconnected", "Ended removed", "Ended removed", "Ended draining", "Ended wake_failed"},
+		Released: {stay, "Held", "Admitted", stay, stay, stay, "Ended released", "Ended released", "Ended released", "Ended disconnected", stay, "Ended removed", "Ended draining", stay},
+		Admitted: {stay, "Held", stay, "Granted", stay, stay, stay, "Ended released", "Ended released", "Ended disconnected", stay, "Ended removed", "Ended draining", stay},
+		Granted:  {stay, stay, stay, stay, "Held", "Ended released", stay, stay, stay, "Ended released", stay, stay, stay, stay},
+		Ended:    {stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay},
 	}
 	require.Len(t, rows, len(stateNames))
 	for s, row := range rows {

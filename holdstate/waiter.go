@@ -17,11 +17,17 @@ type Request struct {
 	ClientIDs [2]string
 	Bytes     int64  // body bytes kept while it waits
 	Seq       uint64 // place of an earlier wait of the same request; 0: a new one
+	// Detail is what Slots knows of the request.
+	Detail any
+	// Room is what the gate reserved for a request before Queue, which owns it unless
+	// it returns an error; nil: the request waits for room.
+	Room Room
 }
 
 // Waiter is one request that waits. Its methods are safe for concurrent use.
 type Waiter struct {
 	m        *Machine
+	request  Request
 	target   sitemap.Target
 	key      string
 	turnKey  string
@@ -36,12 +42,15 @@ type Waiter struct {
 	state    State
 	outcome  Outcome
 	reason   string
+	err      error
+	room     Room // in state Admitted
 	grant    Grant
 	bytes    int64
 	placed   bool // counts against the limits and in the demand
 	line     *line
 	place    *list.Element
 	released time.Time
+	admitted time.Time
 	left     time.Time // the line, with a slot or at the end
 }
 
@@ -50,8 +59,11 @@ type Status struct {
 	State   State
 	Outcome Outcome
 	Reason  string // of a failed wake
-	Grant   Grant  // in state Granted
-	Seq     uint64
+	// Err is what a released waiter lacked when it ended: ErrNoRoom, ErrNoQueue,
+	// ErrTimeout, or what Slots.Admit said.
+	Err   error
+	Grant Grant // in state Granted
+	Seq   uint64
 }
 
 // Hold adds a request for a model that sleeps. On an error nothing was added:
@@ -85,6 +97,9 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 		}
 		w = m.newWaiter(r)
 		w.ordinary, w.state, w.released = true, Released, w.joined
+		if r.Room != nil {
+			w.state, w.room, w.admitted = Admitted, r.Room, w.joined
+		}
 		m.enter(w)
 	})
 	return w, err
@@ -117,7 +132,7 @@ func (m *Machine) mayHold(mod *model, r Request) error {
 
 func (m *Machine) newWaiter(r Request) *Waiter {
 	w := &Waiter{
-		m: m, target: r.Target, key: r.Key, turnKey: r.Key, seq: r.Seq, bytes: r.Bytes,
+		m: m, request: r, target: r.Target, key: r.Key, turnKey: r.Key, seq: r.Seq, bytes: r.Bytes,
 		id: identityOf(r.Key, r.ClientIDs[:]...), joined: time.Now(), changed: make(chan struct{}, 1),
 	}
 	if m.o.InOrder {
@@ -145,6 +160,9 @@ func (m *Machine) enter(w *Waiter) {
 	w.left = time.Time{}
 	if w.ordinary {
 		l.ordinary.add(w)
+		if w.state == Released {
+			l.ordinary.gated++
+		}
 	} else {
 		l.held.add(w)
 		m.count(w)
@@ -203,11 +221,15 @@ func (m *Machine) apply(w *Waiter, e Event) {
 		// It was never held: the caller decides anew.
 		w.state = Ended
 	}
+	m.leaveGate(w, was, e)
 	switch w.state {
 	case Held:
 		m.holdAgain(w, was)
 	case Released:
 		w.released = time.Now()
+		w.line.gated++
+	case Admitted:
+		w.admitted = time.Now()
 	case Granted:
 		m.depart(w)
 	case Ended:
@@ -216,6 +238,30 @@ func (m *Machine) apply(w *Waiter, e Event) {
 	}
 	select {
 	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// leaveGate keeps the gate's books for a waiter that was in it or had passed it.
+func (m *Machine) leaveGate(w *Waiter, was State, e Event) {
+	switch was {
+	case Released:
+		w.line.gated--
+		if e == Expire || e == TimeOut {
+			w.err = ErrNoRoom
+		}
+	case Admitted:
+		model, waited := w.target.Model, time.Since(w.admitted)
+		m.after = append(m.after, func() { m.o.OnQueued(model, waited) })
+		if w.state != Granted {
+			w.room.Release()
+			// Somebody else may have that room.
+			m.after = append(m.after, func() { m.Update(w.target) })
+		}
+		w.room = nil // the grant's, if there is one
+		if e == TimeOut {
+			w.err = ErrTimeout
+		}
 	default:
 	}
 }
@@ -254,6 +300,9 @@ func (m *Machine) depart(w *Waiter) {
 func (m *Machine) end(w *Waiter) {
 	m.bytes -= w.bytes
 	w.bytes = 0
+	if err := w.err; err != nil {
+		m.after = append(m.after, func() { m.o.OnRefused(w.target.Model, err) })
+	}
 	if w.ordinary {
 		return
 	}
@@ -287,14 +336,21 @@ func (w *Waiter) Waited() (held, queued time.Duration) {
 func (w *Waiter) Status() Status {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	return Status{State: w.state, Outcome: w.outcome, Reason: w.reason, Grant: w.grant, Seq: w.seq}
+	return Status{State: w.state, Outcome: w.outcome, Reason: w.reason, Err: w.err, Grant: w.grant, Seq: w.seq}
 }
 
 // Tell reports what the caller saw: Expire, TimeOut, Leave, Back or Done. It
 // returns where the waiter stands then. A grant that the waiter had, or got in the
-// same moment, stays the caller's to release.
+// same moment, stays the caller's to release. A waiter that is still Admitted after
+// TimeOut may wait once more: further replicas are open to it.
 func (w *Waiter) Tell(e Event) Status {
-	w.m.change(func() { w.m.apply(w, e) })
+	w.m.change(func() {
+		if e == TimeOut && w.state == Admitted && w.m.o.Slots.Next(&w.request) {
+			w.m.update(w.target)
+			return
+		}
+		w.m.apply(w, e)
+	})
 	return w.Status()
 }
 

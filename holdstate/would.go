@@ -22,3 +22,20 @@ func (m *Machine) WouldQueue(t sitemap.Target) error {
 	defer m.mu.Unlock()
 	return m.mayQueue(t)
 }
+
+// Depths counts those of a model that wait for room in the gate, and those that
+// wait for a slot.
+func (m *Machine) Depths(model string) (gate, queue int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for t, l := range m.lines {
+		if t.Model != model || !l.serving {
+			continue
+		}
+		for _, line := range []*line{&l.held, &l.ordinary} {
+			gate += line.gated
+			queue += line.n - line.gated
+		}
+	}
+	return gate, queue
+}

@@ -43,12 +43,16 @@ func serveFlags(cmd *cobra.Command, c *config.Serve, file *string) {
 	cmd.Flags().StringVar(file, "config", "", "YAML file with the same names as the flags; a flag on the command line wins")
 }
 
-// settings reads the file, if there is one, and checks every value.
+// settings reads the file, if there is one, and the environment, and checks every
+// value.
 func settings(cmd *cobra.Command, c *config.Serve, file string) error {
 	if file != "" {
 		if err := config.ReadFile(file, cmd.Flags()); err != nil {
 			return usageError{err}
 		}
+	}
+	if err := config.ReadEnvironment(cmd.Flags()); err != nil {
+		return usageError{err}
 	}
 	if err := c.Validate(); err != nil {
 		return usageError{err}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -26,6 +27,8 @@ type caller struct {
 	// The quota is charged once per request, however often it is decided.
 	charged   bool
 	rateLimit string // what the quota still had; empty: it has none
+
+	wish admission.Wish
 }
 
 // door says who may come in: it knows the keys and the tokens of redirected

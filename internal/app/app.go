@@ -26,6 +26,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/hop"
@@ -129,15 +130,20 @@ func (a *App) wire() error {
 			}
 		},
 	})
+	capacity := admission.NewCapacity(a.registry, a.policies)
 	a.machine = holdstate.New(holdstate.Options{
 		Limits: holdstate.Limits{
 			PerModel: c.WakeHoldMax, PerKey: c.WakeHoldMaxPerKey, Total: c.WakeHoldMaxTotal,
 			Bytes: int64(c.WakeHoldMaxBytes), QueueDepth: c.QueueDepth,
 		},
 		Linger: c.WakeLinger, Cooldown: c.WakeCooldown, InOrder: c.WakeOrder == "arrival",
-		Slots:     slots{a.registry},
+		Slots:     capacity,
 		OnWanted:  a.levels.changed,
 		OnOutcome: m.outcome,
+		OnRefused: m.turnedAway,
+		OnQueued: func(model string, waited time.Duration) {
+			m.queued.WithLabelValues(model).Observe(waited.Seconds())
+		},
 		OnWake: func(model string, took time.Duration) {
 			m.wakes.WithLabelValues(model).Observe(took.Seconds())
 		},
@@ -174,11 +180,12 @@ func (a *App) wire() error {
 	a.decider = &decider{
 		door:   newDoor(a.keys, a.secrets, c.MetricsPrefix, a.metrics),
 		siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-		maps: a.maps, registry: a.registry, machine: a.machine, policy: a.policy, metrics: m, log: a.log,
+		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, metrics: m, log: a.log,
 	}
+	a.metrics.MustRegister(newLoad(c.MetricsPrefix, a.decider))
 	network, address := config.Address(c.Relay)
 	a.data = extproc.New(extproc.Options{
-		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout,
+		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout, AdmitPark: c.AdmitParkTimeout,
 		MaxRequestBytes: int64(c.MaxRequestBytes), MaxBodyBytesTotal: int64(c.MaxBodyBytesTotal),
 		RelayMaxBytes: int64(c.RelayMaxBytes), LateError: extproc.LateError(c.WakeLateError), CORSOrigins: c.CORSOrigins,
 	}, extproc.Deps{
@@ -218,6 +225,14 @@ func (a *App) files(metrics *reload.Metrics) error {
 		a.watched = append(a.watched, a.policy)
 	}
 	return nil
+}
+
+// policies are those of now; nil: there is no file of them.
+func (a *App) policies() *policy.Policy {
+	if a.policy == nil {
+		return nil
+	}
+	return a.policy.Current()
 }
 
 // tenants are those whose requests may come.

@@ -115,6 +115,9 @@ func (r *rig) gauge(name string, labels ...string) float64 {
 	return 0
 }
 
+// count is a gauge or counter of whole numbers.
+func (r *rig) count(name string, labels ...string) int { return int(r.gauge(name, labels...)) }
+
 func (r *rig) demand(model string) int { return int(r.gauge("hivenet_pending_demand", model)) }
 
 func (r *rig) wanted(model string) int { return int(r.gauge("hivenet_wake_wanted", model)) }
@@ -242,14 +245,24 @@ type played struct {
 // join registers an agent for the models.
 func (r *rig) join(state pb.State, models ...string) *played {
 	r.t.Helper()
+	return r.joinAs("a", state, nil, models...)
+}
+
+// joinAs registers an agent of this name, a letter that says its port.
+func (r *rig) joinAs(id string, state pb.State, change func(*pb.Hello), models ...string) *played {
+	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	stream, err := pb.NewAgentRegistryClient(r.agents).Connect(ctx)
 	require.NoError(r.t, err)
 	p := &played{stream: stream, leave: cancel}
-	require.NoError(r.t, stream.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: &pb.Hello{
-		AgentId: "a", Instance: uuid.NewString(), Address: "127.0.0.1:8000", Models: models,
+	hello := &pb.Hello{
+		AgentId: id, Instance: uuid.NewString(), Address: fmt.Sprintf("127.0.0.1:%d", 8000+int(id[0]-'a')), Models: models,
 		Kinds: []string{"chat"}, Slots: 4, Engine: "custom", State: state, CanWake: true,
-	}}}))
+	}
+	if change != nil {
+		change(hello)
+	}
+	require.NoError(r.t, stream.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}))
 	go p.receive()
 	synctest.Wait()
 	return p

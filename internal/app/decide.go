@@ -14,9 +14,9 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
-	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -30,17 +30,15 @@ type decider struct {
 	maps     *sitemap.Store
 	registry *agentreg.Registry
 	machine  *holdstate.Machine
-	policy   *reload.File[policy.Policy] // nil: no aliases
+	capacity *admission.Capacity
+	policies func() *policy.Policy
 	metrics  *metrics
 	log      zerolog.Logger
 }
 
 // Resolve is the model that a name stands for.
 func (d *decider) Resolve(name string) string {
-	if d.policy == nil {
-		return name
-	}
-	return d.policy.Current().Resolve(name)
+	return d.policies().Resolve(name)
 }
 
 // Decide says what happens to a request whose body was read.
@@ -66,9 +64,7 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 		if refusal := who.charge(r.Model, replicas); refusal != nil {
 			return refuse(refusal)
 		}
-		if decision, ok := d.serve(r); ok {
-			return decision
-		}
+		return d.serve(r, who)
 	}
 
 	if d.siteID == "" {
@@ -94,9 +90,9 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 		if refusal := who.charge(r.Model, 1); refusal != nil {
 			return refuse(refusal)
 		}
-		return d.hold(r, p)
+		return d.hold(r, who, p)
 	default:
-		return refuse(d.notServed(r.Model, here && !p.ScaleFromZero))
+		return refuse(d.notHere(r.Model, here && !p.ScaleFromZero))
 	}
 }
 
@@ -106,45 +102,111 @@ func holdable(m *sitemap.Map, t sitemap.Target) (sitemap.Placement, bool) {
 	return p, here && p.ScaleFromZero
 }
 
-// notServed is the answer for a model that no replica serves and that may not be
+// notHere is the answer for a model that no replica serves and that may not be
 // held. A fixed one is placed here, and its agent may still be registering.
-func (d *decider) notServed(model string, fixed bool) *extproc.Refusal {
+func (d *decider) notHere(model string, fixed bool) *extproc.Refusal {
 	if fixed && time.Now().Before(d.grace) {
 		return extproc.RegistryWarming(model)
 	}
 	return extproc.ModelNotFound(model)
 }
 
-// serve gives the request a slot or a place in the capacity queue. It is not ok
-// when the last replica left in this moment.
-func (d *decider) serve(r *extproc.Request) (extproc.Decision, bool) {
-	t := r.Target()
+// serve gives the request a slot, or a place among those who wait for room or for a
+// slot.
+func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
+	model, q := r.Model, d.waiting(r, who)
+	q.Bytes = 0 // only held bodies count against the limit of held bytes
 	// Newcomers stand behind those that wait already.
-	if !d.machine.Waiting(t) {
-		slot, outcome := d.registry.Take(t)
-		switch outcome {
-		case agentreg.Taken:
-			return extproc.Decision{Grant: grant{slot}}, true
-		case agentreg.None:
-			return extproc.Decision{}, false
-		case agentreg.Full:
+	if !d.machine.Waiting(q.Target) {
+		room, err := d.capacity.Admit(&q, false)
+		if err != nil {
+			return d.turnedAway(model, err)
+		}
+		q.Room = room
+		if g, took := d.take(&q); took {
+			return extproc.Decision{Grant: g}
 		}
 	}
-	ordinary := waiting(r)
-	ordinary.Bytes = 0 // only held bodies count against the limit of held bytes
-	w, err := d.machine.Queue(ordinary)
-	if err != nil {
-		return refuse(notQueued(r.Model, err)), true
+	w, err := d.machine.Queue(q)
+	if err == nil {
+		return extproc.Decision{Waiter: w}
 	}
-	return extproc.Decision{Waiter: w}, true
+	if errors.Is(err, holdstate.ErrNoQueue) {
+		g, why := d.further(&q)
+		if g != nil {
+			return extproc.Decision{Grant: g}
+		}
+		err = why
+	}
+	if q.Room != nil {
+		q.Room.Release()
+	}
+	return d.turnedAway(model, err)
 }
 
-// notQueued is the answer for a request that the capacity queue did not take.
-func notQueued(model string, err error) *extproc.Refusal {
-	if errors.Is(err, holdstate.ErrDraining) {
+// take takes a slot for a request that has room.
+func (d *decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
+	if q.Room == nil {
+		return nil, false
+	}
+	g, took := d.capacity.Take(q, q.Room)
+	return g, took == holdstate.Taken
+}
+
+// further is for a request that may not wait: it takes a slot of the policy's
+// further steps, if one is free.
+func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
+	if q.Room == nil {
+		room, err := d.capacity.Admit(q, false)
+		if err != nil {
+			return nil, err
+		}
+		if room == nil {
+			return nil, holdstate.ErrNoRoom
+		}
+		q.Room = room
+	}
+	for d.capacity.Next(q) {
+		if g, took := d.take(q); took {
+			return g, nil
+		}
+	}
+	return nil, holdstate.ErrNoQueue
+}
+
+// turnedAway refuses a request that may not wait.
+func (d *decider) turnedAway(model string, err error) extproc.Decision {
+	d.metrics.turnedAway(model, err)
+	return refuse(notServed(model, err))
+}
+
+// notServed is the answer to a request that a replica serves but has no room for.
+func notServed(model string, err error) *extproc.Refusal {
+	switch {
+	case errors.Is(err, holdstate.ErrDraining):
 		return extproc.Draining()
+	case errors.Is(err, holdstate.ErrNoRoom):
+		return extproc.ConcurrencyLimit(model)
+	case errors.Is(err, holdstate.ErrTimeout):
+		return extproc.RequestTimeout(model)
+	case errors.Is(err, admission.ErrTooLarge):
+		return extproc.LargerThanPool(model)
+	case errors.Is(err, admission.ErrOverShare):
+		return extproc.OverShare(model, 1)
+	case errors.Is(err, admission.ErrOverShareAlways):
+		return extproc.OverShare(model, 60)
+	case errors.Is(err, admission.ErrTriesUsed):
+		return extproc.BackendError(model)
 	}
 	return extproc.NoCapacity(model)
+}
+
+// NotServed is the answer to a request that waited in vain for a replica that was up.
+func (*decider) NotServed(model string, held bool, why error) *extproc.Refusal {
+	if held && errors.Is(why, holdstate.ErrNoRoom) {
+		return extproc.StillAtCapacity(model)
+	}
+	return notServed(model, why)
 }
 
 // asks is what the caller's request asks of the map.
@@ -180,7 +242,7 @@ func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *caller, mayHo
 }
 
 // hold lets the request wait for its model.
-func (d *decider) hold(r *extproc.Request, p sitemap.Placement) extproc.Decision {
+func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) extproc.Decision {
 	budget := cmp.Or(p.HoldBudget, d.budget)
 	if r.Patience >= 0 {
 		budget = min(budget, r.Patience)
@@ -190,7 +252,7 @@ func (d *decider) hold(r *extproc.Request, p sitemap.Placement) extproc.Decision
 		d.metrics.outcome(holdstate.OutcomeExpired, 0)
 		return refuse(extproc.Waking(r.Model, d.RetryAfter(r.Model)))
 	}
-	w, err := d.machine.Hold(waiting(r))
+	w, err := d.machine.Hold(d.waiting(r, who))
 	if err != nil {
 		return refuse(d.notHeld(r.Model, err))
 	}
@@ -211,30 +273,19 @@ func (d *decider) notHeld(model string, err error) *extproc.Refusal {
 	}
 }
 
-func waiting(r *extproc.Request) holdstate.Request {
-	return holdstate.Request{Target: r.Target(), Key: r.Caller.KeyID, ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq}
+// waiting is the request as one that waits.
+func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
+	w := &who.wish
+	if w.Key == nil && d.capacity.Of(r.Model).AdmitBudgetTokens > 0 {
+		w.Tokens = r.Footprint()
+	}
+	w.Key = who.key
+	return holdstate.Request{
+		Target: r.Target(), Key: r.Caller.KeyID, ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq, Detail: w,
+	}
 }
 
 func refuse(r *extproc.Refusal) extproc.Decision { return extproc.Decision{Refusal: r} }
 
 // RetryAfter says in how many seconds a sleeping model may be up.
 func (d *decider) RetryAfter(model string) int { return d.machine.RetryAfter(model) }
-
-// grant is a slot as the hold machine and the data path see it.
-type grant struct{ *agentreg.Slot }
-
-// Address is the replica's ip:port.
-func (g grant) Address() string { return g.Agent().Address }
-
-// slots lets the hold machine ask the registry.
-type slots struct{ registry *agentreg.Registry }
-
-func (s slots) Serving(t sitemap.Target) bool { return s.registry.Serving(t) > 0 }
-
-func (s slots) Take(t sitemap.Target) (holdstate.Grant, bool) {
-	slot, outcome := s.registry.Take(t)
-	if outcome != agentreg.Taken {
-		return nil, false
-	}
-	return grant{slot}, true
-}

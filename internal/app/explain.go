@@ -4,6 +4,7 @@ package app
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -131,16 +133,50 @@ func (x *explaining) servedHere() string {
 		x.refuse(extproc.RateLimited(quota.RetryAfter))
 		return why + "; the quota of the key is used up"
 	}
-	if c.Free > 0 && !x.machine.Waiting(x.t) {
+	return why + x.capacityFor()
+}
+
+// capacityFor says whether there is room and a slot for a request of unknown size,
+// and what it waits for.
+func (x *explaining) capacityFor() string {
+	w := &admission.Wish{Key: x.who.key}
+	room, slot, err := x.capacity.Look(x.t, w)
+	if err != nil {
+		x.refuse(notServed(x.t.Model, err))
+		return "; " + err.Error()
+	}
+	waits := x.machine.Waiting(x.t)
+	if room && slot && !waits {
 		x.Decision = admin.DecisionServe
-		return why
+		return ""
 	}
-	if err := x.machine.WouldQueue(x.t); err != nil {
-		x.refuse(notQueued(x.t.Model, err))
-		return fmt.Sprintf("%s; %v", why, err)
+	err = x.machine.WouldQueue(x.t)
+	switch {
+	case err == nil && (!room || waits):
+		x.Decision = admin.DecisionQueue
+		return "; the request waits behind others, or for room in the admission gate"
+	case err == nil:
+		x.Decision = admin.DecisionQueue
+		return "; the request waits for one in the capacity queue"
+	case !errors.Is(err, holdstate.ErrNoQueue):
+	case !room:
+		err = holdstate.ErrNoRoom
+	case x.further(w):
+		x.Decision = admin.DecisionServe
+		return "; a further step of the policy has a slot"
 	}
-	x.Decision = admin.DecisionQueue
-	return why + "; the request waits for one in the capacity queue"
+	x.refuse(notServed(x.t.Model, err))
+	return fmt.Sprintf("; %v", err)
+}
+
+// further is what serve does for a request that may not wait.
+func (x *explaining) further(w *admission.Wish) bool {
+	for x.capacity.Next(&holdstate.Request{Target: x.t, Detail: w}) {
+		if _, slot, _ := x.capacity.Look(x.t, w); slot {
+			return true
+		}
+	}
+	return false
 }
 
 func (x *explaining) loaded() string {
@@ -194,7 +230,7 @@ func (x *explaining) held() string {
 }
 
 func (x *explaining) otherwise() string {
-	x.refuse(x.notServed(x.t.Model, x.here && !x.p.ScaleFromZero))
+	x.refuse(x.notHere(x.t.Model, x.here && !x.p.ScaleFromZero))
 	if x.Status == http.StatusServiceUnavailable {
 		return "the router has started just now, and the model's agent may still be registering"
 	}

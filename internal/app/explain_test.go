@@ -16,7 +16,9 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -154,7 +156,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 		pass(4 * time.Second)
 		r.compareAll(seen)
 
-		w, err := r.machine.Hold(holdstate.Request{Target: target})
+		w, err := r.machine.Hold(holdstate.Request{Target: target, Detail: &admission.Wish{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		r.compareAll(seen) // the only place is taken
 		w.Tell(holdstate.Drain)
@@ -170,7 +172,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 			require.Equal(t, agentreg.Taken, outcome)
 		}
 		r.compareAll(seen) // full
-		w, err = r.machine.Queue(holdstate.Request{Target: target})
+		w, err = r.machine.Queue(holdstate.Request{Target: target, Detail: &admission.Wish{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		r.compareAll(seen) // and the queue as well
 		w.Tell(holdstate.Drain)
@@ -252,7 +254,7 @@ func TestStatusShowsModelsAndAgents(t *testing.T) {
 	explained(t, func(r *rig) {
 		pass(3 * time.Second)
 		r.join(pb.State_STATE_SERVING, "m", "new")
-		w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "cold"}})
+		w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "cold"}, Detail: &admission.Wish{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		s := r.status()
 		require.True(t, s.Ready)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"time"
 
 	"google.golang.org/grpc"
 )
@@ -34,6 +35,7 @@ func (a *App) Start(ctx context.Context) error {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	a.endBackground = end
 	a.wg.Go(func() { a.levels.run(background, a.look) })
+	a.wg.Go(func() { a.lookAgain(background) })
 	for _, file := range a.watched {
 		a.wg.Go(func() { file.Watch(background) })
 	}
@@ -42,6 +44,21 @@ func (a *App) Start(ctx context.Context) error {
 	}
 	a.log.Info().Str("extproc", a.c.ExtProcListen).Str("agents", a.AgentsAddr()).Str("admin", a.AdminAddr()).Msg("holdgate is ready")
 	return nil
+}
+
+// lookAgain looks each second whether those who wait have room: a reloaded policy
+// may have given them some.
+func (a *App) lookAgain(ctx context.Context) {
+	every := time.NewTicker(time.Second)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+			a.machine.UpdateAll()
+		}
+	}
 }
 
 // Failed delivers the error of a server that ended by itself.

@@ -14,7 +14,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/admission"
 )
 
 // defaultTenant is who everybody is without a keys file.
@@ -29,6 +29,9 @@ type metrics struct {
 	requests *prometheus.HistogramVec
 	wakes    *prometheus.HistogramVec
 	tenants  func() []string // who may send requests
+	// rejections and queued are of requests that a replica served.
+	rejections *prometheus.CounterVec
+	queued     *prometheus.HistogramVec
 }
 
 func newMetrics(prefix string, reg prometheus.Registerer, tenants func() []string) *metrics {
@@ -59,6 +62,15 @@ func newMetrics(prefix string, reg prometheus.Registerer, tenants func() []strin
 		Help:    "How long wakes took, from the first request that waited to the first replica, in seconds.",
 		Buckets: []float64{.25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600},
 	}, []string{"model"})
+	m.rejections = f.NewCounterVec(prometheus.CounterOpts{
+		Name: prefix + "admission_rejections_total",
+		Help: "Requests for a model that is up that were turned away, by why.",
+	}, []string{"reason", "model"})
+	m.queued = f.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    prefix + "queue_wait_seconds",
+		Help:    "How long requests waited in the capacity queue, those that got a slot at once left out, in seconds.",
+		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600},
+	}, []string{"model"})
 	for _, o := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(o.String())
 	}
@@ -75,7 +87,7 @@ func (m *metrics) outcome(o holdstate.Outcome, held time.Duration) {
 
 // routedTo counts a request's first slot.
 func (m *metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
-	if slot, ok := g.(grant); ok {
+	if slot, ok := g.(*admission.Grant); ok {
 		a := slot.Agent()
 		m.routed.WithLabelValues(cmp.Or(r.Caller.TenantID, defaultTenant), a.Engine, a.Region, r.Model).Inc()
 	}
@@ -93,44 +105,10 @@ func (m *metrics) serving(a *agentreg.AgentInfo) {
 			m.routed.WithLabelValues(tenant, a.Engine, a.Region, model)
 		}
 	}
-}
-
-// demand exports what each holdable model is asked for. Without a map it exports
-// nothing, so that a restarted router does not claim that nobody waits.
-type demand struct {
-	maps            *sitemap.Store
-	machine         *holdstate.Machine
-	pending, wanted *prometheus.Desc
-}
-
-func newDemand(prefix string, maps *sitemap.Store, machine *holdstate.Machine) *demand {
-	return &demand{
-		maps: maps, machine: machine,
-		pending: prometheus.NewDesc(prefix+"pending_demand",
-			"Distinct requests that wait for the model: held, or released without a slot.", []string{"model"}, nil),
-		wanted: prometheus.NewDesc(prefix+"wake_wanted",
-			"1 while the model should be up: somebody waits for it or did so within the linger.", []string{"model"}, nil),
-	}
-}
-
-// Describe is part of prometheus.Collector.
-func (d *demand) Describe(ch chan<- *prometheus.Desc) {
-	ch <- d.pending
-	ch <- d.wanted
-}
-
-// Collect is part of prometheus.Collector.
-func (d *demand) Collect(ch chan<- prometheus.Metric) {
-	m := d.maps.Current()
-	if m == nil {
-		return
-	}
-	for _, model := range m.Holdable() {
-		wanted := 0.0
-		if d.machine.Wanted(model) {
-			wanted = 1
+	for _, model := range a.Models {
+		m.queued.WithLabelValues(model)
+		for _, reason := range rejectionReasons {
+			m.rejections.WithLabelValues(reason, model)
 		}
-		ch <- prometheus.MustNewConstMetric(d.pending, prometheus.GaugeValue, float64(d.machine.Demand(model)), model)
-		ch <- prometheus.MustNewConstMetric(d.wanted, prometheus.GaugeValue, wanted, model)
 	}
 }

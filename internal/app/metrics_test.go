@@ -4,7 +4,6 @@ package app
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/agentreg"
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/internal/config"
 )
 
@@ -41,13 +40,20 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 	}
 	require.NotEmpty(t, documented)
 
-	auth := filepath.Join(t.TempDir(), "keys.yaml")
-	require.NoError(t, os.WriteFile(auth, []byte("keys: [{key_hash: "+strings.Repeat("ab", 32)+", tenant: acme}]"), 0o600))
-	a := newApp(t, "--auth-file", auth)
-	_, err = a.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), false)
-	require.NoError(t, err)
-	a.series.serving(&agentreg.AgentInfo{Engine: "vllm", Region: "eu", Models: []string{"m"}})
-	a.series.wakes.WithLabelValues("m").Observe(1)
+	auth := temporary(t, "keys: [{key_hash: "+strings.Repeat("ab", 32)+", tenant: acme}]")
+	limits := temporary(t, "models: {m: {max_inflight: 1, admit_budget_tokens: 100}}")
+	bubble(t, func(r *rig) {
+		_, err := r.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), true)
+		require.NoError(t, err)
+		r.join(pb.State_STATE_SERVING, "m")
+		r.series.wakes.WithLabelValues("m").Observe(1)
+		checkMetrics(r.t, r.App, documented)
+	}, "--auth-file", auth, "--policy-file", limits)
+}
+
+// checkMetrics compares what an app exports with what is documented.
+func checkMetrics(t *testing.T, a *App, documented map[string]string) {
+	t.Helper()
 	found := map[string]string{}
 	families, err := a.metrics.Gather()
 	require.NoError(t, err)

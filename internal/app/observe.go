@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/wake"
 )
@@ -43,7 +44,7 @@ func auditRecord(r *extproc.Record) *audit.Record {
 	if r.Outcome != holdstate.Pending {
 		a.Outcome = r.Outcome.String()
 	}
-	if g, ok := r.Grant.(grant); ok {
+	if g, ok := r.Grant.(*admission.Grant); ok {
 		a.AgentID = g.Agent().ID
 	}
 	return a

@@ -57,6 +57,7 @@ type Serve struct {
 
 	QueueDepth        int
 	RequestTimeout    time.Duration
+	AdmitParkTimeout  time.Duration
 	RegistryGrace     time.Duration
 	DrainTimeout      time.Duration
 	MaxRequestBytes   Bytes
@@ -115,6 +116,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 
 	f.IntVar(&c.QueueDepth, "queue-depth", 30, "requests per model that wait for a slot, besides released ones; 0: none waits")
 	f.DurationVar(&c.RequestTimeout, "request-timeout", 60*time.Second, "how long a request waits for a slot")
+	f.DurationVar(&c.AdmitParkTimeout, "admit-park-timeout", 250*time.Millisecond, "how long a request that was not held waits for room in the admission gate; the environment variable "+parkVariable+" sets it where neither flag nor file does")
 	f.DurationVar(&c.RegistryGrace, "registry-grace", 3*time.Second, "how long after the start a model without agent may still be registering")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running answers may take at shutdown")
 	c.MaxRequestBytes, c.MaxBodyBytesTotal, c.RelayMaxBytes = 10<<20, 512<<20, 64<<20
@@ -166,6 +168,7 @@ func (c *Serve) Validate() error {
 		{"wake-linger", c.WakeLinger},
 		{"wake-cooldown", c.WakeCooldown},
 		{"registry-grace", c.RegistryGrace},
+		{"admit-park-timeout", c.AdmitParkTimeout},
 		{"hints-fresh-for", c.HintsFreshFor},
 		{"drain-timeout", c.DrainTimeout},
 	} {
@@ -232,6 +235,22 @@ func ReadFile(path string, flags *pflag.FlagSet) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// parkVariable sets --admit-park-timeout.
+const parkVariable = "HIVENET_ROUTER_ADMIT_PARK_TIMEOUT"
+
+// ReadEnvironment sets what may be set by an environment variable and was set
+// neither by the command line nor by a file.
+func ReadEnvironment(flags *pflag.FlagSet) error {
+	value, there := os.LookupEnv(parkVariable)
+	if !there || flags.Changed("admit-park-timeout") {
+		return nil
+	}
+	if err := flags.Set("admit-park-timeout", value); err != nil {
+		return fmt.Errorf("reading the environment variable %s: %w", parkVariable, err)
+	}
+	return nil
 }
 
 func setFlag(flags *pflag.FlagSet, name string, node yaml.Node) error {

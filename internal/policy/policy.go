@@ -42,6 +42,19 @@ type Match struct {
 	Labels map[string]string
 }
 
+// Fits says whether a replica has what is asked for.
+func (m *Match) Fits(engine, region string, labels map[string]string) bool {
+	if m.Engine != "" && m.Engine != engine || m.Region != "" && m.Region != region {
+		return false
+	}
+	for name, value := range m.Labels {
+		if labels[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
 // Load reads and checks a file. All problems are reported at once.
 func Load(path string) (*Policy, error) {
 	data, err := read(path)

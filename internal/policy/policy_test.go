@@ -59,6 +59,25 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+func TestFits(t *testing.T) {
+	t.Parallel()
+	labels := map[string]string{"gpu": "h100", "rack": "7"}
+	for name, tt := range map[string]struct {
+		match Match
+		want  bool
+	}{
+		"nothing asked":       {Match{}, true},
+		"all that is there":   {Match{Engine: "vllm", Region: "eu", Labels: labels}, true},
+		"one label":           {Match{Labels: map[string]string{"gpu": "h100"}}, true},
+		"another engine":      {Match{Engine: "sglang", Region: "eu"}, false},
+		"another region":      {Match{Engine: "vllm", Region: "us"}, false},
+		"another value":       {Match{Labels: map[string]string{"gpu": "h100", "rack": "8"}}, false},
+		"a label that is not": {Match{Labels: map[string]string{"zone": "a"}}, false},
+	} {
+		require.Equal(t, tt.want, tt.match.Fits("vllm", "eu", labels), name)
+	}
+}
+
 func TestWithoutAFileNothingHasAnAlias(t *testing.T) {
 	t.Parallel()
 	var p *Policy

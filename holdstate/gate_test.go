@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// gated is a rig whose gate for llama has this much room.
+func gated(budget int, o Options) *rig {
+	r := newRig(o)
+	r.slots.budgets[llama] = budget
+	return r
+}
+
+func TestReleasedRequestsPassTheGateInOrder(t *testing.T) {
+	t.Parallel()
+	r := gated(3, Options{Limits: wide})
+	a1, a2 := r.hold(t, Request{Target: llama, Key: "a"}), r.hold(t, Request{Target: llama, Key: "a"})
+	b, large := r.hold(t, Request{Target: llama, Key: "b"}), r.hold(t, Request{Target: llama, Key: "c", Detail: 2})
+	small := r.hold(t, Request{Target: llama, Key: "d"})
+	require.Zero(t, r.slots.used[llama], "nothing is reserved for a model that sleeps")
+	replica := r.up(llama, 0)
+	require.Equal(t, []State{Admitted, Admitted, Released}, states(a1, b, large))
+	require.Equal(t, Released, small.Status().State, "nobody overtakes the one that does not fit")
+	require.Equal(t, Released, a2.Status().State)
+	newcomer := r.queue(t, Request{Target: llama, Key: "e"})
+	require.Equal(t, Released, newcomer.Status().State)
+
+	replica.free = 2
+	r.Update(llama)
+	require.Equal(t, []State{Granted, Granted, Released}, states(a1, b, large))
+	r.finish(a1)
+	require.Equal(t, []State{Granted, Released, Released}, states(large, small, a2))
+	r.finish(b)
+	require.Equal(t, []State{Granted, Released, Released}, states(small, a2, newcomer))
+	r.finish(large)
+	require.Equal(t, []State{Granted, Admitted}, states(a2, newcomer), "two units were free")
+	r.finish(small)
+	r.finish(a2)
+	r.finish(newcomer)
+	r.requireAtRest(t)
+}
+
+func TestWhatIsLargerThanTheGateEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	r := gated(2, Options{Limits: wide})
+	first := r.hold(t, Request{Target: llama, Detail: 2})
+	waits := r.hold(t, Request{Target: llama})
+	large := r.hold(t, Request{Target: llama, Detail: 3})
+	r.up(llama, 0)
+	require.Equal(t, []State{Admitted, Released}, states(first, waits))
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: errTooLarge, Seq: 3}, large.Status(), "though others stand before it")
+	require.Equal(t, []error{errTooLarge}, r.refused)
+	first.Tell(Leave)
+	require.Equal(t, Admitted, waits.Status().State, "the room of one that left is free")
+	waits.Tell(Leave)
+	r.requireAtRest(t)
+}
+
+func TestTheWaitForRoomEnds(t *testing.T) {
+	t.Parallel()
+	r := gated(1, Options{Limits: wide})
+	replica := r.up(llama, 1)
+	runs := r.queue(t, Request{Target: llama})
+	held, ordinary := r.hold(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
+	require.Equal(t, []State{Granted, Released, Released}, states(runs, held, ordinary))
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrNoRoom, Seq: 2}, held.Tell(Expire), "its hold budget")
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrNoRoom, Seq: 3}, ordinary.Tell(TimeOut), "its time to park")
+	require.Equal(t, []error{ErrNoRoom, ErrNoRoom}, r.refused)
+	require.Equal(t, map[Outcome]int{OutcomeReleased: 1}, r.outcomes)
+	r.finish(runs)
+	r.down(llama, replica)
+	r.requireAtRest(t)
+}
+
+func TestRoomIsGivenBackWhenTheReplicasLeave(t *testing.T) {
+	t.Parallel()
+	r := gated(1, Options{Limits: wide})
+	w, next := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
+	replica := r.up(llama, 0)
+	require.Equal(t, []State{Admitted, Released}, states(w, next))
+	r.down(llama, replica)
+	require.Equal(t, []State{Held, Held}, states(w, next))
+	require.Zero(t, r.slots.used[llama])
+	w.Tell(Leave)
+	next.Tell(Leave)
+	r.requireAtRest(t)
+}
+
+func TestALargerGateIsUsedAtTheNextLook(t *testing.T) {
+	t.Parallel()
+	r := gated(1, Options{Limits: wide})
+	a, b := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
+	r.up(llama, 0)
+	require.Equal(t, Released, b.Status().State)
+	r.slots.budgets[llama] = 2
+	r.UpdateAll()
+	require.Equal(t, Admitted, b.Status().State)
+	a.Tell(Leave)
+	b.Tell(Leave)
+	r.requireAtRest(t)
+}
+
+func TestARequestMayQueueWithTheRoomItHas(t *testing.T) {
+	t.Parallel()
+	limits := wide
+	limits.QueueDepth = 1
+	r := gated(1, Options{Limits: limits})
+	replica := r.up(llama, 0)
+	req := Request{Target: llama}
+	room, err := r.slots.Admit(&req, false)
+	require.NoError(t, err)
+	req.Room = room
+	w := r.queue(t, req)
+	require.Equal(t, Admitted, w.Status().State)
+	_, err = r.Queue(Request{Target: llama})
+	require.ErrorIs(t, err, ErrNoQueue)
+	r.down(llama, replica)
+	require.Equal(t, Ended, w.Status().State, "the caller decides anew")
+	r.requireAtRest(t)
+}
+
+func TestAWaitForASlotGoesOnWithFurtherReplicas(t *testing.T) {
+	t.Parallel()
+	r := newRig(Options{Limits: wide})
+	replica := r.up(llama, 0)
+	w := r.queue(t, Request{Target: llama})
+	r.slots.further = 1
+	require.Equal(t, Admitted, w.Tell(TimeOut).State, "there is one more step")
+	s := w.Tell(TimeOut)
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrTimeout, Seq: 1}, s)
+	r.slots.further = 1
+	w = r.queue(t, Request{Target: llama})
+	replica.free = 1
+	require.Equal(t, Granted, w.Tell(TimeOut).State, "the next step has a slot")
+	r.finish(w)
+	r.requireAtRest(t)
+}
+
+func TestDepthZeroTurnsReleasedRequestsAway(t *testing.T) {
+	t.Parallel()
+	limits := wide
+	limits.QueueDepth = 0
+	r := newRig(Options{Limits: limits})
+	a, b := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
+	r.up(llama, 1)
+	require.Equal(t, Granted, a.Status().State)
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrNoQueue, Seq: 2}, b.Status())
+	require.Equal(t, []error{ErrNoQueue}, r.refused)
+	r.finish(a)
+	r.requireAtRest(t)
+}
+
+func TestTheWaitForASlotIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := gated(1, Options{Limits: wide})
+		replica := r.up(llama, 0)
+		first, second := r.queue(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
+		pass(2 * time.Second)
+		gate, queue := r.Depths("llama")
+		require.Equal(t, []int{1, 1}, []int{gate, queue})
+		replica.free = 1
+		r.Update(llama)
+		require.Equal(t, []time.Duration{2 * time.Second}, r.queued)
+		pass(time.Second)
+		r.finish(first)
+		require.Equal(t, []time.Duration{2 * time.Second, 0}, r.queued, "the wait for room does not count")
+		r.finish(second)
+		r.requireAtRest(t)
+	})
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import "github.com/holdgate/holdgate/sitemap"
+
+// Grant is a slot on a replica, taken for one request.
+type Grant interface {
+	// Address is the replica's ip:port.
+	Address() string
+	// Failed takes the replica out of routing until it reports itself healthy.
+	Failed(reason string)
+	// Release gives the slot back. Calls after the first do nothing.
+	Release()
+}
+
+// Room is what the admission gate reserved for one request.
+type Room interface {
+	// Release gives it back. Calls after the first do nothing.
+	Release()
+}
+
+// Took is what came of an attempt to take a slot.
+type Took uint8
+
+// What can come of it.
+const (
+	Taken Took = iota
+	// Unfit: no slot that the request may have is free; others might be.
+	Unfit
+	// Full: no slot is free, so that nobody else need try.
+	Full
+)
+
+// Slots is who can serve, and how much at once.
+type Slots interface {
+	// Serving says whether a replica for t is in routing.
+	Serving(t sitemap.Target) bool
+	// Admit reserves room for a request; nil when there is none at this moment. An
+	// error says that the request can never have any. Behind others that have no
+	// room yet nothing is reserved, and only the error counts.
+	Admit(r *Request, behind bool) (Room, error)
+	// Take takes a slot for a request with room. The grant owns the room.
+	Take(r *Request, room Room) (Grant, Took)
+	// Next lets a request that has waited long enough take slots of further
+	// replicas; false when there are no further ones.
+	Next(r *Request) bool
+}
+
+// grant lets waiters through the gate and gives out free slots, in the order of the
+// lines, released requests first.
+func (m *Machine) grant(l *lines) {
+	all := [...]*line{&l.held, &l.ordinary}
+	behind := false
+	for _, line := range all {
+		if line.gated > 0 {
+			behind = m.admit(line, behind)
+		}
+	}
+	for _, line := range all {
+		if full := m.give(line); full {
+			break
+		}
+	}
+	if m.o.Limits.QueueDepth == 0 {
+		for _, line := range all {
+			m.turnAway(line)
+		}
+	}
+}
+
+// admit lets a line through the gate until one has no room: nobody overtakes it. It
+// reports whether somebody has none.
+func (m *Machine) admit(line *line, behind bool) bool {
+	for w := range line.inTurn() {
+		if w.state != Released {
+			continue
+		}
+		room, err := m.o.Slots.Admit(&w.request, behind)
+		switch {
+		case err != nil:
+			w.err = err
+			m.apply(w, Refuse)
+		case room == nil:
+			behind = true
+		default:
+			w.room = room
+			m.apply(w, HasRoom)
+		}
+	}
+	return behind
+}
+
+// give gives out slots, and reports whether none is free any more. A granted slot
+// spends its key's turn, so the next look begins anew.
+func (m *Machine) give(line *line) (full bool) {
+	for again := true; again; {
+		again = false
+		for w := range line.inTurn() {
+			if w.state != Admitted {
+				continue
+			}
+			took := m.take(w)
+			if again = took == Taken; again {
+				break
+			}
+			if took == Full {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (m *Machine) take(w *Waiter) Took {
+	grant, took := m.o.Slots.Take(&w.request, w.room)
+	if took == Taken {
+		w.grant = grant
+		w.line.spend(w)
+		m.apply(w, Slot)
+	}
+	return took
+}
+
+// turnAway ends those that have no slot where nobody waits for one.
+func (m *Machine) turnAway(line *line) {
+	for w := range line.inTurn() {
+		for w.state == Admitted && m.take(w) != Taken {
+			if !m.o.Slots.Next(&w.request) {
+				w.err = ErrNoQueue
+				m.apply(w, Refuse)
+			}
+		}
+	}
+}

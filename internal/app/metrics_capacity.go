@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admission"
+)
+
+// Why a request is turned away from a model that is up: label values.
+const (
+	reasonTooLarge  = "too_large"     // than the gate
+	reasonOverShare = "over_share"    // of its key
+	reasonNoRoom    = "no_room"       // in the gate, in time
+	reasonQueueFull = "queue_full"    // or there is none
+	reasonTimeout   = "queue_timeout" // no slot in time
+	reasonTriesUsed = "tries_used_up" // of all steps of the policy
+	reasonDraining  = "draining"
+)
+
+var rejectionReasons = []string{
+	reasonTooLarge, reasonOverShare, reasonNoRoom, reasonQueueFull, reasonTimeout, reasonTriesUsed, reasonDraining,
+}
+
+// turnedAway counts a request that had no room or no slot.
+func (m *metrics) turnedAway(model string, err error) {
+	m.rejections.WithLabelValues(rejectionReason(err), model).Inc()
+}
+
+func rejectionReason(err error) string {
+	switch {
+	case errors.Is(err, holdstate.ErrNoRoom):
+		return reasonNoRoom
+	case errors.Is(err, holdstate.ErrTimeout):
+		return reasonTimeout
+	case errors.Is(err, holdstate.ErrDraining):
+		return reasonDraining
+	case errors.Is(err, admission.ErrTooLarge):
+		return reasonTooLarge
+	case errors.Is(err, admission.ErrOverShare), errors.Is(err, admission.ErrOverShareAlways):
+		return reasonOverShare
+	case errors.Is(err, admission.ErrTriesUsed):
+		return reasonTriesUsed
+	}
+	return reasonQueueFull
+}
+
+// load exports what replicas have in hand and what waits for them.
+type load struct {
+	capacity *admission.Capacity
+	registry *agentreg.Registry
+	machine  *holdstate.Machine
+
+	queue, parked                        *prometheus.Desc
+	requests, requestLimit               *prometheus.Desc
+	tokens, tokenLimit, slots, slotsUsed *prometheus.Desc
+}
+
+func newLoad(prefix string, d *decider) *load {
+	of := func(label, name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(prefix+name, help, []string{label}, nil)
+	}
+	return &load{
+		capacity: d.capacity, registry: d.registry, machine: d.machine,
+		queue:        of("model", "queue_depth", "Requests that wait for a slot of a model that is up."),
+		parked:       of("model", "admission_waiting", "Requests that wait for room in the admission gate."),
+		requests:     of("model", "admission_requests", "Requests that the admission gate has let in and that have not ended."),
+		requestLimit: of("model", "admission_requests_limit", "How many requests the admission gate lets in at once."),
+		tokens:       of("model", "admission_tokens", "Estimated tokens of the requests that the admission gate has let in."),
+		tokenLimit:   of("model", "admission_tokens_limit", "How many estimated tokens the admission gate lets in at once."),
+		slots:        of("agent_id", "agent_slots", "Slots of a registered agent."),
+		slotsUsed:    of("agent_id", "agent_slots_in_use", "Slots of a registered agent that this router's requests have."),
+	}
+}
+
+// Describe is part of prometheus.Collector.
+func (l *load) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		l.queue, l.parked, l.requests, l.requestLimit, l.tokens, l.tokenLimit, l.slots, l.slotsUsed,
+	} {
+		ch <- d
+	}
+}
+
+// Collect is part of prometheus.Collector.
+func (l *load) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, n int64, label string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), label)
+	}
+	for _, state := range l.registry.Models() {
+		parked, queued := l.machine.Depths(state.Model)
+		gauge(l.parked, int64(parked), state.Model)
+		gauge(l.queue, int64(queued), state.Model)
+	}
+	for _, has := range l.capacity.Loads() {
+		gauge(l.requests, has.Requests, has.Model)
+		gauge(l.tokens, has.Tokens, has.Model)
+		if has.RequestLimit > 0 {
+			gauge(l.requestLimit, has.RequestLimit, has.Model)
+		}
+		if has.TokenLimit > 0 {
+			gauge(l.tokenLimit, has.TokenLimit, has.Model)
+		}
+	}
+	for _, a := range l.registry.Agents() {
+		gauge(l.slots, a.Slots, a.ID)
+		gauge(l.slotsUsed, a.InFlight, a.ID)
+	}
+}
