@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -16,53 +17,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 )
-
-func TestKEDALearnsOfTheDemand(t *testing.T) {
-	s := startSite(t, "--keda-listen", "127.0.0.1:0", "--wake-linger", "0s")
-	conn, err := grpc.NewClient(s.app.KEDAAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	keda := externalscaler.NewExternalScalerClient(conn)
-	ref := func(metadata map[string]string) *externalscaler.ScaledObjectRef {
-		return &externalscaler.ScaledObjectRef{Name: "m", Namespace: "default", ScalerMetadata: metadata}
-	}
-	m := ref(map[string]string{"model": "m", "window": "1s"})
-	active := func() bool {
-		r, err := keda.IsActive(t.Context(), m)
-		require.NoError(t, err)
-		return r.GetResult()
-	}
-	_, err = keda.IsActive(t.Context(), ref(map[string]string{"model": "nobody's"}))
-	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.Contains(t, err.Error(), "nobody's")
-	require.False(t, active())
-
-	stream, err := keda.StreamIsActive(t.Context(), m)
-	require.NoError(t, err)
-	answer := s.start(t.Context(), chatPath, chatBody("m", false))
-	pushed, err := stream.Recv()
-	require.NoError(t, err)
-	require.True(t, pushed.GetResult())
-	require.True(t, active())
-	e := newEngine(t, nil)
-	s.register(hello("a", e.addr(), 1, "m"))
-	require.Equal(t, http.StatusOK, (<-answer).status)
-	require.True(t, active(), "routed within the window")
-	s.eventually("inactive after the window", func() bool { return !active() })
-	s.atRest()
-}
 
 func TestAWebhookIsCalledWhileAModelIsWanted(t *testing.T) {
 	calls := make(chan *http.Request, 10)
 	fail := false
-	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		calls <- r.WithContext(context.WithValue(r.Context(), requestBody{}, string(body)))
 		if fail {
@@ -74,7 +35,9 @@ func TestAWebhookIsCalledWhileAModelIsWanted(t *testing.T) {
 	require.NoError(t, err)
 	headers := filepath.Join(t.TempDir(), "headers.yaml")
 	require.NoError(t, os.WriteFile(headers, []byte(u.Host+": {Authorization: Bearer hook-secret}\n"), 0o600))
-	s := startSite(t, "--webhook-headers-file", headers, "--site-id=here", "--wake-linger", "0s", "--wake-cooldown", "100ms")
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}), 0o600))
+	s := startSite(t, "--webhook-headers-file", headers, "--webhook-ca-file", ca, "--site-id=here", "--wake-linger", "0s", "--wake-cooldown", "100ms")
 	require.Equal(t, http.StatusOK, s.putMap(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true,
 		"wake":{"url":"`+hook.URL+`/wake","cooldown":"1h"}}]}`).status)
 

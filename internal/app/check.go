@@ -54,6 +54,18 @@ func Check(c *config.Serve) error {
 		_, err := wake.ParseHeaders(text)
 		return err
 	}))
+	check("webhook-ca-file", c.WebhookCAFile, func(path string) error {
+		_, err := wake.TLSFiles{CA: path}.Client()
+		return err
+	})
+	check("webhook-cert-file", c.WebhookCertFile, func(path string) error {
+		_, err := wake.TLSFiles{Cert: path, Key: c.WebhookKeyFile}.Client()
+		return err
+	})
+	check("keda-tls-cert-file", c.KEDATLSCertFile, func(path string) error {
+		_, err := wake.TLSFiles{Cert: path, Key: c.KEDATLSKeyFile}.Server()
+		return err
+	})
 	var placed *sitemap.Map
 	check("map-file", c.MapFile, parsed(func(text []byte) (err error) {
 		placed, err = sitemap.Parse(text, c.SiteID)

@@ -42,8 +42,12 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 		"--auth-file", file("bad-keys.yaml", "keys: [{}]"),
 		"--admin-token-file", file("empty", ""), "--hop-secret-file", file("short", "short"),
 		"--webhook-headers-file", file("bad-headers.yaml", "[]"), "--agents-token-file", filepath.Join(dir, "missing"),
+		"--webhook-ca-file", file("no-ca.pem", "none"), "--webhook-cert-file", filepath.Join(dir, "missing"), "--keda-tls-cert-file", file("no.pem", ""),
 	)
-	for _, flag := range []string{"map-file", "policy-file", "auth-file", "admin-token-file", "hop-secret-file", "webhook-headers-file", "agents-token-file"} {
+	for _, flag := range []string{
+		"map-file", "policy-file", "auth-file", "admin-token-file", "hop-secret-file", "webhook-headers-file", "agents-token-file",
+		"webhook-ca-file", "webhook-cert-file", "keda-tls-cert-file",
+	} {
 		require.ErrorContains(t, err, "--"+flag+": ")
 	}
 	require.ErrorContains(t, run(good[0], good[1], "--policy-file", file("shadow.yaml", "models: {other: {aliases: [m]}}")),

@@ -10,16 +10,18 @@ import (
 )
 
 // demand exports what each holdable model is asked for. Without a map it exports
-// nothing, so that a restarted router does not claim that nobody waits.
+// only that, so that a restarted router does not claim that nobody waits.
 type demand struct {
-	maps            *sitemap.Store
-	machine         *holdstate.Machine
-	pending, wanted *prometheus.Desc
+	maps                    *sitemap.Store
+	machine                 *holdstate.Machine
+	loaded, pending, wanted *prometheus.Desc
 }
 
 func newDemand(prefix string, maps *sitemap.Store, machine *holdstate.Machine) *demand {
 	return &demand{
 		maps: maps, machine: machine,
+		loaded: prometheus.NewDesc(prefix+"map_loaded",
+			"1 while the router has a sibling map. Without one no model has a demand.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"pending_demand",
 			"Distinct requests that wait for the model: held, or released without a slot.", []string{"model"}, nil),
 		wanted: prometheus.NewDesc(prefix+"wake_wanted",
@@ -29,6 +31,7 @@ func newDemand(prefix string, maps *sitemap.Store, machine *holdstate.Machine) *
 
 // Describe is part of prometheus.Collector.
 func (d *demand) Describe(ch chan<- *prometheus.Desc) {
+	ch <- d.loaded
 	ch <- d.pending
 	ch <- d.wanted
 }
@@ -36,15 +39,19 @@ func (d *demand) Describe(ch chan<- *prometheus.Desc) {
 // Collect is part of prometheus.Collector.
 func (d *demand) Collect(ch chan<- prometheus.Metric) {
 	m := d.maps.Current()
+	ch <- prometheus.MustNewConstMetric(d.loaded, prometheus.GaugeValue, flag(m != nil))
 	if m == nil {
 		return
 	}
 	for _, model := range m.Holdable() {
-		wanted := 0.0
-		if d.machine.Wanted(model) {
-			wanted = 1
-		}
 		ch <- prometheus.MustNewConstMetric(d.pending, prometheus.GaugeValue, float64(d.machine.Demand(model)), model)
-		ch <- prometheus.MustNewConstMetric(d.wanted, prometheus.GaugeValue, wanted, model)
+		ch <- prometheus.MustNewConstMetric(d.wanted, prometheus.GaugeValue, flag(d.machine.Wanted(model)), model)
 	}
+}
+
+func flag(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

@@ -79,17 +79,21 @@ func checkMetrics(t *testing.T, a *App, documented map[string]string) {
 	require.Empty(t, problems)
 }
 
+const mapLoaded = "# HELP acme_map_loaded 1 while the router has a sibling map. Without one no model has a demand.\n# TYPE acme_map_loaded gauge\n"
+
 func TestDemandHasNoSeriesWithoutAMap(t *testing.T) {
 	t.Parallel()
 	a := newApp(t, "--metrics-prefix=acme_")
 	n, err := testutil.GatherAndCount(a.metrics, "acme_pending_demand", "acme_wake_wanted")
 	require.NoError(t, err)
 	require.Zero(t, n)
+	require.NoError(t, testutil.GatherAndCompare(a.metrics, strings.NewReader(mapLoaded+"acme_map_loaded 0\n"), "acme_map_loaded"))
 	_, err = a.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true},{"model":"n","kind":"chat","site":"here"}]}`), false)
 	require.NoError(t, err)
 	n, err = testutil.GatherAndCount(a.metrics, "acme_pending_demand", "acme_wake_wanted")
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
+	require.NoError(t, testutil.GatherAndCompare(a.metrics, strings.NewReader(mapLoaded+"acme_map_loaded 1\n"), "acme_map_loaded"))
 	n, err = testutil.GatherAndCount(a.metrics, "acme_wake_holds_total")
 	require.NoError(t, err)
 	require.Equal(t, 7, n, "every outcome from the start")

@@ -36,10 +36,14 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 		}
 		a.watched = append(a.watched, headers)
 	}
+	hookTLS, err := wake.TLSFiles{CA: a.c.WebhookCAFile, Cert: a.c.WebhookCertFile, Key: a.c.WebhookKeyFile}.Client()
+	if err != nil {
+		return nil, fmt.Errorf("--webhook-ca-file, --webhook-cert-file: %w", err)
+	}
 	o.hooks = wake.NewWebhooks(wake.WebhookOptions{
 		Demand:   func(model string) int { return a.machine.Demand(model) },
 		OnFailed: func(model, reason string) { a.machine.Fail(model, reason) },
-		Headers:  headers, Registerer: a.metrics, Prefix: a.c.MetricsPrefix, Log: a.log,
+		Headers:  headers, TLS: hookTLS, Registerer: a.metrics, Prefix: a.c.MetricsPrefix, Log: a.log,
 	})
 	o.keda = wake.NewKEDA(wake.KEDAOptions{Models: wokenModels{a}, Log: a.log})
 	if a.c.KEDAListen == "" {
@@ -47,11 +51,11 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 	}
 	var options []grpc.ServerOption
 	if a.c.KEDATLSCertFile != "" {
-		tls, err := credentials.NewServerTLSFromFile(a.c.KEDATLSCertFile, a.c.KEDATLSKeyFile)
+		tls, err := wake.TLSFiles{Cert: a.c.KEDATLSCertFile, Key: a.c.KEDATLSKeyFile}.Server()
 		if err != nil {
 			return nil, fmt.Errorf("--keda-tls-cert-file: %w", err)
 		}
-		options = append(options, grpc.Creds(tls))
+		options = append(options, grpc.Creds(credentials.NewTLS(tls)))
 	}
 	o.server = grpc.NewServer(options...)
 	externalscaler.RegisterExternalScalerServer(o.server, o.keda)
@@ -102,8 +106,8 @@ func (a *App) isUp(model string) bool {
 // replicasChanged is told of every change of a target's replicas and slots.
 func (a *App) replicasChanged(t sitemap.Target) {
 	a.machine.Update(t)
-	if a.registry.Serving(t) == 0 && a.machine.Waiting(t) {
-		// It lost its last replica while it is wanted.
+	if a.registry.Serving(t) == 0 {
+		// It may have lost its last replica while it is wanted.
 		a.levels.changed(t.Model)
 	}
 }

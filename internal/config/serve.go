@@ -39,6 +39,9 @@ type Serve struct {
 	KEDATLSCertFile    string
 	KEDATLSKeyFile     string
 	WebhookHeadersFile string
+	WebhookCAFile      string
+	WebhookCertFile    string
+	WebhookKeyFile     string
 
 	AuditFile    string
 	AuditMaxSize Bytes
@@ -98,9 +101,12 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.IntVar(&c.AuditBackups, "audit-backups", 5, "rotated audit files to keep; 0: all")
 
 	f.StringVar(&c.KEDAListen, "keda-listen", "", "host:port of KEDA's external scaler; off by default")
-	f.StringVar(&c.KEDATLSCertFile, "keda-tls-cert-file", "", "certificate of the scaler's port; plain text without it")
+	f.StringVar(&c.KEDATLSCertFile, "keda-tls-cert-file", "", "certificate of the scaler's port, read for each connection; plain text without it")
 	f.StringVar(&c.KEDATLSKeyFile, "keda-tls-key-file", "", "key of that certificate")
 	f.StringVar(&c.WebhookHeadersFile, "webhook-headers-file", "", "YAML file of secret headers for webhooks, by host")
+	f.StringVar(&c.WebhookCAFile, "webhook-ca-file", "", "authorities that webhooks may have their certificates from, besides the system's; PEM")
+	f.StringVar(&c.WebhookCertFile, "webhook-cert-file", "", "certificate that webhooks are shown, for those that ask for one; PEM")
+	f.StringVar(&c.WebhookKeyFile, "webhook-key-file", "", "key of that certificate")
 
 	f.DurationVar(&c.WakeHoldBudget, "wake-hold-budget", 5*time.Minute, "how long a request is held where its placement has no hold_budget; at most 1h")
 	f.IntVar(&c.WakeHoldMax, "wake-hold-max", 100, "requests held per model")
@@ -187,6 +193,7 @@ func (c *Serve) Validate() error {
 		check(err == nil, "agents-allow-cidr", s, "must be a network such as 10.0.0.0/8")
 	}
 	check((c.KEDATLSCertFile == "") == (c.KEDATLSKeyFile == ""), "keda-tls-cert-file", c.KEDATLSCertFile, "goes with --keda-tls-key-file")
+	check((c.WebhookCertFile == "") == (c.WebhookKeyFile == ""), "webhook-cert-file", c.WebhookCertFile, "goes with --webhook-key-file")
 	check(c.KEDAListen == "" || strings.Contains(c.KEDAListen, ":"), "keda-listen", c.KEDAListen, "must be host:port")
 	for _, l := range []struct{ flag, value string }{
 		{"extproc-listen", c.ExtProcListen},

@@ -4,8 +4,13 @@ package wake
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -142,17 +147,78 @@ func TestARedirectThatChangesTheMethodIsNotFollowed(t *testing.T) {
 	require.Len(t, got, 1)
 }
 
+// pemFiles writes a certificate and its key.
+func pemFiles(t *testing.T, dir string, c tls.Certificate) TLSFiles {
+	t.Helper()
+	key, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	require.NoError(t, err)
+	f := TLSFiles{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	require.NoError(t, os.WriteFile(f.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile(f.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	return f
+}
+
 func TestTLSTrustsWhatItIsTold(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)
-	s := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.URL.Path }))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.URL.Path }))
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	s.StartTLS()
 	t.Cleanup(s.Close)
-	roots := x509.NewCertPool()
-	roots.AddCert(s.Certificate())
-	w, _ := realHooks(t, WebhookOptions{TLS: &tls.Config{RootCAs: roots}})
-	w.Set("a", &Hook{URL: s.URL + "/wake"})
-	w.Wanted("a", true, false)
+	files := pemFiles(t, t.TempDir(), s.TLS.Certificates[0])
+	outcome := func(f TLSFiles) outcome {
+		c, err := f.Client()
+		require.NoError(t, err)
+		w, _ := realHooks(t, WebhookOptions{TLS: c})
+		return w.call(&call{model: "a", hook: &Hook{URL: s.URL + "/wake", Method: http.MethodPost}}).outcome
+	}
+	require.Equal(t, unreachable, outcome(TLSFiles{}), "an authority of nobody's")
+	require.Equal(t, unreachable, outcome(TLSFiles{CA: files.Cert}), "no certificate of ours")
+	require.Equal(t, succeeded, outcome(TLSFiles{CA: files.Cert, Cert: files.Cert, Key: files.Key}))
 	require.Equal(t, "/wake", <-got)
+}
+
+func TestACertificateThatWasRenewedIsShownNext(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(s.Close)
+	dir := t.TempDir()
+	files := pemFiles(t, dir, s.TLS.Certificates[0])
+	client, err := files.Client()
+	require.NoError(t, err)
+	server, err := files.Server()
+	require.NoError(t, err)
+	shown := func() []byte {
+		a, err := client.GetClientCertificate(nil)
+		require.NoError(t, err)
+		b, err := server.GetCertificate(nil)
+		require.NoError(t, err)
+		require.Equal(t, a.Certificate, b.Certificate)
+		return a.Certificate[0]
+	}
+	require.Equal(t, s.Certificate().Raw, shown())
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	renewed, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(2)}, s.Certificate(), key.Public(), s.TLS.Certificates[0].PrivateKey)
+	require.NoError(t, err)
+	pemFiles(t, dir, tls.Certificate{Certificate: [][]byte{renewed}, PrivateKey: key})
+	require.Equal(t, renewed, shown())
+}
+
+func TestTLSFilesThatCannotBeReadAreRefused(t *testing.T) {
+	t.Parallel()
+	none := filepath.Join(t.TempDir(), "none.pem")
+	require.NoError(t, os.WriteFile(none, []byte("hush"), 0o600))
+	for _, f := range []TLSFiles{{CA: none}, {CA: none + ".missing"}, {Cert: none, Key: none}} {
+		_, err := f.Client()
+		require.ErrorContains(t, err, "reading the ")
+		require.NotContains(t, err.Error(), "hush")
+	}
+	_, err := TLSFiles{Cert: none, Key: none}.Server()
+	require.ErrorContains(t, err, "reading the certificate and its key")
+	c, err := TLSFiles{}.Client()
+	require.NoError(t, err)
+	require.Nil(t, c)
 }
 
 func TestHostsOfHeaders(t *testing.T) {

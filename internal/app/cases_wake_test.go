@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// A hook is called while its model is wanted and nothing of it is up, also when a
+// replica was lost while nobody waited.
+func TestAHookIsCalledAgainWhenAReplicaIsLostWhileWanted(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		calls := func() int { return int(r.gauge("hivenet_webhook_calls_total", "unreachable")) }
+		_, err := r.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true,
+			"wake":{"url":"http://127.0.0.1:1/wake"}}]}`), false)
+		require.NoError(r.t, err)
+		require.NoError(r.t, r.wakeModel("m", time.Hour))
+		pass(time.Minute)
+		require.Positive(r.t, calls())
+
+		p := r.join(pb.State_STATE_SERVING, "m")
+		before := calls()
+		pass(5 * time.Minute)
+		require.Equal(r.t, before, calls(), "a replica is up")
+		p.leave()
+		pass(time.Minute)
+		require.Greater(r.t, calls(), before)
+		synctest.Wait()
+	})
+}
+
+// A model that nobody has asked for has its series, and five hundred of them have
+// one of each and no label but the model.
+func TestEveryPlacedModelHasOneSeriesOfEachGaugeFromTheStart(t *testing.T) {
+	t.Parallel()
+	const models = 500
+	bubble(t, func(r *rig) {
+		placements := []string{
+			`{"model":"m","kind":"chat","site":"here","scale_from_zero":true}`, `{"model":"m","kind":"rerank","site":"here","scale_from_zero":true}`,
+			`{"model":"hour","kind":"chat","site":"here","scale_from_zero":true}`, `{"model":"half","kind":"chat","site":"here","scale_from_zero":true}`,
+		}
+		for i := range models - 3 {
+			placements = append(placements, fmt.Sprintf(`{"model":"n%d","kind":"chat","site":"here","scale_from_zero":true}`, i))
+		}
+		_, err := r.maps.Push([]byte(`{"placements":[`+strings.Join(placements, ",")+`]}`), false)
+		require.NoError(r.t, err)
+		var asks []*ask
+		for i := range 10 {
+			asks = append(asks, r.chat(fmt.Sprint("n", i%3)))
+		}
+		for _, name := range []string{"hivenet_pending_demand", "hivenet_wake_wanted"} {
+			n := 0
+			for series, value := range r.series(name) {
+				require.Regexp(r.t, `^model=[a-z0-9]+$`, series)
+				n++
+				require.Equal(r.t, value > 0, series == "model=n0" || series == "model=n1" || series == "model=n2", series)
+			}
+			require.Equal(r.t, models, n, name)
+		}
+		for _, a := range asks {
+			a.gone()
+		}
+	})
+}
+
+// The wake of a model is timed once, however many wait for it; a request to a model
+// that is up is no wake.
+func TestAWakeIsTimedOncePerModel(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		first := r.chat("m", off...)
+		pass(3 * time.Second)
+		second := r.chat("m", off...)
+		pass(4 * time.Second)
+		p := r.join(pb.State_STATE_SERVING, "m")
+		third := r.chat("m", off...)
+		require.Equal(r.t, map[string]float64{"model=m": 7}, r.series("hivenet_wake_seconds"))
+		require.Equal(r.t, 1, int(r.gauge("hivenet_wake_seconds", "m")))
+		for _, a := range []*ask{first, second, third} {
+			require.Contains(r.t, a.all(), "serve on")
+			a.gone()
+		}
+		p.leave()
+		pass(time.Second)
+		r.envoyEnds()
+	})
+}
+
+// Nothing that a client writes becomes a label.
+func TestNoTextOfARequestIsALabel(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		const text = "zzz"
+		count := func() (n int) {
+			pass(time.Minute) // requests that were refused wait for their record in vain
+			families, err := r.metrics.Gather()
+			require.NoError(r.t, err)
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					n++
+					require.NotContains(r.t, m.String(), text)
+				}
+			}
+			return n
+		}
+		ask := func(i int) {
+			s := fmt.Sprint(text, i)
+			r.post("/v1/chat/completions", `{"model":"`+s+`"}`, "x-request-id", s, "x-client-request-id", s, "authorization", "Bearer "+s)
+			r.post("/v1/chat/completions?"+s, `{"model":"m",`+s, "x-wake-timeout", s)
+			r.post("/"+s, `{"model":"m"}`, "user-agent", s)
+			r.post("/v1/wake/"+s, `{}`, "content-encoding", s)
+			r.post("/v1/embeddings", `{}`, ":method", text+strings.Repeat("Z", i))
+		}
+		ask(0)
+		before := count()
+		for i := range 50 {
+			ask(i)
+		}
+		require.Equal(r.t, before, count())
+	})
+}
+
+// series gives the values of a metric by its labels; of a histogram, the sums.
+func (r *rig) series(name string) map[string]float64 {
+	r.t.Helper()
+	families, err := r.metrics.Gather()
+	require.NoError(r.t, err)
+	values := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			values[strings.Join(labels, " ")] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum()
+		}
+	}
+	return values
+}

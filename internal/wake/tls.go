@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wake
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+)
+
+// TLSFiles names the PEM files of one side of TLS.
+type TLSFiles struct {
+	CA        string // trusted besides the system's authorities; none when empty
+	Cert, Key string // none when empty
+}
+
+// Client is for calls of webhooks. It is nil when no file is named.
+func (f TLSFiles) Client() (*tls.Config, error) {
+	if f == (TLSFiles{}) {
+		return nil, nil //nolint:nilnil // no settings are settings too
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if f.CA != "" {
+		var err error
+		if c.RootCAs, err = f.authorities(); err != nil {
+			return nil, err
+		}
+	}
+	if f.Cert == "" {
+		return c, nil
+	}
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return f.pair() }
+	_, err := f.pair()
+	return c, err
+}
+
+// Server is for the scaler's port.
+func (f TLSFiles) Server() (*tls.Config, error) {
+	_, err := f.pair()
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.pair() },
+	}, err
+}
+
+// pair reads the files for each handshake, so that a renewed certificate is in use
+// at once. Handshakes are few.
+func (f TLSFiles) pair() (*tls.Certificate, error) {
+	c, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate and its key: %w", err)
+	}
+	return &c, nil
+}
+
+func (f TLSFiles) authorities() (*x509.CertPool, error) {
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("reading the system's authorities: %w", err)
+	}
+	text, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, fmt.Errorf("reading the authorities: %w", err)
+	}
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("reading the authorities: %s has no certificate in PEM", f.CA)
+	}
+	return pool, nil
+}
