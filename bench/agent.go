@@ -25,10 +25,12 @@ type agent struct {
 	conn     *grpc.ClientConn
 	stream   agentregpb.AgentRegistry_ConnectClient
 	cancel   context.CancelFunc
-	sending  sync.Mutex // a gRPC stream takes one sender at a time
+	state    agentregpb.State // serving, or asleep when it is set before join
+	sending  sync.Mutex       // a gRPC stream takes one sender at a time
 	joined   bool
 	ended    chan struct{}
 	accepted chan error
+	woken    chan time.Time // the first Wake that has come
 }
 
 // dialAgent opens the connection and the stream, so that join costs one
@@ -45,18 +47,18 @@ func dialAgent(ctx context.Context, router string) (*agent, error) {
 		return nil, errors.Join(fmt.Errorf("opening the agent's stream: %w", err), conn.Close())
 	}
 	return &agent{
-		conn: conn, stream: stream, cancel: cancel,
-		ended: make(chan struct{}), accepted: make(chan error, 1),
+		conn: conn, stream: stream, cancel: cancel, state: agentregpb.State_STATE_SERVING,
+		ended: make(chan struct{}), accepted: make(chan error, 1), woken: make(chan time.Time, 1),
 	}, nil
 }
 
-// join registers the model as served at address and returns the moment just
-// before it said so.
+// join registers the model as served at address, or as asleep there, and returns
+// the moment just before it said so.
 func (a *agent) join(address string) (time.Time, error) {
 	hello := &agentregpb.Hello{
 		AgentId: "bench", Instance: uuid.NewString(), Address: address,
 		Models: []string{benchModel}, Kinds: []string{"chat"}, Slots: agentSlots,
-		Engine: "custom", Region: "local", State: agentregpb.State_STATE_SERVING,
+		Engine: "custom", Region: "local", State: a.state, CanWake: a.state == agentregpb.State_STATE_ASLEEP,
 	}
 	begin := time.Now()
 	err := a.send(&agentregpb.AgentMessage{Message: &agentregpb.AgentMessage_Hello{Hello: hello}})
@@ -135,6 +137,13 @@ func (a *agent) take(message *agentregpb.RouterMessage, heartbeat *time.Ticker) 
 	case *agentregpb.RouterMessage_Reject:
 		a.settle(fmt.Errorf("the router refused the agent: %s: %s", m.Reject.GetCode(), m.Reject.GetMessage()))
 	case *agentregpb.RouterMessage_Wake:
+		select {
+		case a.woken <- time.Now():
+		default:
+		}
+		if a.state == agentregpb.State_STATE_ASLEEP {
+			a.state = agentregpb.State_STATE_WAKING
+		}
 		_ = a.status(m.Wake.GetSeq())
 		return m.Wake.GetSeq()
 	case *agentregpb.RouterMessage_Sleep:
@@ -155,11 +164,11 @@ func (a *agent) settle(err error) {
 	}
 }
 
-// status says that the engine serves. An error needs no report of its own: the
+// status says what the engine does. An error needs no report of its own: the
 // stream has ended then, and the reader says so.
 func (a *agent) status(handled uint64) error {
 	return a.send(&agentregpb.AgentMessage{Message: &agentregpb.AgentMessage_Status{Status: &agentregpb.Status{
-		State: agentregpb.State_STATE_SERVING, Healthy: true, Handled: handled, Routers: 1,
+		State: a.state, Healthy: true, Handled: handled, Routers: 1,
 	}}})
 }
 

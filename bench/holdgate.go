@@ -25,6 +25,7 @@ type holdgate struct {
 	pid    int
 	admin  string
 	agents string
+	keda   string // empty without --keda-listen
 	client *http.Client
 	envoy  envoyInFront
 }
@@ -61,16 +62,17 @@ func startHoldgate(ctx context.Context, b *bed, binary string, more ...string) (
 	var ports struct {
 		Admin  string `json:"admin"`
 		Agents string `json:"agents"`
+		KEDA   string `json:"keda"`
 	}
 	if err := json.Unmarshal(content, &ports); err != nil {
 		return nil, fmt.Errorf("reading the ports of holdgate: %w", err)
 	}
-	h := &holdgate{pid: process.Pid(), admin: ports.Admin, agents: ports.Agents, client: &http.Client{Timeout: 10 * time.Second}}
-	return h, h.putMap(ctx)
+	h := &holdgate{pid: process.Pid(), admin: ports.Admin, agents: ports.Agents, keda: ports.KEDA, client: &http.Client{Timeout: 10 * time.Second}}
+	return h, h.putMap(ctx, benchMap)
 }
 
-func (h *holdgate) putMap(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+h.admin+"/v1/sitemap", strings.NewReader(benchMap))
+func (h *holdgate) putMap(ctx context.Context, text string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+h.admin+"/v1/sitemap", strings.NewReader(text))
 	if err != nil {
 		return fmt.Errorf("pushing the map: %w", err)
 	}
@@ -123,7 +125,11 @@ func (h *holdgate) metric(ctx context.Context, series string) (value float64, fo
 
 // waitDemand returns when exactly n requests are held.
 func (h *holdgate) waitDemand(ctx context.Context, n int) error {
-	const series = `hivenet_pending_demand{model="` + benchModel + `"}`
+	return h.waitMetric(ctx, `hivenet_pending_demand{model="`+benchModel+`"}`, n)
+}
+
+// waitMetric returns when a series is n.
+func (h *holdgate) waitMetric(ctx context.Context, series string, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -139,7 +145,7 @@ func (h *holdgate) waitDemand(ctx context.Context, n int) error {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %d held requests, %v are: %w", n, value, ctx.Err())
+			return fmt.Errorf("waiting until %s is %d, it is %v: %w", series, n, value, ctx.Err())
 		}
 	}
 }

@@ -4,6 +4,7 @@
 // sockets only, and ends every process it starts.
 //
 //	bench [speed]  backend, Envoy, Envoy with the floor, Envoy with Holdgate
+//	bench wish     from a request's first byte to those who can wake its model
 //	bench wake     from a registration to the first byte of each held request
 //	bench memory   what a held request costs in Holdgate and in Envoy
 //
@@ -40,11 +41,11 @@ func run(ctx context.Context, args []string) error {
 		name, args = args[0], args[1:]
 	}
 	commands := map[string]func(context.Context, []string) error{
-		"speed": runSpeed, "wake": runWake, "memory": runMemory, "backend": runBackend, "floor": runFloor,
+		"speed": runSpeed, "wish": runWish, "wake": runWake, "memory": runMemory, "backend": runBackend, "floor": runFloor,
 	}
 	command, found := commands[name]
 	if !found {
-		return fmt.Errorf("unknown subcommand %q: want speed, wake or memory", name)
+		return fmt.Errorf("unknown subcommand %q: want speed, wish, wake or memory", name)
 	}
 	return command(ctx, args)
 }

@@ -73,7 +73,7 @@ func runMemory(ctx context.Context, args []string) error {
 }
 
 func memory(ctx context.Context, b *bed, o memoryOptions) error {
-	backend, h, err := startCold(ctx, b, o.holdgate, o.keepalive)
+	backend, h, err := startCold(ctx, b, o.holdgate, "--wake-keepalive", o.keepalive.String())
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func wakes(ctx context.Context, b *bed, o wakeOptions, committed bool) ([]wakeRo
 	if committed {
 		keepalive = o.keepalive
 	}
-	backend, h, err := startCold(ctx, b, o.holdgate, keepalive)
+	backend, h, err := startCold(ctx, b, o.holdgate, "--wake-keepalive", keepalive.String())
 	if err != nil {
 		return nil, err
 	}
@@ -111,12 +111,11 @@ func wakes(ctx context.Context, b *bed, o wakeOptions, committed bool) ([]wakeRo
 }
 
 // startCold starts backend, Holdgate and Envoy, and no agent.
-func startCold(ctx context.Context, b *bed, binary string, keepalive time.Duration) (backend string, h *holdgate, err error) {
+func startCold(ctx context.Context, b *bed, binary string, more ...string) (backend string, h *holdgate, err error) {
 	if backend, err = b.startBackend(ctx); err != nil {
 		return "", nil, err
 	}
-	h, err = startHoldgate(ctx, b, binary, "--wake-hold-max", "20000", "--wake-hold-max-total", "20000",
-		"--wake-keepalive", keepalive.String(), "--wake-hold-budget", "10m")
+	h, err = startHoldgate(ctx, b, binary, append(more, "--wake-hold-max", "20000", "--wake-hold-max-total", "20000", "--wake-hold-budget", "10m")...)
 	if err != nil {
 		return "", nil, err
 	}
