@@ -2,8 +2,8 @@
 #
 # Needs Go 1.21 or newer, which fetches the Go named here by itself, and
 # Python 3.10 or newer with venv. The tests also need a C compiler, for the race
-# detector, and use Node where it is there. Everything else is installed below
-# .tools/ by tools/setup.sh.
+# detector, use Node where it is there, and need apt-get, or Prometheus on PATH.
+# Everything else is installed below .tools/ by tools/setup.sh.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,7 +18,7 @@ export GOTOOLCHAIN := $(GO_VERSION)
 TOOL := $(GO) tool -modfile=tools/go.mod
 TOOLS := $(abspath .tools)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-E2E_PACKAGES := ./e2e/... ./envoy/... ./internal/wake/...
+E2E_PACKAGES := ./e2e/... ./envoy/...
 # Oldest first: the floor and the last patch of each minor version since.
 ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 
@@ -76,12 +76,14 @@ flaky: go ## run the unit tests FLAKY_COUNT (20) times
 
 bench: build tools ## measure what Holdgate costs, beside Envoy alone and the floor
 	@$(ENV) $(GO) run ./bench speed $(BENCH_FLAGS)
+	@$(ENV) $(GO) run ./bench wish
 	@$(ENV) $(GO) run ./bench wake
 	@$(ENV) $(GO) run ./bench memory
 
 bench-smoke: build tools ## run each benchmark once, to see that it works
 	$(ENV) $(GO) test -run '^$$' -bench . -benchtime 1x -p 2 ./...
 	$(ENV) $(GO) run ./bench -quick
+	$(ENV) $(GO) run ./bench wish -repeats 5
 
 ##@ Code
 

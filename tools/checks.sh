@@ -41,7 +41,7 @@ fault 'sleeps outside of testing/synctest' < <(
 
 # A test that is never built is no test.
 fault 'is for Envoy but make e2e does not run it: see E2E_PACKAGES in the Makefile' < <(
-	files '*_test.go' | xargs -r grep -l '^//go:build e2e' | grep -vE '^(e2e|envoy|internal/wake)/'
+	files '*_test.go' | xargs -r grep -l '^//go:build e2e' | grep -vE '^(e2e|envoy)/'
 )
 
 exit $failed

@@ -4,7 +4,8 @@
 # Puts the programs that Holdgate is run and tested with below .tools/:
 #
 #   tools/setup.sh run    Envoy, the engine and a small model
-#   tools/setup.sh test   that, and the clients that the e2e tests run
+#   tools/setup.sh test   that, and the clients and the Prometheus that the e2e
+#                         tests run
 #
 # It is called on every make and takes a few milliseconds when nothing is to be
 # done. An install that was cut off is noticed and begun again. Afterwards
@@ -132,9 +133,49 @@ setup_node() {
 	echo "$want" >"$folder/node_modules/.stamp"
 }
 
+# unpack_debian PACKAGE FOLDER unpacks a Debian package, which takes no root. Lists
+# of packages that are not there or out of date are replaced by lists of our own.
+unpack_debian() {
+	local package=$1 folder=$2 own=(
+		-o APT::Sandbox::User=root # which says that nobody else has to read our folder
+		-o Dir::State="$tools/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$tools/apt"
+	)
+	# Beside the real place, so that an install that was cut off is begun again.
+	rm -rf "$folder.new" "$folder"
+	mkdir -p "$folder.new" "$tools/apt/lists/partial" "$tools/apt/archives/partial"
+	(
+		cd "$folder.new"
+		apt-get -qq -o APT::Sandbox::User=root download "$package" 2>/dev/null || {
+			apt-get -qq "${own[@]}" update && apt-get -qq "${own[@]}" download "$package"
+		}
+		dpkg-deb --extract "$package"_*.deb .
+		rm "$package"_*.deb
+	) >&2 </dev/null
+	rm -rf "$tools/apt"
+	mv "$folder.new" "$folder"
+}
+
+# setup_prometheus takes the Prometheus on PATH, else Debian's.
+setup_prometheus() {
+	local name folder=$tools/prometheus/usr/bin
+	[[ ! -x $tools/bin/prometheus || ! -x $tools/bin/promtool ]] || return 0
+	if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
+		if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+			say "PROMETHEUS IS NOT HERE, AND NEITHER IS APT-GET: PUT prometheus AND promtool ON PATH, OR THEIR TEST FAILS"
+			return
+		fi
+		say "installing below .tools/: Debian's prometheus"
+		unpack_debian prometheus "$tools/prometheus"
+	fi
+	for name in prometheus promtool; do
+		ln -sfn "$(type -P $name || echo "$folder/$name")" "$tools/bin/$name"
+	done
+}
+
 setup_test() {
 	install test tools/requirements-test.txt
 	setup_node
+	setup_prometheus
 }
 
 mkdir -p "$tools"
