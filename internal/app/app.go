@@ -158,7 +158,7 @@ func (a *App) wire() error {
 		return err
 	}
 	a.maps = sitemap.NewStore(c.SiteID, func(_, m *sitemap.Map) {
-		a.outside.hooks.Replace(hooksOf(m))
+		a.mapped(m)
 		a.machine.Reconcile(func(t sitemap.Target) bool {
 			_, ok := holdable(m, t)
 			return ok
@@ -180,7 +180,7 @@ func (a *App) wire() error {
 	a.decider = &decider{
 		door:   newDoor(a.keys, a.secrets, c.MetricsPrefix, a.metrics),
 		siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, metrics: m, log: a.log,
+		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, metrics: m, log: a.log, changed: a.levels.changed,
 	}
 	a.metrics.MustRegister(newLoad(c.MetricsPrefix, a.decider))
 	network, address := config.Address(c.Relay)

@@ -4,14 +4,22 @@ package app
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/wake"
 )
 
 // A hook is called while its model is wanted and nothing of it is up, also when a
@@ -36,6 +44,74 @@ func TestAHookIsCalledAgainWhenAReplicaIsLostWhileWanted(t *testing.T) {
 		require.Greater(r.t, calls(), before)
 		synctest.Wait()
 	})
+}
+
+// called is a transport that notes the calls of webhooks.
+type called struct {
+	mu   sync.Mutex
+	urls []string
+}
+
+func (c *called) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.urls = append(c.urls, r.URL.Path+" "+regexp.MustCompile(`"kind":"[a-z]+"`).FindString(string(body)))
+	return &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody}, err
+}
+
+// since gives the calls since it was asked last.
+func (c *called) since() []string {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	urls := c.urls
+	c.urls = nil
+	slices.Sort(urls)
+	return urls
+}
+
+// Each placement has its hook, and one that another shares is called once. A replica
+// of one kind does not hide that another kind is waited for.
+func TestEachKindHasItsHook(t *testing.T) {
+	t.Parallel()
+	hooked := func(f func(r *rig, calls *called), chat, rerank string) {
+		bubble(t, func(r *rig) {
+			calls := &called{}
+			r.outside.hooks = wake.NewWebhooks(wake.WebhookOptions{
+				Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+				Demand: r.machine.Demand, OnFailed: func(_, reason string) { require.Fail(r.t, reason) },
+			})
+			require.NoError(r.t, r.wakeModel("m", time.Hour))
+			_, err := r.maps.Push(fmt.Appendf(nil, `{"placements":[
+				{"model":"m","kind":"chat","site":"here","scale_from_zero":true,"wake":{"url":"http://hooks/%s"}},
+				{"model":"m","kind":"rerank","site":"here","scale_from_zero":true,"wake":{"url":"http://hooks/%s","cooldown":"10m"}}]}`, chat, rerank), false)
+			require.NoError(r.t, err)
+			f(r, calls)
+		})
+	}
+	hooked(func(r *rig, calls *called) {
+		require.Equal(r.t, []string{`/chat "kind":"chat"`, `/rerank "kind":"rerank"`}, calls.since(), "wanted ahead of its traffic, before the map came")
+		p := r.join(pb.State_STATE_SERVING, "m")
+		pass(10 * time.Minute)
+		require.Equal(r.t, []string{`/rerank "kind":"rerank"`}, calls.since(), "chat is up")
+		p.leave()
+		require.Equal(r.t, []string{`/chat "kind":"chat"`}, calls.since(), "and lost")
+	}, "chat", "rerank")
+	hooked(func(r *rig, calls *called) {
+		require.Equal(r.t, []string{"/both "}, calls.since())
+		p := r.join(pb.State_STATE_SERVING, "m")
+		pass(20 * time.Minute)
+		require.Empty(r.t, calls.since(), "something of it is up")
+		a := r.post("/v1/rerank", `{"model":"m","query":"q","documents":["d"]}`)
+		require.Equal(r.t, []string{"/both "}, calls.since(), "and not what is waited for")
+		pass(4 * time.Minute)
+		require.Empty(r.t, calls.since(), "the longer cooldown counts")
+		a.gone()
+		p.leave()
+		synctest.Wait()
+		pass(time.Hour)
+	}, "both", "both")
 }
 
 // A model that nobody has asked for has its series, and five hundred of them have

@@ -34,6 +34,7 @@ type decider struct {
 	policies func() *policy.Policy
 	metrics  *metrics
 	log      zerolog.Logger
+	changed  func(model string) // who waits for the model may have changed
 }
 
 // Resolve is the model that a name stands for.
@@ -256,6 +257,8 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	if err != nil {
 		return refuse(d.notHeld(r.Model, err))
 	}
+	// The model may have been wanted already, but not for this kind.
+	d.changed(r.Model)
 	d.log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
 	return extproc.Decision{Waiter: w, Held: true, Budget: budget}
 }

@@ -46,7 +46,7 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 		_, err := r.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), true)
 		require.NoError(t, err)
 		r.join(pb.State_STATE_SERVING, "m")
-		r.series.wakes.WithLabelValues("m").Observe(1)
+		r.App.series.wakes.WithLabelValues("m").Observe(1)
 		checkMetrics(r.t, r.App, documented)
 	}, "--auth-file", auth, "--policy-file", limits)
 }

@@ -72,35 +72,31 @@ func (o *outside) stop(ctx context.Context) {
 	}
 }
 
-// hooksOf are the webhooks that a map names for this site.
-func hooksOf(m *sitemap.Map) map[string]wake.Hook {
-	hooks := map[string]wake.Hook{}
-	for _, model := range m.Holdable() {
-		for _, kind := range sitemap.Kinds {
-			p, ok := holdable(m, sitemap.Target{Model: model, Kind: kind})
-			if ok && p.Wake != nil {
-				hooks[model] = wake.Hook{Kind: kind.String(), URL: p.Wake.URL, Method: p.Wake.Method, Cooldown: p.Wake.Cooldown}
-			}
-		}
-	}
-	return hooks
-}
-
 // look carries what a model's wish is now to all who can wake it.
 func (a *App) look(model string) {
 	wanted := a.machine.Wanted(model)
 	a.registry.SetWanted(model, wanted)
-	a.outside.hooks.Wanted(model, wanted, a.isUp(model))
+	if m := a.maps.Current(); m != nil {
+		for name, h := range hooksOf(m, model) {
+			a.outside.hooks.Wanted(name, wanted, a.isUp(model, h.kinds))
+		}
+	}
 	a.outside.keda.Changed(model)
 }
 
-func (a *App) isUp(model string) bool {
-	for _, kind := range sitemap.Kinds {
-		if a.registry.Serving(sitemap.Target{Model: model, Kind: kind}) > 0 {
-			return true
+// isUp says whether a replica serves one of the kinds, and none of them is waited
+// for in vain.
+func (a *App) isUp(model string, kinds []sitemap.Kind) bool {
+	up := false
+	for _, kind := range kinds {
+		t := sitemap.Target{Model: model, Kind: kind}
+		if a.registry.Serving(t) > 0 {
+			up = true
+		} else if a.machine.Waiting(t) {
+			return false
 		}
 	}
-	return false
+	return up
 }
 
 // replicasChanged is told of every change of a target's replicas and slots.

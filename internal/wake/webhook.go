@@ -19,8 +19,10 @@ import (
 // cooldown of its own.
 const DefaultCooldown = time.Minute
 
-// Hook is the webhook of a model.
+// Hook is a webhook that wakes a model.
 type Hook struct {
+	// Model is the one it wakes. Empty means the name that the hook goes by.
+	Model string
 	// Kind stands in the body, unless it is empty.
 	Kind string
 	URL  string
@@ -104,12 +106,14 @@ func (w *Webhooks) Set(name string, hook *Hook) {
 	w.set(name, hook)
 }
 
-// Replace gives the models their hooks and takes away all others.
+// Replace gives the models their hooks and takes away all others, with what is
+// known of their wishes.
 func (w *Webhooks) Replace(hooks map[string]Hook) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for name := range w.models {
+	for name, m := range w.models {
 		if _, ok := hooks[name]; !ok {
+			m.wanted, m.key = false, ""
 			w.set(name, nil)
 		}
 	}
@@ -227,7 +231,7 @@ func (w *Webhooks) next(m *model) (*call, time.Duration) {
 		w.settled(m)
 		return nil, 0
 	}
-	return &call{model: m.name, hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.again)
+	return &call{model: cmp.Or(m.hook.Model, m.name), hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.again)
 }
 
 // pause waits for the time or a change.
@@ -257,6 +261,6 @@ func (w *Webhooks) done(m *model, c *call, r result) {
 	}
 	w.mu.Unlock()
 	if failed {
-		w.o.OnFailed(m.name, r.reason)
+		w.o.OnFailed(c.model, r.reason)
 	}
 }
