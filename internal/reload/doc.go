@@ -13,6 +13,9 @@
 // reads a file that changed only when two looks found it the same, so that a file
 // that is being written is not taken for a short one.
 //
+// A value with a method Files() []string was made of those files too: they are
+// watched in the same way, and its [Parser] is called when one of them has changed.
+//
 // Current never blocks. Reloads run one at a time. The package starts no
 // goroutine: Watch is the caller's.
 package reload

@@ -26,8 +26,12 @@ type Options struct {
 
 // Parser makes the value of a file's bytes. It also gets the value in force, nil
 // at first, for what the new one takes over from it; when Parser returns without
-// an error, its value will be in force. It must not keep data.
+// an error, its value will be in force, or was already where nothing has changed. It
+// must not keep data.
 type Parser[T any] func(data []byte, inForce *T) (*T, error)
+
+// madeOf is a value that its parser made of further files. They are watched as well.
+type madeOf interface{ Files() []string }
 
 // File is a file and the value made of it.
 type File[T any] struct {
@@ -39,7 +43,7 @@ type File[T any] struct {
 	mu       sync.Mutex // held through a reload, its calls of onChange included
 	onChange []func(old, new *T)
 	sum      [sha256.Size]byte // of what is in force
-	seen     look              // when it was read last; zero when it could not be read
+	seen     looks             // at the files when they were read last; nil: a further one may be bad
 	problem  string            // of the last reload
 }
 
@@ -96,12 +100,16 @@ func (f *File[T]) reload(aloud bool) error {
 
 // renew needs the lock, or a File nobody else has.
 func (f *File[T]) renew() (changed bool, err error) {
+	further := looksAt(f.further())
 	data, seen, err := read(f.path, f.o.MaxBytes)
-	f.seen = seen
+	f.seen = append(looks{seen}, further...)
 	if err == nil {
 		changed, err = f.adopt(data)
 	}
 	if err != nil {
+		if _, more := any(f.current.Load()).(madeOf); more {
+			f.seen = nil
+		}
 		f.problem = err.Error()
 		f.o.Metrics.failed(f.o.Setting)
 		return false, fmt.Errorf("reading --%s: %w", f.o.Setting, err)
@@ -115,7 +123,7 @@ func (f *File[T]) renew() (changed bool, err error) {
 func (f *File[T]) adopt(data []byte) (changed bool, err error) {
 	sum := sha256.Sum256(data)
 	old := f.current.Load()
-	if old != nil && sum == f.sum {
+	if old != nil && sum == f.sum && len(f.further()) == 0 {
 		return false, nil
 	}
 	value, err := f.parse(data, old)
@@ -123,9 +131,22 @@ func (f *File[T]) adopt(data []byte) (changed bool, err error) {
 		return false, fmt.Errorf("%s: %w", f.path, err)
 	}
 	f.sum = sum
+	if value == old {
+		return false, nil
+	}
 	f.current.Store(value)
 	for _, g := range f.onChange {
 		g(old, value)
 	}
 	return true, nil
+}
+
+// further are the files that the value in force was made of besides its own.
+func (f *File[T]) further() []string {
+	if value := f.current.Load(); value != nil {
+		if m, ok := any(value).(madeOf); ok {
+			return m.Files()
+		}
+	}
+	return nil
 }

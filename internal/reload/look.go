@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -39,9 +40,32 @@ func (l look) same(o look) bool {
 	return os.SameFile(l.info, o.info) && l.info.Size() == o.info.Size() && l.info.ModTime().Equal(o.info.ModTime())
 }
 
-// sure says that a change after this look would look different.
-func (l look) sure() bool {
-	return l.info != nil && l.at.Sub(l.info.ModTime()) >= coarse
+// unsure says that a change after this look may not look different.
+func (l look) unsure() bool {
+	return l.info == nil || l.at.Sub(l.info.ModTime()) < coarse
+}
+
+// looks are looks at all files that a value is made of.
+type looks []look
+
+func looksAt(paths []string) looks {
+	all := make(looks, 0, len(paths))
+	for _, path := range paths {
+		all = append(all, lookAt(path))
+	}
+	return all
+}
+
+// same says that nothing happened to any of the files, nor to which they are.
+func (l looks) same(o looks) bool { return slices.EqualFunc(l, o, look.same) }
+
+// sure says that a change of any of the files would look different.
+func (l looks) sure() bool { return len(l) > 0 && !slices.ContainsFunc(l, look.unsure) }
+
+// Read gives what is in a file, for a parser that needs further ones.
+func Read(path string, most int64) ([]byte, error) {
+	data, _, err := read(path, most)
+	return data, err
 }
 
 // read gives what is in a file, and how it looked before it was read.

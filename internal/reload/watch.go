@@ -15,25 +15,26 @@ const (
 )
 
 // Watch reads the file again when it has changed, until ctx ends. A file that
-// cannot be read, or is gone, is tried at each look.
+// cannot be read, or is gone, is tried at each look, and so is one whose value may
+// be made of further files that are bad.
 func (f *File[T]) Watch(ctx context.Context) {
 	timer := time.NewTimer(Interval)
 	defer timer.Stop()
-	var before look
+	var before looks
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		at := lookAt(f.path)
+		at := looksAt(append([]string{f.path}, f.further()...))
 		timer.Reset(f.step(before, at))
 		before = at
 	}
 }
 
 // step does what two looks in a row ask for, and gives the time to the next.
-func (f *File[T]) step(before, at look) time.Duration {
+func (f *File[T]) step(before, at looks) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.seen.sure() && f.seen.same(at) {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,5 +171,86 @@ func TestAFileThatComesBackIsRead(t *testing.T) {
 		require.NoError(t, os.Rename(away, r.path))
 		wait(soon)
 		require.True(t, r.good(t))
+	})
+}
+
+// parts is a value made of the files that its own file names, one a line.
+type parts struct{ files, texts []string }
+
+func (p *parts) Files() []string { return p.files }
+
+func parseParts(data []byte, inForce *parts) (*parts, error) {
+	p := &parts{}
+	for path := range strings.FieldsSeq(string(data)) {
+		text, err := Read(path, 100)
+		if err != nil {
+			return nil, err
+		}
+		p.files, p.texts = append(p.files, path), append(p.texts, string(text))
+	}
+	if inForce != nil && slices.Equal(p.files, inForce.files) && slices.Equal(p.texts, inForce.texts) {
+		return inForce, nil
+	}
+	return p, nil
+}
+
+func TestFurtherFilesAreWatched(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newPath(t, "a1"), newPath(t, "b1")
+		path := newPath(t, a)
+		for _, one := range []string{path, a, b} {
+			old(t, one)
+		}
+		f, err := Load(path, parseParts, Options{Setting: "some-file"})
+		require.NoError(t, err)
+		changes := 0
+		f.OnChange(func(_, _ *parts) { changes++ })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.Watch(ctx)
+		wait(10 * Interval)
+		require.Zero(t, changes)
+
+		write(t, a, "a2")
+		wait(soon)
+		require.Equal(t, []string{"a2"}, f.Current().texts)
+		write(t, path, a+" "+b)
+		wait(soon)
+		require.Equal(t, []string{"a2", "b1"}, f.Current().texts)
+		write(t, b, "b2")
+		wait(soon + Interval)
+		require.Equal(t, []string{"a2", "b2"}, f.Current().texts)
+
+		require.NoError(t, os.Remove(b))
+		wait(3 * Interval)
+		require.Equal(t, []string{"a2", "b2"}, f.Current().texts, "a bad file keeps the old")
+		write(t, b, "b3")
+		wait(soon)
+		require.Equal(t, []string{"a2", "b3"}, f.Current().texts)
+		require.NoError(t, f.Reload())
+		wait(10 * Interval)
+		require.Equal(t, 4, changes, "only changes are changes")
+	})
+}
+
+// A file may name another before that one is there.
+func TestAFurtherFileMayComeLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		path, late := newPath(t, ""), filepath.Join(t.TempDir(), "late")
+		old(t, path)
+		f, err := Load(path, parseParts, Options{Setting: "some-file"})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.Watch(ctx)
+		write(t, path, late)
+		old(t, path)
+		wait(10 * Interval)
+		require.Empty(t, f.Current().texts)
+		write(t, late, "here")
+		wait(soon)
+		require.Equal(t, []string{"here"}, f.Current().texts)
 	})
 }
