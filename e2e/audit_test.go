@@ -24,24 +24,27 @@ func audited(t *testing.T, flags ...string) (*site, func(id string) map[string]a
 	path := filepath.Join(t.TempDir(), "audit.log")
 	s := startSite(t, append(flags, "--audit-file", path)...)
 	s.audit = path
-	return s, func(id string) map[string]any {
-		t.Helper()
-		var found map[string]any
-		s.eventually("the record of "+id, func() bool {
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			for line := range strings.Lines(string(text)) {
-				var rec map[string]any
-				require.NoError(t, json.Unmarshal([]byte(line), &rec), line)
-				if rec["request_id"] == id {
-					require.Nil(t, found, "two records of one request")
-					found = rec
-				}
+	return s, s.recordOf
+}
+
+// recordOf waits for the record of a request.
+func (s *site) recordOf(id string) map[string]any {
+	s.t.Helper()
+	var found map[string]any
+	s.eventually("the record of "+id, func() bool {
+		text, err := os.ReadFile(s.audit)
+		require.NoError(s.t, err)
+		for line := range strings.Lines(string(text)) {
+			var rec map[string]any
+			require.NoError(s.t, json.Unmarshal([]byte(line), &rec), line)
+			if rec["request_id"] == id {
+				require.Nil(s.t, found, "two records of one request")
+				found = rec
 			}
-			return found != nil
-		})
-		return found
-	}
+		}
+		return found != nil
+	})
+	return found
 }
 
 // has asserts some fields of a record.

@@ -45,12 +45,15 @@ type checker struct {
 	bootstrap *bootstrapv3.Bootstrap
 	budget    time.Duration
 	found     []Finding
+
+	identityMetadata string
 }
 
 // Check reports what in b would break requests that are held for as long as
-// budget. It looks at each ext_proc filter of the static listeners.
-func Check(b *bootstrapv3.Bootstrap, budget time.Duration) []Finding {
-	c := &checker{bootstrap: b, budget: budget}
+// budget, and whose sender is found at identityMetadata unless that is empty. It
+// looks at each ext_proc filter of the static listeners.
+func Check(b *bootstrapv3.Bootstrap, budget time.Duration, identityMetadata string) []Finding {
+	c := &checker{bootstrap: b, budget: budget, identityMetadata: identityMetadata}
 	filters := 0
 	for _, l := range b.GetStaticResources().GetListeners() {
 		for _, manager := range c.managers(l) {
@@ -108,6 +111,7 @@ func (c *checker) manager(listener string, m *hcmv3.HttpConnectionManager) int {
 		path := "listener " + listener + ": filter " + f.GetName()
 		c.processingMode(path, p.GetProcessingMode())
 		c.extProc(path, p)
+		c.identity(path, p)
 		c.cluster(path, p.GetGrpcService())
 		c.accessLog("listener "+listener, m, p)
 	}

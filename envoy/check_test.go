@@ -25,7 +25,7 @@ func TestRenderedBootstrapsAreReadBackAndHaveNoFinding(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Empty(t, notes, name)
 		require.Empty(t, cmp.Diff(want, got, protocmp.Transform()), "%s: what YAML writes is what was rendered", name)
-		require.Empty(t, Check(got, c.withDefaults().HoldMax), name)
+		require.Empty(t, Check(got, c.withDefaults().HoldMax, c.IdentityMetadata), name)
 	}
 }
 
@@ -43,7 +43,7 @@ func findings(t *testing.T, text string, budget time.Duration) []string {
 	b, found, err := Parse([]byte(text))
 	require.NoError(t, err)
 	var lines []string
-	for _, f := range append(found, Check(b, budget)...) {
+	for _, f := range append(found, Check(b, budget, "")...) {
 		lines = append(lines, f.String())
 	}
 	return lines
@@ -127,7 +127,7 @@ func TestOneClusterIsReportedOnce(t *testing.T) {
 	b, err := Render(goldenConfigs["unix"])
 	require.NoError(t, err)
 	b.GetStaticResources().GetClusters()[0].CircuitBreakers = nil
-	require.Len(t, Check(b, time.Minute), 1, "edge and rehold use the same")
+	require.Len(t, Check(b, time.Minute, ""), 1, "edge and rehold use the same")
 }
 
 func TestWhatIsNoBootstrapIsAnError(t *testing.T) {
@@ -162,7 +162,7 @@ func FuzzParseAndCheck(f *testing.F) {
 			require.True(t, strings.HasPrefix(err.Error(), "reading the bootstrap: "), err.Error())
 			return
 		}
-		for _, finding := range Check(b, time.Minute) {
+		for _, finding := range Check(b, time.Minute, "") {
 			require.NotEmpty(t, finding.Path)
 			require.NotEmpty(t, finding.Text)
 		}

@@ -60,6 +60,9 @@ type Config struct {
 	HoldMax time.Duration
 	// HeapBytes is where Envoy's overload manager starts to refuse.
 	HeapBytes uint64
+	// IdentityMetadata is where other filters say who sent a request, see
+	// IdentityPath. Empty: nowhere.
+	IdentityMetadata string
 }
 
 // withDefaults fills the fields that were left empty.
@@ -148,6 +151,11 @@ func (c Config) parse() (addresses, error) {
 		// An ExtProc below a bad LanesDir would only repeat the complaint.
 		extProc, err := parseTarget(c.ExtProc)
 		a.extProc = take("ExtProc", extProc, err)
+	}
+	if c.IdentityMetadata != "" {
+		if _, err := IdentityPath(c.IdentityMetadata); err != nil {
+			errs = append(errs, &FieldError{Field: "IdentityMetadata", Err: err})
+		}
 	}
 	return a, errors.Join(append(errs, c.checkNumbers()...)...)
 }

@@ -59,7 +59,8 @@ func (r *renderer) extProc(lane string) *hcmv3.HttpFilter {
 			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
 		MetadataOptions: &extprocv3.MetadataOptions{
-			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{Namespace}},
+			ReceivingNamespaces:  &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{Namespace}},
+			ForwardingNamespaces: r.forwarding(lane),
 		},
 	})
 }

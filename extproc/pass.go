@@ -16,7 +16,7 @@ func (st *stream) other(lane string) error {
 	if r := st.admit(lane); r != nil {
 		return st.refuse(r)
 	}
-	body := st.s.d.Decider.Models(model)
+	body := st.s.d.Decider.Models(st.req.Caller, model)
 	if body == nil {
 		return st.refuse(ModelNotFound(model))
 	}

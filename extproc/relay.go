@@ -58,8 +58,9 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 	ctx, cancel := context.WithCancel(h.st.gs.Context())
 	defer cancel()
 	answers := make(chan answer, 1)
+	request := h.st.relayRequest(ctx, g.Address())
 	go func() {
-		resp, err := h.st.s.d.Relay.RoundTrip(h.st.relayRequest(ctx, g.Address())) //nolint:bodyclose // by whoever takes the answer
+		resp, err := h.st.s.d.Relay.RoundTrip(request) //nolint:bodyclose // by whoever takes the answer
 		answers <- answer{resp: resp, err: err}
 	}()
 	for {
@@ -295,6 +296,7 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 	payload := st.payload
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(payload)), nil }
 	r.Body, _ = r.GetBody()
+	key := st.engineKey()
 	for name, value := range st.head.block.all() {
 		n := string(name)
 		switch {
@@ -311,6 +313,9 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 	}
 	if !httpguts.ValidHostHeader(r.Host) {
 		r.Host = ""
+	}
+	if key[0] != "" {
+		r.Header.Set(key[0], key[1])
 	}
 	r.Header.Set(headerRequestID, st.flight.id)
 	r.Header.Set(envoy.DestinationHeader, address)

@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"time"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -14,6 +16,8 @@ import (
 type Credentials struct {
 	Method, PathAndQuery  string
 	Authorization, APIKey string
+	// Metadata is what stands at Options.IdentityMetadata; nil: nothing does.
+	Metadata *structpb.Struct
 }
 
 // Caller is who sent a request.
@@ -94,9 +98,12 @@ type Decider interface {
 	NotServed(model string, held bool, why error) *Refusal
 	// RetryAfter says in how many seconds a sleeping model may be up.
 	RetryAfter(model string) int
+	// EngineKey is the header with the key that the engines of a model want in place
+	// of the caller's; both are empty where they have none of their own.
+	EngineKey(model string) (header, value string)
 	// Models is the body of GET /v1/models; model is empty for the list. It is
-	// nil for a model that is not known.
-	Models(model string) []byte
+	// nil for a model that the caller does not know.
+	Models(c Caller, model string) []byte
 }
 
 // Observer learns what happens to requests. Its methods must not block.

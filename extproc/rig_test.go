@@ -66,6 +66,8 @@ type rig struct {
 	decide   func(*Request) Decision // nil: the usual policy
 	admit    func(Credentials) Admission
 	revoked  *Refusal
+
+	engineKey [2]string // header and value
 }
 
 // bubble runs f with a rig in a bubble. When it ends everything must be at rest,
@@ -226,7 +228,13 @@ func (r *rig) NotServed(model string, held bool, why error) *Refusal {
 
 func (r *rig) RetryAfter(string) int { return 30 }
 
-func (r *rig) Models(model string) []byte {
+func (r *rig) EngineKey(string) (header, value string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.engineKey[0], r.engineKey[1]
+}
+
+func (r *rig) Models(_ Caller, model string) []byte {
 	switch model {
 	case "":
 		return []byte(`{"object":"list"}`)

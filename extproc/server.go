@@ -30,6 +30,9 @@ type Options struct {
 	LateError         LateError
 	// CORSOrigins are the origins of pages that may call; * stands for all.
 	CORSOrigins []string
+	// IdentityMetadata is where other filters of Envoy say who sent a request: a
+	// namespace of dynamic metadata, and keys that lead deeper; nil: nowhere.
+	IdentityMetadata []string
 }
 
 // LateError is how an answer ends that failed after it had begun.

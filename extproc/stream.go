@@ -152,7 +152,7 @@ func (st *stream) admit(lane string) *Refusal {
 	if lane != envoy.LaneRehold {
 		st.flight.admission = st.s.d.Decider.Admit(Credentials{
 			Method: st.req.Method, PathAndQuery: st.req.PathAndQuery,
-			Authorization: st.head.authorization, APIKey: st.head.apiKey,
+			Authorization: st.head.authorization, APIKey: st.head.apiKey, Metadata: st.identity(),
 		})
 	}
 	st.req.Caller = st.flight.admission.Caller
@@ -280,6 +280,7 @@ func (st *stream) routed(g holdstate.Grant) {
 
 // serve lets Envoy carry the request to a replica, and its answer back.
 func (st *stream) serve(g holdstate.Grant) error {
+	key := st.engineKey()
 	if !st.flight.carry(g) {
 		st.left() // its record has come already
 		return nil
@@ -306,9 +307,7 @@ func (st *stream) serve(g holdstate.Grant) error {
 	if st.rewritten {
 		f.remove = append(f.remove, "content-encoding")
 	}
-	if st.flight.admission.StripKeys {
-		f.remove = append(f.remove, headerAuthorization, headerAPIKey)
-	}
+	f.keys(key, st.flight.admission.StripKeys)
 	if path := st.flight.admission.PathAndQuery; path != "" {
 		f.set = append(f.set, [2]string{":path", path})
 	}

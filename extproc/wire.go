@@ -65,8 +65,10 @@ type inbound struct {
 	end     bool
 	headers headerBlock // of a headers message; lies in raw
 	raw     mem.Buffer  // of a headers message
-	body    mem.Buffer  // of a body message
-	span    span        // where the body lies in its message
+	// metadata is the metadata_context of a headers message; lies in raw.
+	metadata []byte
+	body     mem.Buffer // of a body message
+	span     span       // where the body lies in its message
 }
 
 type span struct{ from, to int }
@@ -90,6 +92,7 @@ const (
 	fieldRequestBody     = 4
 	fieldRequestTrailers = 6
 	fieldLastOfOneof     = 7
+	fieldMetadataContext = 8
 	fieldPayload         = 1 // HttpHeaders.headers and HttpBody.body
 	fieldHeadersEnd      = 3
 	fieldBodyEnd         = 2
@@ -115,6 +118,9 @@ func (in *inbound) parse(data mem.BufferSlice) error {
 	default:
 		buf.Free()
 	}
+	if in.raw == nil {
+		in.metadata = nil
+	}
 	return nil
 }
 
@@ -133,6 +139,9 @@ func cut(buf mem.Buffer, s span) mem.Buffer {
 
 func (in *inbound) scan(all []byte) error {
 	return fields(all, func(num protowire.Number, value []byte, _ uint64, at int) bool {
+		if num == fieldMetadataContext {
+			in.metadata = value
+		}
 		if value == nil || num < fieldRequestHeaders || num > fieldLastOfOneof {
 			return true
 		}

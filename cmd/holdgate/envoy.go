@@ -25,6 +25,8 @@ var configFlags = map[string]string{
 	"MaxRequestBytes": "--max-request-bytes",
 	"HoldMax":         "--hold-max",
 	"HeapBytes":       "--heap-bytes",
+
+	"IdentityMetadata": "--identity-metadata",
 }
 
 func newEnvoyCommand() *cobra.Command {
@@ -68,6 +70,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.Var(&maxBody, "max-request-bytes", "largest body, as given to holdgate serve")
 	flags.DurationVar(&c.HoldMax, "hold-max", envoy.DefaultHoldMax, "longest hold")
 	flags.Var(&heap, "heap-bytes", "memory at which Envoy starts to refuse")
+	flags.StringVar(&c.IdentityMetadata, "identity-metadata", "", "`namespace` of dynamic metadata that is sent along, as given to holdgate serve")
 	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
 	return cmd
 }
@@ -105,7 +108,10 @@ func writeOut(cmd *cobra.Command, file string, text []byte) error {
 }
 
 func newEnvoyCheckCommand() *cobra.Command {
-	var budget time.Duration
+	var (
+		budget   time.Duration
+		identity string
+	)
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Say what in an Envoy bootstrap would break held requests",
@@ -117,14 +123,20 @@ func newEnvoyCheckCommand() *cobra.Command {
 			if budget <= 0 {
 				return usageError{fmt.Errorf("--wake-hold-budget: must be above 0, is %v", budget)}
 			}
+			if identity != "" {
+				if _, err := envoy.IdentityPath(identity); err != nil {
+					return usageError{fmt.Errorf("--identity-metadata: %w", err)}
+				}
+			}
 			text, err := readIn(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			return checkBootstrap(cmd.Context(), cmd.OutOrStdout(), text, budget)
+			return checkBootstrap(cmd, text, budget, identity)
 		},
 	}
 	cmd.Flags().DurationVar(&budget, "wake-hold-budget", 5*time.Minute, "longest hold, as given to holdgate serve")
+	cmd.Flags().StringVar(&identity, "identity-metadata", "", "`namespace` that says who sent a request, as given to holdgate serve")
 	return cmd
 }
 
@@ -144,12 +156,13 @@ func readIn(cmd *cobra.Command, file string) ([]byte, error) {
 }
 
 // checkBootstrap prints the findings and fails when one is not a mere note.
-func checkBootstrap(ctx context.Context, out io.Writer, text []byte, budget time.Duration) error {
+func checkBootstrap(cmd *cobra.Command, text []byte, budget time.Duration, identity string) error {
+	out := cmd.OutOrStdout()
 	b, findings, err := envoy.Parse(text)
 	if err != nil {
 		return err
 	}
-	findings = append(findings, envoy.Check(b, budget)...)
+	findings = append(findings, envoy.Check(b, budget, identity)...)
 	problems := 0
 	for _, f := range findings {
 		fmt.Fprintln(out, f)
@@ -157,7 +170,7 @@ func checkBootstrap(ctx context.Context, out io.Writer, text []byte, budget time
 			problems++
 		}
 	}
-	validation := validateBootstrap(ctx, out, text)
+	validation := validateBootstrap(cmd.Context(), out, text)
 	if problems > 0 {
 		return errors.Join(fmt.Errorf("%d of the settings would break held requests", problems), validation)
 	}

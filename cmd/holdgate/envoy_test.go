@@ -62,6 +62,26 @@ func TestEnvoyRenderNamesEachBadFlag(t *testing.T) {
 	require.ErrorContains(t, err, "writing the bootstrap")
 }
 
+func TestEnvoyIsToldWhereTheIdentityIs(t *testing.T) { //nolint:paralleltest // it sets the environment.
+	t.Setenv("HOLDGATE_ENVOY", filepath.Join(t.TempDir(), "none"))
+	const flag = "--identity-metadata=envoy.filters.http.jwt_authn/claims"
+	with, err := runEnvoy(t, "", "render", flag)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(with, "forwarding_namespaces:"), "the edge alone")
+	_, err = runEnvoy(t, with, "check", "-", flag)
+	require.NoError(t, err)
+	without, err := runEnvoy(t, "", "render")
+	require.NoError(t, err)
+	out, err := runEnvoy(t, without, "check", "-", flag)
+	require.Error(t, err)
+	require.Contains(t, out, "forwarding_namespaces.untyped: lacks envoy.filters.http.jwt_authn: no request would have an identity")
+	for _, command := range [][]string{{"render"}, {"check", "-"}} {
+		_, err = runEnvoy(t, with, append(command, "--identity-metadata=holdgate")...)
+		require.ErrorContains(t, err, "--identity-metadata: must not be holdgate, which is the router's own")
+		require.Equal(t, 2, exitCode(err))
+	}
+}
+
 func TestEnvoyCheckWithoutABinarySaysSoAndStillChecks(t *testing.T) { //nolint:paralleltest // it sets the environment.
 	t.Setenv("HOLDGATE_ENVOY", filepath.Join(t.TempDir(), "none"))
 	good, err := runEnvoy(t, "", "render")

@@ -4,8 +4,6 @@ package access
 
 import (
 	"crypto/sha256"
-	"errors"
-	"fmt"
 	"time"
 )
 
@@ -14,13 +12,13 @@ const DefaultTenant = "default"
 
 // Key is who sent a request. Nobody may change it, its lists included.
 type Key struct {
-	// ID is the same in every version of the keys file. It is empty for
-	// Anonymous alone.
+	// ID is the same in every version of the keys file. It is empty for Anonymous,
+	// and for an identity that has none.
 	ID     string
 	Name   string // for people; the id where the file gives none
 	Tenant string
 	Scopes []string // none: all sites
-	// RedirectNever: the client cannot follow a redirect.
+	// RedirectNever: the client cannot follow a redirect, or may be sent to no site.
 	RedirectNever bool
 	// Share is the part of a model's admission budget that the key may have in
 	// use: above 0, and 1 where the file says nothing.
@@ -30,6 +28,7 @@ type Key struct {
 	models  map[string]struct{} // nil: all
 	expires time.Time           // zero: never
 	quota   *quota              // nil: none
+	line    string
 }
 
 // anonymous is shared by all who have no key.
@@ -38,21 +37,6 @@ var anonymous = &Key{Tenant: DefaultTenant, Share: 1}
 // Anonymous is everybody where there is no keys file: the default tenant, without
 // an id, which may do everything.
 func Anonymous() *Key { return anonymous }
-
-// Identify makes a key of what somebody else has found out about a request. Nil
-// models allow all, an empty list none. The key has no quota.
-func Identify(id, tenant string, models []string) (*Key, error) {
-	if problem := nameProblem(id); problem != "" {
-		return nil, fmt.Errorf("%w: the key id %s", ErrIdentity, problem)
-	}
-	if problem := nameProblem(tenant); problem != "" {
-		return nil, fmt.Errorf("%w: the tenant %s", ErrIdentity, problem)
-	}
-	return &Key{ID: id, Name: id, Tenant: tenant, Share: 1, models: set(models)}, nil
-}
-
-// ErrIdentity is the class of what Identify refuses.
-var ErrIdentity = errors.New("the identity is bad")
 
 // Allowed says whether the key may use a model, by its name and not by an alias.
 func (k *Key) Allowed(model string) bool {
@@ -66,6 +50,10 @@ func (k *Key) Allowed(model string) bool {
 // Expires gives the first moment at which the key is no longer good, ok is false
 // when there is none.
 func (k *Key) Expires() (at time.Time, ok bool) { return k.expires, !k.expires.IsZero() }
+
+// Line names who waits, empty for Anonymous. An identity waits apart from a key with
+// the same id; one without an id stands for its tenant.
+func (k *Key) Line() string { return k.line }
 
 // Expired says whether the key is no longer good.
 func (k *Key) Expired(now time.Time) bool { return !k.expires.IsZero() && !now.Before(k.expires) }

@@ -33,6 +33,7 @@ func (k *Keys) add(key *Key) {
 	if key.Name == "" {
 		key.Name = key.ID
 	}
+	key.line = key.ID
 	k.byHash[key.hash], k.byID[key.ID] = key, key
 }
 
@@ -84,6 +85,25 @@ func bearerOf(authorization string) string {
 
 // ByID gives the key with an id, nil when there is none. It may have expired.
 func (k *Keys) ByID(id string) *Key { return k.byID[id] }
+
+// Good says whether the key behind a line is still good. An identity always is: it is
+// not of a keys file.
+func (k *Keys) Good(line string, now time.Time) bool {
+	key := k.byID[line]
+	return strings.HasPrefix(line, identityLine) || key != nil && !key.Expired(now)
+}
+
+// NextExpiry is the first time after now at which a key expires, ok is false when
+// none does.
+func (k *Keys) NextExpiry(now time.Time) (next time.Time, ok bool) {
+	for _, key := range k.byID {
+		at, expires := key.Expires()
+		if expires && at.After(now) && (!ok || at.Before(next)) {
+			next, ok = at, true
+		}
+	}
+	return next, ok
+}
 
 // Renew gives the present form of a key that an older version of the file had,
 // nil when it was revoked: its hash is no longer there, whatever has its id. A

@@ -94,7 +94,7 @@ func TestRenew(t *testing.T) {
 	require.Nil(t, replaced.Renew(key), "the same id does not save a key that was replaced")
 
 	require.Same(t, Anonymous(), replaced.Renew(Anonymous()))
-	other, err := Identify("a", "acme", nil)
+	other, err := replaced.Identify(Identity{ID: "a", Tenant: "acme"})
 	require.NoError(t, err)
 	require.Same(t, other, replaced.Renew(other), "it is not of the file")
 }
@@ -109,31 +109,4 @@ func TestAnonymousMayDoEverything(t *testing.T) {
 	require.True(t, k.Allowed("anything"))
 	require.False(t, k.Expired(noon))
 	require.True(t, k.Charge("anything", 0, noon).OK)
-}
-
-func TestIdentify(t *testing.T) {
-	t.Parallel()
-	k, err := Identify("user-1", "acme", []string{"llama"})
-	require.NoError(t, err)
-	require.Equal(t, "user-1", k.ID)
-	require.Equal(t, "user-1", k.Name)
-	require.Equal(t, "acme", k.Tenant)
-	require.InDelta(t, 1.0, k.Share, 0)
-	require.True(t, k.Allowed("llama"))
-	require.False(t, k.Allowed("qwen"))
-	require.Equal(t, Result{OK: true, Remaining: Unlimited}, k.Charge("llama", 1, noon))
-
-	k, err = Identify("user-1", "acme", []string{})
-	require.NoError(t, err)
-	require.False(t, k.Allowed("llama"))
-	k, err = Identify("user-1", "acme", nil)
-	require.NoError(t, err)
-	require.True(t, k.Allowed("llama"))
-
-	for _, bad := range []string{"", "a\x00b", "a\nb", "\xff", strings.Repeat("x", 257)} {
-		_, err = Identify(bad, "acme", nil)
-		require.ErrorIs(t, err, ErrIdentity)
-		_, err = Identify("user-1", bad, nil)
-		require.ErrorIs(t, err, ErrIdentity)
-	}
 }

@@ -4,6 +4,7 @@ package app
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -13,11 +14,15 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-const needsKey = "a valid API key is needed, as a bearer token in Authorization or in x-api-key"
+const (
+	needsKey      = "a valid API key is needed, as a bearer token in Authorization or in x-api-key"
+	needsIdentity = "the request has no identity: it was not authenticated on its way here"
+)
 
 // caller is what the decision keeps of who sent a request.
 type caller struct {
@@ -34,15 +39,17 @@ type caller struct {
 // door says who may come in: it knows the keys and the tokens of redirected
 // requests.
 type door struct {
-	keys     *access.Store // nil: everybody is let in
-	secrets  *hop.Secrets  // nil: hops are only counted
-	rejected *prometheus.CounterVec
+	keys       *access.Store // nil: there are none
+	identities bool          // filters of Envoy may say who sent a request
+	forward    bool          // callers' keys are passed on to engines
+	secrets    *hop.Secrets  // nil: hops are only counted
+	rejected   *prometheus.CounterVec
 }
 
-func newDoor(keys *access.Store, secrets *hop.Secrets, prefix string, reg prometheus.Registerer) *door {
-	d := &door{keys: keys, secrets: secrets}
+func newDoor(c *config.Serve, keys *access.Store, secrets *hop.Secrets, reg prometheus.Registerer) *door {
+	d := &door{keys: keys, identities: c.IdentityMetadata != "", forward: c.ForwardAuthorization, secrets: secrets}
 	d.rejected = promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Name: prefix + "hop_tokens_rejected_total",
+		Name: c.MetricsPrefix + "hop_tokens_rejected_total",
 		Help: "Tokens of redirected requests that were not accepted, by what was wrong.",
 	}, []string{"reason"})
 	for _, err := range []error{hop.ErrForged, hop.ErrExpired, hop.ErrMismatch} {
@@ -51,21 +58,28 @@ func newDoor(keys *access.Store, secrets *hop.Secrets, prefix string, reg promet
 	return d
 }
 
-// Admit finds the caller of a request by its key, or by the token with which a
-// sibling sent it here.
+// open says whether everybody is let in.
+func (d *door) open() bool { return d.keys == nil && !d.identities }
+
+// Admit finds the caller of a request by the identity that Envoy found out, by its
+// key, or by the token with which a sibling sent it here.
 func (d *door) Admit(c extproc.Credentials) extproc.Admission {
-	a := extproc.Admission{StripKeys: d.keys != nil}
+	a := extproc.Admission{StripKeys: !d.open() && !d.forward}
 	token, stripped := sitemap.Hops(c.PathAndQuery)
 	if stripped != c.PathAndQuery {
 		a.PathAndQuery = stripped
 	}
-	key, known := d.lookup(c)
+	key, err := d.lookup(c)
+	if err != nil {
+		return extproc.Admission{Refusal: extproc.Unauthorized(err.Error())}
+	}
+	known := key != nil
 	who := &caller{key: key}
 	switch {
 	case token == "":
 	case d.secrets == nil:
 		who.hops = sitemap.HopCount(token)
-	case known && d.keys != nil:
+	case known && !d.open():
 		// The key counts, whatever the token is; a good one says how often the
 		// request was sent on, and after a bad one it stays here.
 		who.hops = sitemap.MaxHops
@@ -88,7 +102,10 @@ func (d *door) Admit(c extproc.Credentials) extproc.Admission {
 			return extproc.Admission{Refusal: extproc.Unauthorized("the key of the redirected request is not known at this site")}
 		}
 	}
-	if !known {
+	switch {
+	case !known && d.keys == nil:
+		return extproc.Admission{Refusal: extproc.Unauthorized(needsIdentity)}
+	case !known:
 		return extproc.Admission{Refusal: extproc.Unauthorized(needsKey)}
 	}
 	a.Caller = extproc.Caller{TenantID: who.key.Tenant, KeyID: who.key.ID, Detail: who}
@@ -105,14 +122,6 @@ func (d *door) Recheck(r *extproc.Request) *extproc.Refusal {
 		return extproc.Unauthorized("the API key is no longer valid")
 	}
 	return nil
-}
-
-// good says whether a key that was good when its request came still is.
-func good(keys *access.Keys) func(id string) bool {
-	return func(id string) bool {
-		key := keys.ByID(id)
-		return key != nil && !key.Expired(time.Now())
-	}
 }
 
 // charge counts a request against its key's quotas. It returns a refusal when they
@@ -132,19 +141,34 @@ func (c *caller) charge(model string, replicas int) *extproc.Refusal {
 	return nil
 }
 
-// lookup finds the key that a request carries. Without a keys file everybody is
-// known.
-func (d *door) lookup(c extproc.Credentials) (*access.Key, bool) {
-	if d.keys == nil {
-		return access.Anonymous(), true
+// lookup finds who sent a request: by its identity, and without one by its key; nil
+// when it has neither. The error is of an identity that is none.
+func (d *door) lookup(c extproc.Credentials) (*access.Key, error) {
+	var keys *access.Keys
+	if d.keys != nil {
+		keys = d.keys.Current()
 	}
-	return d.keys.Current().Lookup(c.Authorization, c.APIKey, time.Now())
+	switch identity, there, err := identityOf(c.Metadata); {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", access.ErrIdentity, err)
+	case there:
+		return keys.Identify(identity)
+	case d.open():
+		return access.Anonymous(), nil
+	case keys == nil:
+		return nil, nil
+	}
+	key, _ := keys.Lookup(c.Authorization, c.APIKey, time.Now())
+	return key, nil
 }
 
 // byID finds the key that another site has authenticated, in our own file.
 func (d *door) byID(id string) (*access.Key, bool) {
-	if d.keys == nil {
+	switch {
+	case d.open():
 		return access.Anonymous(), true
+	case d.keys == nil:
+		return nil, false
 	}
 	key := d.keys.Current().ByID(id)
 	return key, key != nil && !key.Expired(time.Now())

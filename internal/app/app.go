@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
@@ -29,6 +30,7 @@ import (
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/reload"
@@ -47,6 +49,8 @@ type App struct {
 	outside  *outside
 	watched  []watchedFile
 	keys     *access.Store
+	revoker  *revoker // nil without keys
+	engines  *enginekey.File
 	secrets  *hop.Secrets
 	decider  *decider
 	policy   *reload.File[policy.Policy]
@@ -152,7 +156,7 @@ func (a *App) wire() error {
 		},
 	})
 	if a.keys != nil {
-		a.keys.OnChange(func(_, keys *access.Keys) { a.machine.Revoke(good(keys)) })
+		a.revoker = newRevoker(a.keys, a.machine)
 	}
 	if a.outside, err = a.newOutside(files); err != nil {
 		return err
@@ -178,9 +182,15 @@ func (a *App) wire() error {
 		return fmt.Errorf("--audit-file: %w", err)
 	}
 	a.decider = &decider{
-		door:   newDoor(a.keys, a.secrets, c.MetricsPrefix, a.metrics),
+		door:   newDoor(c, a.keys, a.secrets, a.metrics),
 		siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, metrics: m, log: a.log, changed: a.levels.changed,
+		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, engines: a.engines, metrics: m, log: a.log, changed: a.levels.changed,
+	}
+	var identities []string
+	if c.IdentityMetadata != "" {
+		if identities, err = envoy.IdentityPath(c.IdentityMetadata); err != nil {
+			return fmt.Errorf("--identity-metadata: %w", err)
+		}
 	}
 	a.metrics.MustRegister(newLoad(c.MetricsPrefix, a.decider))
 	network, address := config.Address(c.Relay)
@@ -188,6 +198,7 @@ func (a *App) wire() error {
 		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout, AdmitPark: c.AdmitParkTimeout,
 		MaxRequestBytes: int64(c.MaxRequestBytes), MaxBodyBytesTotal: int64(c.MaxBodyBytesTotal),
 		RelayMaxBytes: int64(c.RelayMaxBytes), LateError: extproc.LateError(c.WakeLateError), CORSOrigins: c.CORSOrigins,
+		IdentityMetadata: identities,
 	}, extproc.Deps{
 		Decider:  a.decider,
 		Observer: observer{metrics: m, audit: a.audit, recent: a.outside.recent},
@@ -224,6 +235,13 @@ func (a *App) files(metrics *reload.Metrics) error {
 		}
 		a.watched = append(a.watched, a.policy)
 	}
+	if path := a.c.EngineAuthFile; path != "" {
+		a.engines, err = enginekey.Load(path, reload.Options{Setting: "engine-auth-file", Metrics: metrics, Log: a.log})
+		if err != nil {
+			return fmt.Errorf("--engine-auth-file: %w", err)
+		}
+		a.watched = append(a.watched, a.engines)
+	}
 	return nil
 }
 
@@ -235,12 +253,15 @@ func (a *App) policies() *policy.Policy {
 	return a.policy.Current()
 }
 
-// tenants are those whose requests may come.
+// tenants are those who are known to send requests.
 func (a *App) tenants() []string {
-	if a.keys == nil {
-		return []string{defaultTenant}
+	switch {
+	case a.keys != nil:
+		return a.keys.Current().Tenants()
+	case a.c.IdentityMetadata != "":
+		return nil
 	}
-	return a.keys.Current().Tenants()
+	return []string{defaultTenant}
 }
 
 // restore loads the map of an earlier run. A damaged one is set aside: the router

@@ -50,6 +50,9 @@ func bubble(t *testing.T, f func(r *rig), flags ...string) {
 		r.agents = r.serve(r.App.agents)
 		background, end := context.WithCancel(t.Context())
 		go r.levels.run(background, r.look)
+		if r.revoker != nil {
+			go r.revoker.run(background)
+		}
 		defer func() {
 			_, _ = r.envoys.Close(), r.agents.Close()
 			r.App.envoy.Stop()

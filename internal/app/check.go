@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/wake"
@@ -46,6 +47,7 @@ func Check(c *config.Serve) error {
 		_, err := access.Parse(text)
 		return err
 	}))
+	check("engine-auth-file", c.EngineAuthFile, parsed(func(text []byte) error { return enginekey.Check(c.EngineAuthFile, text) }))
 	check("hop-secret-file", c.HopSecretFile, func(path string) error {
 		_, err := hop.Load(path)
 		return err

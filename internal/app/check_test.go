@@ -34,6 +34,7 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 		"--policy-file", file("policy.yaml", "models: {m: {aliases: [n]}}"),
 		"--auth-file", file("keys.yaml", "keys: []"),
 		"--admin-token-file", file("token", "secret"),
+		"--engine-auth-file", file("good-engines.yaml", "models: {m: {api_key_file: token}}"),
 	}
 	require.NoError(t, run(good...))
 	err := run(
@@ -41,11 +42,12 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 		"--policy-file", file("bad-policy.yaml", "models: {m: {alias: [n]}}"),
 		"--auth-file", file("bad-keys.yaml", "keys: [{}]"),
 		"--admin-token-file", file("empty", ""), "--hop-secret-file", file("short", "short"),
-		"--webhook-headers-file", file("bad-headers.yaml", "[]"), "--agents-token-file", filepath.Join(dir, "missing"),
+		"--webhook-headers-file", file("bad-headers.yaml", "[]"), "--engine-auth-file", file("engines.yaml", "models: {m: {api_key_file: missing}}"),
+		"--agents-token-file", filepath.Join(dir, "missing"),
 		"--webhook-ca-file", file("no-ca.pem", "none"), "--webhook-cert-file", filepath.Join(dir, "missing"), "--keda-tls-cert-file", file("no.pem", ""),
 	)
 	for _, flag := range []string{
-		"map-file", "policy-file", "auth-file", "admin-token-file", "hop-secret-file", "webhook-headers-file", "agents-token-file",
+		"map-file", "policy-file", "auth-file", "admin-token-file", "hop-secret-file", "webhook-headers-file", "engine-auth-file", "agents-token-file",
 		"webhook-ca-file", "webhook-cert-file", "keda-tls-cert-file",
 	} {
 		require.ErrorContains(t, err, "--"+flag+": ")

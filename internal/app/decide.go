@@ -15,6 +15,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/sitemap"
@@ -32,6 +33,7 @@ type decider struct {
 	machine  *holdstate.Machine
 	capacity *admission.Capacity
 	policies func() *policy.Policy
+	engines  *enginekey.File // nil: no engine has a key of its own
 	metrics  *metrics
 	log      zerolog.Logger
 	changed  func(model string) // who waits for the model may have changed
@@ -40,6 +42,14 @@ type decider struct {
 // Resolve is the model that a name stands for.
 func (d *decider) Resolve(name string) string {
 	return d.policies().Resolve(name)
+}
+
+// EngineKey is the header with the own key of a model's engines.
+func (d *decider) EngineKey(model string) (header, value string) {
+	if d.engines == nil {
+		return "", ""
+	}
+	return d.engines.Current().Of(model)
 }
 
 // Decide says what happens to a request whose body was read.
@@ -257,6 +267,14 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	if err != nil {
 		return refuse(d.notHeld(r.Model, err))
 	}
+	// The key may have ended while the body came, before there was a waiter to end.
+	if refusal := d.Recheck(r); refusal != nil {
+		w.Tell(holdstate.Revoke)
+		if s := w.Tell(holdstate.Leave); s.Grant != nil {
+			s.Grant.Release()
+		}
+		return refuse(refusal)
+	}
 	// The model may have been wanted already, but not for this kind.
 	d.changed(r.Model)
 	d.log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
@@ -284,7 +302,7 @@ func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
 	}
 	w.Key = who.key
 	return holdstate.Request{
-		Target: r.Target(), Key: r.Caller.KeyID, ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq, Detail: w,
+		Target: r.Target(), Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq, Detail: w,
 	}
 }
 

@@ -95,8 +95,10 @@ func (x *explaining) refuse(r *extproc.Refusal) {
 func (x *explaining) admitted() string {
 	key := x.who.key
 	switch {
-	case x.keys == nil:
+	case x.open():
 		return "there is no --auth-file, so everybody is let in"
+	case x.keys == nil:
+		return "who sends a request is found out by Envoy: this is for an identity that may use every model"
 	case key.ID == "":
 		x.Tenant = ""
 		x.refuse(extproc.Unauthorized(needsKey))

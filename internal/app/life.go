@@ -39,6 +39,9 @@ func (a *App) Start(ctx context.Context) error {
 	for _, file := range a.watched {
 		a.wg.Go(func() { file.Watch(background) })
 	}
+	if a.revoker != nil {
+		a.wg.Go(func() { a.revoker.run(background) })
+	}
 	if err := a.writePorts(); err != nil {
 		return errors.Join(err, a.Stop(ctx))
 	}

@@ -4,7 +4,9 @@ package app
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,10 +30,36 @@ type metrics struct {
 	// requests has the status that a request really ended with.
 	requests *prometheus.HistogramVec
 	wakes    *prometheus.HistogramVec
-	tenants  func() []string // who may send requests
+	tenants  func() []string // who is known to send requests
+	others   tenantNames
 	// rejections and queued are of requests that a replica served.
 	rejections *prometheus.CounterVec
 	queued     *prometheus.HistogramVec
+}
+
+// tenantNames are the tenants of identities, which nobody knows before they come. The
+// first ones have a label of their own.
+type tenantNames struct {
+	mu   sync.Mutex
+	seen map[string]struct{}
+}
+
+const maxTenantNames = 1000
+
+func (n *tenantNames) label(tenant string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, again := n.seen[tenant]; again {
+		return tenant
+	}
+	if len(n.seen) == maxTenantNames {
+		return "other"
+	}
+	if n.seen == nil {
+		n.seen = map[string]struct{}{}
+	}
+	n.seen[tenant] = struct{}{}
+	return tenant
 }
 
 func newMetrics(prefix string, reg prometheus.Registerer, tenants func() []string) *metrics {
@@ -89,7 +117,11 @@ func (m *metrics) outcome(o holdstate.Outcome, held time.Duration) {
 func (m *metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
 	if slot, ok := g.(*admission.Grant); ok {
 		a := slot.Agent()
-		m.routed.WithLabelValues(cmp.Or(r.Caller.TenantID, defaultTenant), a.Engine, a.Region, r.Model).Inc()
+		tenant := cmp.Or(r.Caller.TenantID, defaultTenant)
+		if _, known := slices.BinarySearch(m.tenants(), tenant); !known {
+			tenant = m.others.label(tenant)
+		}
+		m.routed.WithLabelValues(tenant, a.Engine, a.Region, r.Model).Inc()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -24,10 +25,15 @@ type modelList struct {
 	Data   []modelEntry `json:"data"`
 }
 
-// Models is the body of GET /v1/models, or of one model; nil when it is unknown.
-func (d *decider) Models(model string) []byte {
+// Models is the body of GET /v1/models, or of one model; nil when it is unknown. It
+// has only what the caller may use.
+func (d *decider) Models(c extproc.Caller, model string) []byte {
+	who, known := c.Detail.(*caller)
 	list := modelList{Object: "list", Data: []modelEntry{}}
 	for _, one := range d.models() {
+		if !known || !who.key.Allowed(one.Model) {
+			continue
+		}
 		e := modelEntry{ID: one.Model, Object: "model", OwnedBy: "holdgate", State: one.state}
 		if one.Model == model {
 			return mustMarshal(e)

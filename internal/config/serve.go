@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/holdgate/holdgate/envoy"
 )
 
 // Serve is what holdgate serve runs with. Its flags and the keys of its file have
@@ -33,7 +35,11 @@ type Serve struct {
 	HopSecretFile   string
 	CORSOrigins     []string
 	AuthFile        string
+	EngineAuthFile  string
 	PolicyFile      string
+
+	IdentityMetadata     string
+	ForwardAuthorization bool
 
 	KEDAListen         string
 	KEDATLSCertFile    string
@@ -94,6 +100,9 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.StringVar(&c.HopSecretFile, "hop-secret-file", "", "secrets that the sites share, one a line: they sign redirects, so that a caller stays authenticated")
 	f.StringSliceVar(&c.CORSOrigins, "cors-origins", nil, "origins of web pages that may call; * stands for all")
 	f.StringVar(&c.AuthFile, "auth-file", "", "YAML file of API keys; without it everybody may call")
+	f.StringVar(&c.IdentityMetadata, "identity-metadata", "", "namespace of dynamic metadata in which a filter of Envoy says who sent a request; keys below it after a slash")
+	f.StringVar(&c.EngineAuthFile, "engine-auth-file", "", "YAML file that names, by model, the file with the engines' own key")
+	f.BoolVar(&c.ForwardAuthorization, "forward-authorization", false, "pass the caller's Authorization and x-api-key on to engines, although they authenticate it here")
 	f.StringVar(&c.PolicyFile, "policy-file", "", "YAML file of aliases and per-model policies")
 	f.StringVar(&c.AuditFile, "audit-file", "", "write one JSON line per request to this file; - is standard output")
 	c.AuditMaxSize = 100 << 20
@@ -188,6 +197,7 @@ func (c *Serve) Validate() error {
 	check(c.WakeLateError == "body" || c.WakeLateError == "abort", "wake-late-error", c.WakeLateError, "must be body or abort")
 	check(c.WakeOrder == "fair" || c.WakeOrder == "arrival", "wake-order", c.WakeOrder, "must be fair or arrival")
 	check(validPrefix(c.MetricsPrefix), "metrics-prefix", c.MetricsPrefix, "may have only letters, digits and _, and must not begin with a digit")
+	c.validateCallers(check)
 	for _, s := range c.AgentsAllowCIDR {
 		_, err := netip.ParsePrefix(s)
 		check(err == nil, "agents-allow-cidr", s, "must be a network such as 10.0.0.0/8")
@@ -205,6 +215,18 @@ func (c *Serve) Validate() error {
 		check(address != "" && (network == "unix" || strings.Contains(address, ":")), l.flag, l.value, "must be host:port or unix:///path")
 	}
 	return errors.Join(errs...)
+}
+
+// validateCallers checks who callers are, and what engines learn of their keys.
+func (c *Serve) validateCallers(check func(ok bool, flag string, value any, rule string)) {
+	check(!c.ForwardAuthorization || c.AuthFile != "" || c.IdentityMetadata != "", "forward-authorization", true,
+		"needs --auth-file or --identity-metadata: without them callers' keys are passed on anyway")
+	check(!c.ForwardAuthorization || c.EngineAuthFile == "", "forward-authorization", true,
+		"does not go with --engine-auth-file: an engine gets the caller's key or its own")
+	if c.IdentityMetadata != "" {
+		_, err := envoy.IdentityPath(c.IdentityMetadata)
+		check(err == nil, "identity-metadata", c.IdentityMetadata, "must be a namespace other than holdgate, and keys below it after a slash")
+	}
 }
 
 func validPrefix(s string) bool {

@@ -35,32 +35,36 @@ func TestTheDefaultsAreValid(t *testing.T) {
 func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
-		"--wake-hold-budget=0s":          "--wake-hold-budget is 0s: must be above 0 and at most 1h",
-		"--wake-hold-budget=61m":         "--wake-hold-budget is 1h1m0s: must be above 0 and at most 1h",
-		"--wake-hold-max=0":              "--wake-hold-max is 0: must be above 0",
-		"--wake-hold-max-per-key=-1":     "--wake-hold-max-per-key is -1: must be above 0",
-		"--wake-hold-max-total=0":        "--wake-hold-max-total is 0: must be above 0",
-		"--wake-hold-max-bytes=0":        "--wake-hold-max-bytes is 0: must be above 0",
-		"--wake-keepalive=-1s":           "--wake-keepalive is -1s: must not be negative",
-		"--wake-linger=-1s":              "--wake-linger is -1s: must not be negative",
-		"--wake-late-error=maybe":        "--wake-late-error is maybe: must be body or abort",
-		"--wake-order=random":            "--wake-order is random: must be fair or arrival",
-		"--queue-depth=-1":               "--queue-depth is -1: must not be negative",
-		"--request-timeout=0":            "--request-timeout is 0s: must be above 0",
-		"--max-request-bytes=0":          "--max-request-bytes is 0: must be above 0",
-		"--max-body-bytes-total=1KiB":    "--max-body-bytes-total is 1KiB: must not be below --max-request-bytes",
-		"--metrics-prefix=1x":            "--metrics-prefix is 1x: may have only letters, digits and _",
-		"--agents-allow-cidr=10.0.0.0":   "--agents-allow-cidr is 10.0.0.0: must be a network",
-		"--admin-listen=9003":            "--admin-listen is 9003: must be host:port or unix:///path",
-		"--extproc-listen=unix://":       "--extproc-listen is unix://: must be host:port or unix:///path",
-		"--relay=relay.sock":             "--relay is relay.sock: must be host:port or unix:///path",
-		"--agent-liveness=0s":            "--agent-liveness is 0s: must be above 0",
-		"--wake-cooldown=-1ns":           "--wake-cooldown is -1ns: must not be negative",
-		"--relay-max-bytes=0":            "--relay-max-bytes is 0: must be above 0",
-		"--drain-timeout=-1s":            "--drain-timeout is -1s: must not be negative",
-		"--registry-grace=-1s":           "--registry-grace is -1s: must not be negative",
-		"--agents-listen=localhost":      "--agents-listen is localhost: must be host:port",
-		"--agents-allow-cidr=10.0.0.0/8": "",
+		"--wake-hold-budget=0s":           "--wake-hold-budget is 0s: must be above 0 and at most 1h",
+		"--wake-hold-budget=61m":          "--wake-hold-budget is 1h1m0s: must be above 0 and at most 1h",
+		"--wake-hold-max=0":               "--wake-hold-max is 0: must be above 0",
+		"--wake-hold-max-per-key=-1":      "--wake-hold-max-per-key is -1: must be above 0",
+		"--wake-hold-max-total=0":         "--wake-hold-max-total is 0: must be above 0",
+		"--wake-hold-max-bytes=0":         "--wake-hold-max-bytes is 0: must be above 0",
+		"--wake-keepalive=-1s":            "--wake-keepalive is -1s: must not be negative",
+		"--wake-linger=-1s":               "--wake-linger is -1s: must not be negative",
+		"--wake-late-error=maybe":         "--wake-late-error is maybe: must be body or abort",
+		"--wake-order=random":             "--wake-order is random: must be fair or arrival",
+		"--queue-depth=-1":                "--queue-depth is -1: must not be negative",
+		"--request-timeout=0":             "--request-timeout is 0s: must be above 0",
+		"--max-request-bytes=0":           "--max-request-bytes is 0: must be above 0",
+		"--max-body-bytes-total=1KiB":     "--max-body-bytes-total is 1KiB: must not be below --max-request-bytes",
+		"--metrics-prefix=1x":             "--metrics-prefix is 1x: may have only letters, digits and _",
+		"--agents-allow-cidr=10.0.0.0":    "--agents-allow-cidr is 10.0.0.0: must be a network",
+		"--admin-listen=9003":             "--admin-listen is 9003: must be host:port or unix:///path",
+		"--extproc-listen=unix://":        "--extproc-listen is unix://: must be host:port or unix:///path",
+		"--relay=relay.sock":              "--relay is relay.sock: must be host:port or unix:///path",
+		"--agent-liveness=0s":             "--agent-liveness is 0s: must be above 0",
+		"--wake-cooldown=-1ns":            "--wake-cooldown is -1ns: must not be negative",
+		"--relay-max-bytes=0":             "--relay-max-bytes is 0: must be above 0",
+		"--drain-timeout=-1s":             "--drain-timeout is -1s: must not be negative",
+		"--registry-grace=-1s":            "--registry-grace is -1s: must not be negative",
+		"--agents-listen=localhost":       "--agents-listen is localhost: must be host:port",
+		"--agents-allow-cidr=10.0.0.0/8":  "",
+		"--identity-metadata=auth/claims": "",
+		"--identity-metadata=holdgate":    "--identity-metadata is holdgate: must be a namespace other than holdgate",
+		"--identity-metadata=a/":          "--identity-metadata is a/: must be a namespace",
+		"--forward-authorization":         "--forward-authorization is true: needs --auth-file or --identity-metadata",
 	} {
 		c, _, err := parse(t, arg)
 		require.NoError(t, err, arg)
@@ -74,6 +78,12 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Validate(), "--wake-hold-max")
 	require.ErrorContains(t, c.Validate(), "--queue-depth", "all problems at once")
+	c, _, err = parse(t, "--forward-authorization", "--auth-file=keys.yaml", "--engine-auth-file=engines.yaml")
+	require.NoError(t, err)
+	require.ErrorContains(t, c.Validate(), "--forward-authorization is true: does not go with --engine-auth-file")
+	c, _, err = parse(t, "--forward-authorization", "--identity-metadata=auth")
+	require.NoError(t, err)
+	require.NoError(t, c.Validate())
 }
 
 func TestAFileSetsWhatTheCommandLineDoesNot(t *testing.T) {

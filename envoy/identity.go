@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+)
+
+// IdentityPath is where a filter before ext_proc says who sent a request: a namespace
+// of dynamic metadata and, each after a slash, keys that lead deeper.
+func IdentityPath(s string) ([]string, error) {
+	path := strings.Split(s, "/")
+	switch {
+	case slices.Contains(path, "") || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
+		return nil, fmt.Errorf("must be a namespace of dynamic metadata, and keys below it after a slash, is %q", s)
+	case path[0] == Namespace:
+		return nil, errors.New("must not be " + Namespace + ", which is the router's own")
+	}
+	return path, nil
+}
+
+// forwarding are the namespaces that the ext_proc filter of a lane sends. The rehold
+// lane keeps what the edge found out.
+func (r *renderer) forwarding(lane string) *extprocv3.MetadataOptions_MetadataNamespaces {
+	if r.config.IdentityMetadata == "" || lane == LaneRehold {
+		return nil
+	}
+	namespace, _, _ := strings.Cut(r.config.IdentityMetadata, "/")
+	return &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{namespace}}
+}
+
+// identity checks that the filter sends what says who sent a request.
+func (c *checker) identity(path string, p *extprocv3.ExternalProcessor) {
+	for _, m := range p.GetGrpcService().GetInitialMetadata() {
+		if m.GetKey() == LaneMetadata && m.GetValue() == LaneRehold {
+			return
+		}
+	}
+	namespace, _, _ := strings.Cut(c.identityMetadata, "/")
+	sent := p.GetMetadataOptions().GetForwardingNamespaces().GetUntyped()
+	if namespace != "" && !slices.Contains(sent, namespace) {
+		c.bad(path+": metadata_options.forwarding_namespaces.untyped", "lacks %s: no request would have an identity", namespace)
+	}
+}

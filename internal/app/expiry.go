@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+)
+
+// revoker ends the waits of keys that are no longer good: those that a new keys file
+// lacks, and those that expire.
+type revoker struct {
+	keys    *access.Store
+	machine *holdstate.Machine
+	renewed chan struct{} // has a value when there are new keys
+}
+
+func newRevoker(keys *access.Store, machine *holdstate.Machine) *revoker {
+	r := &revoker{keys: keys, machine: machine, renewed: make(chan struct{}, 1)}
+	keys.OnChange(func(_, _ *access.Keys) {
+		r.revoke(time.Now())
+		select {
+		case r.renewed <- struct{}{}:
+		default:
+		}
+	})
+	return r
+}
+
+// revoke ends the waits of keys that are not good, and gives the keys in force.
+func (r *revoker) revoke(now time.Time) *access.Keys {
+	keys := r.keys.Current()
+	r.machine.Revoke(func(line string) bool { return keys.Good(line, now) })
+	return keys
+}
+
+// run waits for one expiry after the other, until ctx ends.
+func (r *revoker) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Stop()
+		now := time.Now()
+		if next, ok := r.revoke(now).NextExpiry(now); ok {
+			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.renewed:
+		case <-timer.C:
+		}
+	}
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enginekey
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/holdgate/holdgate/internal/reload"
+	"github.com/holdgate/holdgate/internal/strictyaml"
+)
+
+// maxKey is the longest key in bytes.
+const maxKey = 4096
+
+// The headers that a key may stand in.
+const (
+	bearerHeader = "authorization"
+	apiKeyHeader = "x-api-key"
+)
+
+var rules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true}
+
+// Check reports all that is wrong with the text of a file of keys, which lies at
+// path, and with the files that it names.
+func Check(path string, data []byte) error {
+	_, err := parser(path)(data)
+	return err
+}
+
+// parser reads the file of keys at path. Every problem is reported at once.
+func parser(path string) func(data []byte) (*Keys, error) {
+	dir := filepath.Dir(path)
+	return func(data []byte) (*Keys, error) {
+		keys := &Keys{models: map[string]entry{}}
+		err := rules.Parse(data, func(top strictyaml.Value) {
+			top.Fields(map[string]func(strictyaml.Value){
+				"models": func(v strictyaml.Value) {
+					v.Mapping(func(name *yaml.Node, v strictyaml.Value) {
+						v.At(name).CheckName(name.Value)
+						keys.models[name.Value] = readEntry(v, dir)
+					})
+				},
+			}, "models")
+		})
+		if err != nil {
+			return nil, err
+		}
+		return keys, nil
+	}
+}
+
+func readEntry(v strictyaml.Value, dir string) entry {
+	e := entry{header: bearerHeader}
+	key := ""
+	v.Fields(map[string]func(strictyaml.Value){
+		"api_key_file": func(v strictyaml.Value) { e.path, key = readKey(v, dir) },
+		"header":       func(v strictyaml.Value) { e.header = readHeader(v) },
+	}, "api_key_file")
+	e.value = key
+	if e.header == bearerHeader {
+		e.value = "Bearer " + key
+	}
+	return e
+}
+
+func readHeader(v strictyaml.Value) string {
+	if name := strings.ToLower(v.Value); strictyaml.IsString(v.Node) && (name == bearerHeader || name == apiKeyHeader) {
+		return name
+	}
+	v.Bad("must be authorization (a bearer token) or x-api-key")
+	return ""
+}
+
+// readKey reads the key's own file. What is wrong with it is said without its name.
+func readKey(v strictyaml.Value, dir string) (path, key string) {
+	name := v.Name()
+	if name == "" {
+		return "", "" // reported
+	}
+	if path = name; !filepath.IsAbs(name) {
+		path = filepath.Join(dir, name)
+	}
+	data, err := reload.Read(path, maxKey)
+	if err != nil {
+		v.Add("must name a file with the key: %s", why(err))
+		return path, ""
+	}
+	key = strings.TrimSpace(string(data))
+	if key == "" || strings.ContainsAny(key, " \t\r\n") || !httpguts.ValidHeaderFieldValue(key) {
+		v.Add("must name a file that has the key alone, on one line")
+	}
+	return path, key
+}
+
+// why says what is wrong with a file without its path.
+func why(err error) string {
+	if bad, ok := errors.AsType[*fs.PathError](err); ok {
+		return bad.Err.Error()
+	}
+	return "it is no regular file, or too large for a key"
+}
