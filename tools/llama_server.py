@@ -36,6 +36,7 @@ def options():
     parser.add_argument("--ctx", type=int, default=2048, help="context length in tokens, shared by all slots")
     parser.add_argument("--threads", type=int, default=1, help="compute threads; they spin, so more than the idle cores slow down")
     parser.add_argument("--embedding", action="store_true", help="serve /v1/embeddings as well")
+    parser.add_argument("--metrics", action="store_true", help="serve /metrics as well")
     parser.add_argument("--alias", default="smollm2", help="model name that answers carry")
     parser.add_argument("--model-file", help="a GGUF file to serve instead of the packaged one")
     return parser.parse_args()
@@ -75,6 +76,7 @@ def main():
     params.n_parallel = opts.parallel
     params.n_ctx = opts.ctx
     params.cpuparams.n_threads = opts.threads
+    params.endpoint_metrics = opts.metrics
     if opts.embedding:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN

@@ -19,23 +19,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/sitemap"
 )
 
 // Defaults of a Config.
 const (
 	DefaultStopGrace   = 10 * time.Second
 	DefaultWakeTimeout = 5 * time.Minute
+	// DefaultUnhealthyAfter failed checks in a row take an engine out.
+	DefaultUnhealthyAfter = 3
 )
-
-// The engines whose endpoints are known.
-const (
-	LlamaCpp = "llamacpp"
-	VLLM     = "vllm"
-	Custom   = "custom"
-)
-
-// engines are the names that a Config may use, with their health paths.
-var engines = map[string]string{LlamaCpp: "/health", VLLM: "/health", Custom: "/health"}
 
 // Config says what an agent stands for.
 type Config struct {
@@ -46,7 +39,7 @@ type Config struct {
 	Token string
 	// ID names the agent; no two agents of a router may share one.
 	ID string
-	// Engine is LlamaCpp, VLLM or Custom.
+	// Engine is one of Engines.
 	Engine string
 	// BackendURL is where the engine listens, as http://host:port. The host
 	// 0.0.0.0 stands for the address that the routers see this agent come from;
@@ -55,7 +48,14 @@ type Config struct {
 	// HealthPath is what answers 2xx when the engine can serve; empty for the
 	// engine's own.
 	HealthPath string
-	// Models and Kinds are what the engine serves.
+	// UnhealthyAfter is how many failed checks in a row take the engine out of
+	// routing; 0 stands for DefaultUnhealthyAfter.
+	UnhealthyAfter int
+	// Warmup says whether the engine must answer a chat completion of one token
+	// before it is registered; nil: where the engine is known to need it.
+	Warmup *bool
+	// Models and Kinds are what the engine serves. Without models a running
+	// engine is asked for them; without kinds it is what is usual for the engine.
 	Models []string
 	Kinds  []string
 	// Slots is how many requests the engine takes at once.
@@ -108,13 +108,15 @@ func (c *Config) Validate() error {
 		check("--router", checkRouter(r))
 	}
 	check("--id", agentreg.CheckName(c.ID))
-	if _, ok := engines[c.Engine]; !ok {
-		bad("--engine", "%q is not known: use %s", c.Engine, strings.Join(slices.Sorted(maps.Keys(engines)), ", "))
-	}
-	_, err := parseBackend(c.BackendURL)
+	_, err := KindsOf(c.Engine)
+	check("--engine", err)
+	_, err = parseBackend(c.BackendURL)
 	check("--backend-url", err)
 	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
 		bad("--health-path", "must begin with /, is %q", c.HealthPath)
+	}
+	if c.UnhealthyAfter < 0 {
+		bad("--unhealthy-after", "must be at least 1, is %d", c.UnhealthyAfter)
 	}
 	errs = append(errs, c.checkTargets()...)
 	if c.Slots < 1 || c.Slots > agentreg.MaxSlots {
@@ -129,8 +131,11 @@ func (c *Config) Validate() error {
 
 // checkTargets checks what the engine serves.
 func (c *Config) checkTargets() (errs []error) {
-	if len(c.Models) == 0 || len(c.Models) > agentreg.MaxModels {
-		errs = append(errs, fmt.Errorf("--model: between 1 and %d are required, are %d", agentreg.MaxModels, len(c.Models)))
+	if len(c.Models) == 0 && len(c.Exec) > 0 {
+		errs = append(errs, errors.New("--model: is required with --exec: an engine that sleeps cannot be asked for its models"))
+	}
+	if len(c.Models) > agentreg.MaxModels {
+		errs = append(errs, fmt.Errorf("--model: at most %d, are %d", agentreg.MaxModels, len(c.Models)))
 	}
 	for i, m := range c.Models {
 		if err := agentreg.CheckName(m); err != nil {
@@ -140,13 +145,29 @@ func (c *Config) checkTargets() (errs []error) {
 			errs = append(errs, fmt.Errorf("--model: %q is there twice", m))
 		}
 	}
-	if len(c.Kinds) == 0 {
-		errs = append(errs, errors.New("--capability: is required: use llm, embedding or reranker"))
-	}
-	for _, k := range c.Kinds {
-		if _, err := agentreg.ParseKind(k); err != nil {
+	return append(errs, c.checkKinds()...)
+}
+
+func (c *Config) checkKinds() (errs []error) {
+	possible, unknown := KindsOf(c.Engine)
+	for _, name := range c.Kinds {
+		k, err := agentreg.ParseKind(name)
+		if err == nil && unknown == nil && !slices.Contains(possible, k) {
+			err = fmt.Errorf("%s has no %s", c.Engine, name)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("--capability: %w", err))
 		}
+	}
+	if c.Warmup == nil || !*c.Warmup || unknown != nil {
+		return errs
+	}
+	kinds := c.kinds()
+	if len(c.Kinds) == 0 {
+		kinds = possible[:1]
+	}
+	if !slices.Contains(kinds, sitemap.Chat) {
+		errs = append(errs, errors.New("--warmup: is a chat completion: it needs --capability llm"))
 	}
 	return errs
 }
@@ -203,7 +224,13 @@ func (c *Config) checkExec() (errs []error) {
 // withDefaults fills in what is absent.
 func (c Config) withDefaults() Config {
 	if c.HealthPath == "" {
-		c.HealthPath = engines[c.Engine]
+		c.HealthPath = engines[c.Engine].health
+	}
+	if len(c.Kinds) == 0 && len(c.Models) > 0 {
+		c.Kinds = []string{engines[c.Engine].kinds[0].String()}
+	}
+	if c.UnhealthyAfter == 0 {
+		c.UnhealthyAfter = DefaultUnhealthyAfter
 	}
 	if c.WakeTimeout == 0 {
 		c.WakeTimeout = DefaultWakeTimeout

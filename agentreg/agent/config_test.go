@@ -5,6 +5,7 @@ package agent
 import (
 	"bytes"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,16 +26,23 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"socket":               {func(c *Config) { c.Routers = []string{"unix:///a"} }, ""},
 		"IPv6 router":          {func(c *Config) { c.Routers = []string{"[::1]:9002"} }, ""},
 		"no id":                {func(c *Config) { c.ID = "" }, "--id: is required"},
-		"unknown engine":       {func(c *Config) { c.Engine = "gpt" }, `--engine: "gpt" is not known: use custom, llamacpp, vllm`},
+		"unknown engine":       {func(c *Config) { c.Engine = "gpt" }, `--engine: "gpt" is not known: use custom, infinity, llamacpp, ollama, sglang, tei, vllm`},
 		"no backend":           {func(c *Config) { c.BackendURL = "" }, "--backend-url: is required"},
 		"backend scheme":       {func(c *Config) { c.BackendURL = "https://127.0.0.1:1" }, `--backend-url: must have the form http://host:port, is "https://127.0.0.1:1"`},
 		"backend path":         {func(c *Config) { c.BackendURL = "http://127.0.0.1:1/v1" }, `--backend-url: must have nothing but scheme, host and port, is "http://127.0.0.1:1/v1"`},
 		"backend without port": {func(c *Config) { c.BackendURL = "http://127.0.0.1" }, ""},
 		"health path":          {func(c *Config) { c.HealthPath = "health" }, `--health-path: must begin with /, is "health"`},
-		"no model":             {func(c *Config) { c.Models = nil }, "--model: between 1 and 256 are required, are 0"},
+		"no model":             {func(c *Config) { c.Models = nil }, ""},
+		"no model, asleep":     {func(c *Config) { c.Models, c.Exec = nil, []string{"x"} }, "--model: is required with --exec: an engine that sleeps cannot be asked for its models"},
+		"many models":          {func(c *Config) { c.Models = manyNames(257) }, "--model: at most 256, are 257"},
 		"model twice":          {func(c *Config) { c.Models = []string{"m", "m"} }, `--model: "m" is there twice`},
 		"bad model":            {func(c *Config) { c.Models = []string{"a\n"} }, "--model: must not contain control characters"},
-		"no capability":        {func(c *Config) { c.Kinds = nil }, "--capability: is required: use llm, embedding or reranker"},
+		"no capability":        {func(c *Config) { c.Kinds = nil }, ""},
+		"impossible kind":      {func(c *Config) { c.Engine, c.Kinds = Ollama, []string{"llm", "reranker"} }, "--capability: ollama has no reranker"},
+		"impossible warm-up":   {func(c *Config) { c.Kinds, c.Warmup = []string{"embedding"}, new(true) }, "--warmup: is a chat completion: it needs --capability llm"},
+		"usual kind, warm-up":  {func(c *Config) { c.Engine, c.Kinds, c.Warmup = TEI, nil, new(true) }, "--warmup: is a chat completion: it needs --capability llm"},
+		"needless warm-up off": {func(c *Config) { c.Engine, c.Kinds, c.Warmup = TEI, nil, new(false) }, ""},
+		"unhealthy after":      {func(c *Config) { c.UnhealthyAfter = -1 }, "--unhealthy-after: must be at least 1, is -1"},
 		"unknown capability":   {func(c *Config) { c.Kinds = []string{"LLM"} }, `--capability: "LLM" is not a capability: use llm, embedding or reranker`},
 		"no capacity":          {func(c *Config) { c.Slots = 0 }, "--capacity: must be between 1 and 65536, is 0"},
 		"bad region":           {func(c *Config) { c.Region = "\x01" }, "--region: must not contain control characters"},
@@ -59,6 +67,14 @@ func TestValidateNamesTheFlag(t *testing.T) {
 			require.EqualError(t, err, tc.want)
 		})
 	}
+}
+
+func manyNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	return names
 }
 
 func TestBackendIsResolvedToOneAddress(t *testing.T) {

@@ -36,6 +36,7 @@ type core struct {
 	mu       sync.Mutex
 	phase    phase
 	healthy  bool
+	signals  signals
 	wantUp   bool
 	wokenAt  time.Time // the last Wake that found the engine serving
 	sessions map[*session]struct{}
@@ -95,6 +96,20 @@ func (c *core) setHealthy(healthy bool) bool {
 	}
 	c.setLocked(serving, healthy)
 	return true
+}
+
+// setSignals notes how busy the engine is, for the next Status.
+func (c *core) setSignals(s signals) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.signals = s
+}
+
+// adopt takes in what the engine serves, before there is any session.
+func (c *core) adopt(models, kinds []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cfg.Models, c.cfg.Kinds = models, kinds
 }
 
 // wanted says whether the engine should be up.
@@ -262,6 +277,7 @@ func (c *core) next(s *session) []*pb.AgentMessage {
 	return append(list, &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
 		State: c.state(), Healthy: c.phase == serving && c.healthy,
 		Handled: s.handled, Routers: uint32(len(c.sessions)), //nolint:gosec // a handful
+		InFlight: c.signals.inFlight(), Running: c.signals.running, Waiting: c.signals.waiting, KvUse: c.signals.kvUse,
 	}}})
 }
 

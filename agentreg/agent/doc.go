@@ -7,12 +7,17 @@
 //
 // The engine of an agent with a command goes through these phases:
 //
-//	asleep ──Wake──► waking ──healthy──► serving ──every router: Sleep──► stopping
+//	asleep ──Wake──► waking ───ready───► serving ──every router: Sleep──► stopping
 //	  ▲                │                    │                                │
 //	  └── failed ──────┴──── ended ─────────┴──────────── ended ─────────────┘
+//
+// Ready is healthy and, where that is asked for, warm. An engine that somebody
+// else starts is waited for, asked for its models and warmed up before the first
+// connection to a router. What differs between engines is the table in engines.go.
 //
 // core holds the phase and what each router last said; one mutex guards it.
 // One goroutine drives the engine towards what core wants. Each router address
 // has a link, whose goroutine sends what core has to say and reports what the
-// router says. Nobody holds the mutex while waiting.
+// router says. While the engine serves, one goroutine asks for its health and another how
+// busy it is. Nobody holds the mutex while waiting.
 package agent

@@ -99,7 +99,7 @@ func (a *agent) cycle(ctx context.Context) bool {
 	return true
 }
 
-// wake starts the engine and waits until it is healthy. On an error nothing
+// wake starts the engine and waits until it is ready. On an error nothing
 // runs.
 func (a *agent) wake(ctx context.Context) (*engine, error) {
 	if err := a.portFree(ctx); err != nil {
@@ -110,7 +110,7 @@ func (a *agent) wake(ctx context.Context) (*engine, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.WakeTimeout,
-		fmt.Errorf("the engine was not healthy within %v", a.cfg.WakeTimeout))
+		fmt.Errorf("the engine was not ready within %v", a.cfg.WakeTimeout))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -124,6 +124,9 @@ func (a *agent) wake(ctx context.Context) (*engine, error) {
 	var unwanted sync.WaitGroup
 	unwanted.Go(func() { a.endWhenUnwanted(ctx, end) })
 	problem := a.health.await(ctx)
+	if problem == nil {
+		problem = a.ready(ctx)
+	}
 	cause := context.Cause(ctx)
 	end(nil)
 	unwanted.Wait() // it must not take a kick that is meant for serve

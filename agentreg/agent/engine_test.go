@@ -116,7 +116,7 @@ func TestEngineThatIsNeverHealthyIsStoppedAndReported(t *testing.T) {
 	cfg.WakeTimeout = 400 * time.Millisecond
 	start(t, cfg)
 	r.SetWanted("llama", true)
-	require.Regexp(t, `^the engine was not healthy within 400ms: asking for health: .*`, <-r.failed)
+	require.Regexp(t, `^the engine was not ready within 400ms: asking for health: .*`, <-r.failed)
 	require.Zero(t, enginePid(t, cfg))
 }
 

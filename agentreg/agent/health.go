@@ -6,11 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/netip"
-	"net/url"
+	"sync"
 	"time"
 )
 
@@ -20,8 +16,6 @@ const (
 	eagerPoll  = 100 * time.Millisecond
 	eagerTime  = time.Minute
 	steadyPoll = 2 * time.Second
-	// unhealthyAfter failed checks in a row take an engine out.
-	unhealthyAfter = 3
 	// checkTimeout is for an engine that is busy, not for one that is slow to
 	// accept: those refuse or answer at once.
 	checkTimeout = 5 * time.Second
@@ -41,46 +35,16 @@ func pollAfter(expected time.Duration) time.Duration {
 
 // checker asks an engine for its health.
 type checker struct {
-	client *http.Client
-	url    string
-}
-
-// newChecker makes the checker for a backend at the address that it resolved
-// to, so that what is checked is what is registered.
-func newChecker(cfg Config, backend *url.URL, at netip.AddrPort) checker {
-	client := cfg.HTTPClient
-	if client == nil {
-		dialer := &net.Dialer{}
-		client = &http.Client{
-			Transport: &http.Transport{
-				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-					return dialer.DialContext(ctx, network, at.String())
-				},
-				// A kept connection may lead to a process that is gone.
-				DisableKeepAlives: true,
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
-	}
-	return checker{client: client, url: "http://" + backend.Host + cfg.HealthPath}
+	api  api
+	path string
 }
 
 // check asks once.
 func (h checker) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url, nil)
-	if err != nil {
+	if _, err := h.api.get(ctx, h.path); err != nil {
 		return fmt.Errorf("asking for health: %w", err)
-	}
-	res, err := h.client.Do(req)
-	if err != nil {
-		return fmt.Errorf("asking for health: %w", err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	_, _ = io.CopyN(io.Discard, res.Body, 1<<16) // the status is what counts
-	if res.StatusCode/100 != 2 {
-		return fmt.Errorf("asking for health: %s answers %s", h.url, res.Status)
 	}
 	return nil
 }
@@ -91,6 +55,7 @@ func (h checker) await(ctx context.Context) error {
 	begin := time.Now()
 	problem := errNotChecked
 	for {
+		asked := time.Now()
 		err := h.check(ctx)
 		if err == nil {
 			return nil
@@ -98,7 +63,8 @@ func (h checker) await(ctx context.Context) error {
 		if ctx.Err() == nil { // else it says no more than that ctx ended
 			problem = err
 		}
-		if !pause(ctx, pollAfter(time.Since(begin))) {
+		// From question to question, for the answer may take its time.
+		if !pause(ctx, pollAfter(time.Since(begin))-time.Since(asked)) {
 			return problem
 		}
 	}
@@ -116,8 +82,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watch keeps core's view of a serving engine's health until ctx ends.
+// watch keeps core's view of a serving engine, its health and how busy it is,
+// until ctx ends.
 func (a *agent) watch(ctx context.Context) {
+	var sampling sync.WaitGroup
+	defer sampling.Wait()
+	sampling.Go(func() { a.sample(ctx) })
 	failed := 0
 	for {
 		wait := steadyPoll
@@ -136,7 +106,7 @@ func (a *agent) watch(ctx context.Context) {
 			a.noteHealth(nil)
 			continue
 		}
-		if failed++; failed >= unhealthyAfter {
+		if failed++; failed >= a.cfg.UnhealthyAfter {
 			a.noteHealth(err)
 		}
 	}

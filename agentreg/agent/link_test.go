@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,8 @@ type network struct {
 	// health is the status that every engine answers; 0: it refuses.
 	health atomic.Int64
 	checks atomic.Int64
+	// engine answers instead while health is 200, unless it is nil.
+	engine http.Handler
 }
 
 func newNetwork(t *testing.T) *network {
@@ -84,11 +87,21 @@ func (n *network) dial(address string) (net.Conn, error) {
 }
 
 // RoundTrip is the engine.
-func (n *network) RoundTrip(*http.Request) (*http.Response, error) {
-	n.checks.Add(1)
+func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path != "/metrics" {
+		n.checks.Add(1)
+	}
 	status := int(n.health.Load())
 	if status == 0 {
 		return nil, errors.New("connection refused")
+	}
+	if n.engine != nil && status == http.StatusOK {
+		w := httptest.NewRecorder()
+		n.engine.ServeHTTP(w, r)
+		if err := r.Context().Err(); err != nil {
+			return nil, err
+		}
+		return w.Result(), nil
 	}
 	return &http.Response{
 		StatusCode: status, Status: http.StatusText(status), Body: io.NopCloser(strings.NewReader("{}")),
@@ -139,6 +152,25 @@ func TestAgentRegistersWithin100MillisecondsOfTheFirstHealthyAnswer(t *testing.T
 	})
 }
 
+func TestSlowHealthyAnswerIsAskedForEvery100Milliseconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		begin := time.Now()
+		n.health.Store(http.StatusOK)
+		n.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			healthy := time.Since(begin) > 30*time.Second
+			time.Sleep(70 * time.Millisecond)
+			if !healthy {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})
+		n.run(n.config())
+		after(10*time.Second - time.Millisecond)
+		require.EqualValues(t, 100, n.checks.Load())
+	})
+}
+
 func TestHealthIsAskedForLessOftenAfterAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,6 +215,31 @@ func TestThreeFailedChecksTakeTheEngineOutAndOneGoodOneBringsItBack(t *testing.T
 		after(time.Second)
 		require.Equal(t, 1, reg.Serving(llama))
 	})
+}
+
+func TestEngineIsTakenOutAfterAsManyFailedChecksAsTheUserSays(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int64{1, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t)
+			reg, _ := n.router(nil, "127.0.0.1:9002")
+			n.health.Store(http.StatusOK)
+			cfg := n.config()
+			cfg.UnhealthyAfter = int(limit)
+			n.run(cfg)
+			after(time.Millisecond)
+			n.checks.Store(0)
+			n.health.Store(http.StatusServiceUnavailable)
+			for n.checks.Load() < limit {
+				require.Equal(t, 1, reg.Serving(llama))
+				after(eagerPoll)
+			}
+			require.Zero(t, reg.Serving(llama))
+			n.health.Store(http.StatusOK)
+			after(time.Second)
+			require.Equal(t, 1, reg.Serving(llama))
+		})
+	}
 }
 
 func TestRefusedRequestIsFollowedByACheckAtOnce(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -48,6 +49,15 @@ func playEngine(mode string) int {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
+	if mode == "cold" {
+		var asked atomic.Int64
+		http.HandleFunc("/v1/chat/completions", func(w http.ResponseWriter, _ *http.Request) {
+			if asked.Add(1) == 1 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				fmt.Fprint(w, "not loaded")
+			}
+		})
+	}
 	if err := http.ListenAndServe(os.Getenv("TEST_ADDRESS"), nil); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

@@ -26,6 +26,7 @@ type agent struct {
 	cfg      Config
 	log      zerolog.Logger
 	core     *core
+	api      api
 	health   checker
 	engineAt netip.AddrPort
 	fail     func(err error)
@@ -60,8 +61,10 @@ func Run(ctx context.Context, cfg Config) error {
 	var engine sync.WaitGroup
 	if a.core.onDemand() {
 		engine.Go(func() { a.drive(engineCtx) })
-	} else if a.firstHealth(ctx) {
+	} else if err := a.firstReady(ctx); err == nil {
 		engine.Go(func() { a.watch(engineCtx) })
+	} else if ctx.Err() == nil {
+		a.fail(err)
 	}
 	var links sync.WaitGroup
 	for _, r := range cfg.Routers {
@@ -91,7 +94,8 @@ func newAgent(ctx context.Context, cfg Config) (*agent, error) {
 		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
 	}
 	a.engineAt = at
-	a.health = newChecker(cfg, backend, at)
+	a.api = newAPI(cfg, backend, at)
+	a.health = checker{api: a.api, path: cfg.HealthPath}
 	a.core = newCore(cfg, uuid.NewString(), address)
 	return a, nil
 }
@@ -115,17 +119,22 @@ func resolveBackend(ctx context.Context, u *url.URL) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(best, uint16(port)), nil //nolint:gosec // a port
 }
 
-// firstHealth waits for an engine that somebody else starts. It reports false
-// when ctx ended before.
-func (a *agent) firstHealth(ctx context.Context) bool {
+// firstReady waits for an engine that somebody else starts: as long as it takes
+// until it is healthy, and no longer than a wake may take after that.
+func (a *agent) firstReady(ctx context.Context) error {
 	a.log.Info().Str("backend", a.cfg.BackendURL).Msg("waiting for the engine")
 	begin := time.Now()
-	if a.health.await(ctx) != nil {
-		return false
+	if err := a.health.await(ctx); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, a.cfg.WakeTimeout)
+	defer cancel()
+	if err := a.ready(limited); err != nil {
+		return fmt.Errorf("agent: the engine is healthy, but was not ready within %v: %w", a.cfg.WakeTimeout, err)
 	}
 	a.log.Info().Float64("after", time.Since(begin).Seconds()).Msg("engine is ready")
 	a.core.set(serving, true)
-	return true
+	return nil
 }
 
 // follow keeps a link to every address of one router.

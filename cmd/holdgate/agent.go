@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"unicode"
@@ -20,6 +21,7 @@ import (
 type agentFlags struct {
 	tokenFile, exec     string
 	labels              []string
+	warmup              bool
 	logFormat, logLevel string
 }
 
@@ -33,6 +35,9 @@ func newAgentCommand() *cobra.Command {
     --model llama-3-70b --capability llm --capacity 16`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("warmup") {
+				cfg.Warmup = &f.warmup
+			}
 			if err := f.complete(&cfg); err != nil {
 				return usageError{err}
 			}
@@ -51,12 +56,14 @@ func newAgentCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringArrayVar(&cfg.Routers, "router", nil, "address of a router, as host:port or unix:///path (may repeat)")
 	fs.StringVar(&f.tokenFile, "token-file", "", "file with the token for the routers")
-	fs.StringVar(&cfg.ID, "id", "", "name of this agent (default: the host's name and the first model)")
-	fs.StringVar(&cfg.Engine, "engine", agent.Custom, "llamacpp, vllm or custom")
+	fs.StringVar(&cfg.ID, "id", "", "name of this agent (default: the host's name and the first model, or the engine's port)")
+	fs.StringVar(&cfg.Engine, "engine", agent.Custom, agent.Engines())
 	fs.StringVar(&cfg.BackendURL, "backend-url", "", "where the engine listens, as http://host:port; host 0.0.0.0: the address that the routers see")
 	fs.StringVar(&cfg.HealthPath, "health-path", "", "path that answers 2xx when the engine can serve (default: the engine's own)")
-	fs.StringArrayVar(&cfg.Models, "model", nil, "name of a model that the engine serves (may repeat)")
-	fs.StringArrayVar(&cfg.Kinds, "capability", []string{"llm"}, "llm, embedding or reranker (may repeat)")
+	fs.IntVar(&cfg.UnhealthyAfter, "unhealthy-after", agent.DefaultUnhealthyAfter, "how many failed checks in a row take the engine out of routing; one good one brings it back")
+	fs.BoolVar(&f.warmup, "warmup", false, "have the engine answer one token before it is registered (default: true for llm of ollama and sglang)")
+	fs.StringArrayVar(&cfg.Models, "model", nil, "name of a model that the engine serves (may repeat; default without --exec: those that the engine names)")
+	fs.StringArrayVar(&cfg.Kinds, "capability", nil, "llm, embedding or reranker (may repeat; default: llm, for infinity and tei embedding)")
 	fs.IntVar(&cfg.Slots, "capacity", 1, "how many requests the engine takes at once")
 	fs.StringVar(&cfg.Region, "region", "", "where the engine stands")
 	fs.StringArrayVar(&f.labels, "label", nil, "name=value for policies (may repeat)")
@@ -64,7 +71,7 @@ func newAgentCommand() *cobra.Command {
 	fs.StringVar(&cfg.Dir, "exec-dir", "", "working directory of the engine")
 	fs.StringArrayVar(&cfg.Env, "exec-env", nil, "NAME=value for the engine's environment (may repeat)")
 	fs.DurationVar(&cfg.IdleTimeout, "idle-timeout", 0, "stop the engine when it was idle for so long (default: never)")
-	fs.DurationVar(&cfg.WakeTimeout, "wake-timeout", agent.DefaultWakeTimeout, "how long the engine may take to become healthy")
+	fs.DurationVar(&cfg.WakeTimeout, "wake-timeout", agent.DefaultWakeTimeout, "how long the engine may take to become ready")
 	fs.DurationVar(&cfg.StopGrace, "stop-grace", agent.DefaultStopGrace, "how long the engine has between SIGTERM and SIGKILL")
 	fs.StringVar(&f.logFormat, "log-format", config.LogText, "text or json")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -94,14 +101,25 @@ func (f *agentFlags) complete(cfg *agent.Config) error {
 	if cfg.Token, err = readToken(f.tokenFile); err != nil {
 		errs = append(errs, fmt.Errorf("--token-file: %w", err))
 	}
-	if cfg.ID == "" && len(cfg.Models) > 0 {
+	if cfg.ID == "" {
 		host, err := os.Hostname()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--id: reading the host's name: %w", err))
 		}
-		cfg.ID = host + "-" + cfg.Models[0]
+		cfg.ID = host + "-" + engineName(cfg)
 	}
 	return errors.Join(errs...)
+}
+
+// engineName is what tells the engine from others of the same host.
+func engineName(cfg *agent.Config) string {
+	if len(cfg.Models) > 0 {
+		return cfg.Models[0]
+	}
+	if u, err := url.Parse(cfg.BackendURL); err == nil && u.Port() != "" {
+		return u.Port()
+	}
+	return cfg.Engine
 }
 
 // readToken reads a file with one token; no file name gives no token.

@@ -29,12 +29,17 @@ func TestAgentCommandNamesTheBadFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing given": {nil, "--router: is required\n--id: is required\n--backend-url: is required\n--model: between 1 and 256 are required, are 0"},
+		"nothing given": {nil, "--router: is required\n--backend-url: is required"},
 		"bad quoting":   {append(good, "--exec", "engine 'x"), "--exec: "},
 		"blank exec":    {append(good, "--exec", " "), "--exec: names no command"},
 		"bad labels":    {append(good, "--label", "a", "--label", "b=1", "--label", "b=2"), "--label: must be name=value, each name once, is \"a\"\n--label: must be name=value, each name once, is \"b=2\""},
 		"no token file": {append(good, "--token-file", "/nonexistent"), "--token-file: reading the token: "},
 		"log format":    {append(good, "--log-format", "xml"), `--log-format: "xml" is not known`},
+		"engine":        {append(good, "--engine", "gpt"), `--engine: "gpt" is not known: use custom, infinity, llamacpp, ollama, sglang, tei, vllm`},
+		"capability":    {append(good, "--engine", "tei", "--capability", "llm"), "--capability: tei has no llm"},
+		"warm-up":       {append(good, "--engine", "tei", "--warmup"), "--warmup: is a chat completion: it needs --capability llm"},
+		"unhealthy":     {append(good, "--unhealthy-after", "-1"), "--unhealthy-after: must be at least 1, is -1"},
+		"asleep":        {[]string{"--router", "127.0.0.1:1", "--backend-url", "http://127.0.0.1:1", "--exec", "x"}, "--model: is required with --exec"},
 		"idle time":     {append(good, "--idle-timeout", "1m"), "--idle-timeout: needs --exec"},
 	}
 	for name, c := range cases {
@@ -61,6 +66,17 @@ func TestAgentFlagsBecomeAConfig(t *testing.T) {
 	require.Equal(t, "secret", cfg.Token)
 	require.Equal(t, []string{"engine", "--name", "a b", "$HOME"}, cfg.Exec)
 	require.Equal(t, map[string]string{"gpu": "h100", "note": "a=b", "empty": ""}, cfg.Labels)
+}
+
+func TestAgentHasANameWithoutModels(t *testing.T) {
+	t.Parallel()
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	for backend, want := range map[string]string{"http://127.0.0.1:8000": "8000", "http://engine": "vllm", "": "vllm"} {
+		cfg := agent.Config{BackendURL: backend, Engine: agent.VLLM}
+		require.NoError(t, (&agentFlags{}).complete(&cfg))
+		require.Equal(t, host+"-"+want, cfg.ID)
+	}
 }
 
 func TestTokenFileMustHoldOneToken(t *testing.T) {

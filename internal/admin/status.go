@@ -39,6 +39,15 @@ type ModelStatus struct {
 	Wanted  bool   `json:"wanted"`
 }
 
+// Signals are what an engine says of itself; nil where it does not.
+type Signals struct {
+	// InFlight counts the requests inside the engine, from all routers.
+	InFlight *uint32  `json:"in_flight,omitzero"`
+	Running  *uint32  `json:"running,omitzero"`
+	Waiting  *uint32  `json:"waiting,omitzero"`
+	KVUse    *float64 `json:"kv_use,omitzero"`
+}
+
 // AgentStatus is one registered agent.
 type AgentStatus struct {
 	ID       string    `json:"id"`
@@ -52,6 +61,7 @@ type AgentStatus struct {
 	Region   string    `json:"region,omitzero"`
 	Slots    int64     `json:"slots"`
 	InFlight int64     `json:"in_flight"`
+	Signals  Signals   `json:"signals,omitzero"`
 	CanWake  bool      `json:"can_wake"`
 	Error    string    `json:"last_wake_error,omitzero"`
 	Joined   time.Time `json:"joined"`

@@ -13,12 +13,14 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kballard/go-shellquote"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -37,9 +39,12 @@ type File struct {
 // Model is one model and the engine that serves it.
 type Model struct {
 	Name  string   `yaml:"name"`
-	Kinds []string `yaml:"kinds"` // default: chat
-	// Engine says how health is asked: llamacpp, vllm or custom.
+	Kinds []string `yaml:"kinds"` // default: what is usual for the engine
+	// Engine is one of agent.Engines.
 	Engine string `yaml:"engine"`
+	// Warmup says whether the engine must answer one token before it gets
+	// requests; absent: where the engine is known to need it.
+	Warmup *bool `yaml:"warmup"`
 	// Exec starts the engine. {port} is a free port, {python} the value of
 	// HOLDGATE_PYTHON. It is split as a shell would, without a shell.
 	Exec        string            `yaml:"exec"`
@@ -105,20 +110,27 @@ func parse(text []byte) (*File, error) {
 
 // complete sets defaults and returns what is wrong.
 func (m *Model) complete() []error {
-	m.Engine = cmp.Or(m.Engine, "custom")
+	m.Engine = cmp.Or(m.Engine, agent.Custom)
 	m.Slots = cmp.Or(m.Slots, 1)
 	m.IdleTimeout = cmp.Or(m.IdleTimeout, defaultTimeout)
 	m.WakeTimeout = cmp.Or(m.WakeTimeout, defaultTimeout)
-	if len(m.Kinds) == 0 {
-		m.Kinds = []string{sitemap.Chat.String()}
-	}
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	var err error
+	possible, err := agent.KindsOf(m.Engine)
+	check(err == nil, "engine: %v", err)
+	if err == nil && len(m.Kinds) == 0 {
+		m.Kinds = []string{possible[0].String()}
+	}
+	for _, name := range m.Kinds {
+		k, unknown := sitemap.ParseKind(name)
+		check(unknown == nil, "kinds: %q must be chat, embedding or rerank", name)
+		check(err != nil || unknown != nil || slices.Contains(possible, k), "kinds: %s has no %s", m.Engine, name)
+	}
+	check(m.Warmup == nil || !*m.Warmup || slices.Contains(m.Kinds, sitemap.Chat.String()), "warmup: is a chat completion: it needs the kind chat")
 	m.words, err = shellquote.Split(m.Exec)
 	check(m.Name != "", "name: is required")
 	check(err == nil && len(m.words) > 0, "exec: must be a command with its arguments, is %q", m.Exec)
@@ -130,10 +142,6 @@ func (m *Model) complete() []error {
 	check(m.IdleTimeout > 0, "idle_timeout: must be above 0, is %v", m.IdleTimeout)
 	check(m.WakeTimeout > 0, "wake_timeout: must be above 0, is %v", m.WakeTimeout)
 	check(m.HoldBudget >= 0 && m.HoldBudget <= config.MaxHoldBudget, "hold_budget: must be above 0 and at most 1h, is %v", m.HoldBudget)
-	for _, k := range m.Kinds {
-		_, err := sitemap.ParseKind(k)
-		check(err == nil, "kinds: %q must be chat, embedding or rerank", k)
-	}
 	return errs
 }
 

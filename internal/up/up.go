@@ -222,7 +222,7 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 	defer func() { _ = out.Close() }()
 	return agent.Run(ctx, agent.Config{
 		Routers: []string{r.agentsAddress()}, ID: m.Name, Engine: m.Engine,
-		BackendURL: "http://" + address, HealthPath: m.HealthPath,
+		BackendURL: "http://" + address, HealthPath: m.HealthPath, Warmup: m.Warmup,
 		Models: []string{m.Name}, Kinds: m.Kinds, Slots: m.Slots,
 		Exec: m.command(port), Env: m.env(), Dir: m.Dir, Stdout: out, Stderr: out,
 		IdleTimeout: m.IdleTimeout, WakeTimeout: m.WakeTimeout, StopGrace: stopGrace,

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+)
+
+// maxAnswer is how much of an engine's answer is read.
+const maxAnswer = 4 << 20
+
+// maxWords is how much of a refusal is passed on.
+const maxWords = 200
+
+// api asks the engine over HTTP.
+type api struct {
+	client *http.Client
+	base   string
+}
+
+// newAPI asks a backend at the address that it resolved to, so that what is
+// checked is what is registered.
+func newAPI(cfg Config, backend *url.URL, at netip.AddrPort) api {
+	client := cfg.HTTPClient
+	if client == nil {
+		dialer := &net.Dialer{}
+		client = &http.Client{
+			Transport: &http.Transport{
+				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+					return dialer.DialContext(ctx, network, at.String())
+				},
+				// A kept connection may lead to a process that is gone.
+				DisableKeepAlives: true,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return api{client: client, base: "http://" + backend.Host}
+}
+
+// get gives what the engine answers to a GET with 2xx.
+func (a api) get(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return a.do(req)
+}
+
+// post is get for a POST of JSON.
+func (a api) post(ctx context.Context, path string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return a.do(req)
+}
+
+func (a api) do(req *http.Request) ([]byte, error) {
+	res, err := a.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	switch {
+	case res.StatusCode/100 != 2 && len(text) > 0:
+		return nil, fmt.Errorf("%s answers %s: %#.*q", req.URL, res.Status, maxWords, text)
+	case res.StatusCode/100 != 2:
+		return nil, fmt.Errorf("%s answers %s", req.URL, res.Status)
+	case err != nil:
+		return nil, fmt.Errorf("reading the answer of %s: %w", req.URL, err)
+	}
+	return text, nil
+}
