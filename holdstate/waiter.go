@@ -17,6 +17,8 @@ type Request struct {
 	ClientIDs [2]string
 	Bytes     int64  // body bytes kept while it waits
 	Seq       uint64 // place of an earlier wait of the same request; 0: a new one
+	// Again: its replica gave no answer. The capacity queue takes it beyond its depth.
+	Again bool
 	// Detail is what Slots knows of the request.
 	Detail any
 	// Room is what the gate reserved for a request before Queue, which owns it unless
@@ -92,7 +94,7 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
 	m.change(func() {
-		if err = m.mayQueue(r.Target); err != nil {
+		if err = m.mayQueue(r); err != nil {
 			return
 		}
 		w = m.newWaiter(r)
@@ -105,12 +107,12 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	return w, err
 }
 
-func (m *Machine) mayQueue(t sitemap.Target) error {
-	l := m.lines[t]
+func (m *Machine) mayQueue(r Request) error {
+	l, depth := m.lines[r.Target], m.o.Limits.QueueDepth
 	switch {
 	case m.draining:
 		return ErrDraining
-	case m.o.Limits.QueueDepth == 0, l != nil && l.ordinary.n >= m.o.Limits.QueueDepth:
+	case depth == 0, l != nil && l.ordinary.n >= depth && !r.Again:
 		return ErrNoQueue
 	}
 	return nil

@@ -20,7 +20,7 @@ func (m *Machine) WouldHold(r Request) error {
 func (m *Machine) WouldQueue(t sitemap.Target) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.mayQueue(t)
+	return m.mayQueue(Request{Target: t})
 }
 
 // Depths counts those of a model that wait for room in the gate, and those that

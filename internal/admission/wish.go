@@ -20,6 +20,9 @@ type Wish struct {
 	again bool             // it had a slot, and its replica gave no answer
 }
 
+// Again says whether the request had a slot whose replica gave no answer.
+func (w *Wish) Again() bool { return w.again }
+
 // spent says whether a step has no tries left.
 func (w *Wish) spent(s *policy.Step) bool { return s.MaxTries > 0 && w.tries[s.Name] >= s.MaxTries }
 

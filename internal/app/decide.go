@@ -151,6 +151,7 @@ func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
 	}
 	if q.Room != nil {
 		q.Room.Release()
+		d.machine.Update(q.Target) // somebody else may have that room
 	}
 	return d.turnedAway(model, err)
 }
@@ -302,7 +303,7 @@ func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
 	}
 	w.Key = who.key
 	return holdstate.Request{
-		Target: r.Target(), Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq, Detail: w,
+		Target: r.Target(), Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq, Again: w.Again(), Detail: w,
 	}
 }
 
