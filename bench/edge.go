@@ -27,13 +27,8 @@ func startEnvoy(ctx context.Context, b *bed, name, extProc string, changes ...ch
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of %s: %w", name, err)
 	}
-	lanes := dir
-	if name == systemHoldgate {
-		// Holdgate calls engines through the relay socket beside its own.
-		lanes = b.dir
-	}
 	bootstrap, err := envoy.Render(envoy.Config{
-		EdgeListen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", ExtProc: "unix://" + extProc, LanesDir: lanes,
+		EdgeListen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", ExtProc: "unix://" + extProc, LanesDir: dir,
 	})
 	if err != nil {
 		return nil, err

@@ -36,18 +36,21 @@ type envoyInFront struct {
 	edge, admin string
 }
 
-// startHoldgate runs "holdgate serve" with more arguments where the default
-// limits are not what is measured.
-func startHoldgate(ctx context.Context, b *bed, binary string, more ...string) (*holdgate, error) {
+// startHoldgate runs "holdgate serve" under a name, with more arguments where the
+// default limits are not what is measured. Its sockets are in the name's directory.
+func startHoldgate(ctx context.Context, b *bed, name, binary string, more ...string) (*holdgate, error) {
 	if _, err := os.Stat(binary); err != nil {
 		return nil, fmt.Errorf("finding holdgate (build it with make build, or name it by -holdgate): %w", err)
 	}
-	file := b.path("ports.json")
-	process, err := b.start("holdgate", binary, append([]string{
+	if err := os.MkdirAll(b.path(name), 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of %s: %w", name, err)
+	}
+	file := b.path(name + ".ports.json")
+	process, err := b.start(name, binary, append([]string{
 		"serve", "--site-id", "bench",
-		"--extproc-listen", "unix://" + b.path("extproc.sock"),
+		"--extproc-listen", "unix://" + b.path(name+"/extproc.sock"),
 		"--agents-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
-		"--relay", "unix://" + b.path("relay.sock"), "--ports-file", file,
+		"--relay", "unix://" + b.path(name+"/relay.sock"), "--ports-file", file,
 	}, more...)...)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 const (
 	benchModel = "bench-model"
 	benchPath  = "/v1/chat/completions"
+	benchKey   = "bench-key" // only the policed system asks for one
 )
 
 // chatBody is a chat request of exactly size bytes, the model first as the
@@ -28,7 +29,7 @@ func chatBody(size int) ([]byte, error) {
 
 // rawRequest is the whole request as it goes on the wire.
 func rawRequest(body []byte) []byte {
-	head := "POST " + benchPath + " HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n" +
+	head := "POST " + benchPath + " HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nauthorization: Bearer " + benchKey + "\r\n" +
 		"content-length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	return append([]byte(head), body...)
 }

@@ -22,6 +22,7 @@ const (
 	systemBare     = "bare"
 	systemFloor    = "floor"
 	systemHoldgate = "holdgate"
+	systemPoliced  = "policed"
 )
 
 // system is something that answers the benchmark's requests.
@@ -105,7 +106,7 @@ func parseSpeed(args []string) (speedOptions, error) {
 }
 
 func allSystems() []string {
-	return []string{systemBackend, systemEnvoy, systemBare, systemFloor, systemHoldgate}
+	return []string{systemBackend, systemEnvoy, systemBare, systemFloor, systemHoldgate, systemPoliced}
 }
 
 func parseSystem(text string) (string, error) {

@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"os"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 )
@@ -21,7 +23,8 @@ func startSystems(ctx context.Context, b *bed, o speedOptions) ([]system, error)
 		systemEnvoy:    func() (system, error) { return startAlone(ctx, b, backend) },
 		systemBare:     func() (system, error) { return startFloor(ctx, b, systemBare, backend) },
 		systemFloor:    func() (system, error) { return startFloor(ctx, b, systemFloor, backend) },
-		systemHoldgate: func() (system, error) { return startWarmHoldgate(ctx, b, backend, o.holdgate) },
+		systemHoldgate: func() (system, error) { return startWarmHoldgate(ctx, b, systemHoldgate, backend, o.holdgate) },
+		systemPoliced:  func() (system, error) { return startPoliced(ctx, b, backend, o.holdgate) },
 	}
 	var systems []system
 	for _, name := range o.systems {
@@ -66,12 +69,12 @@ func startFloor(ctx context.Context, b *bed, name, backend string) (system, erro
 
 // startWarmHoldgate is Holdgate with an agent for the backend: every request is
 // served natively.
-func startWarmHoldgate(ctx context.Context, b *bed, backend, binary string) (system, error) {
-	h, err := startHoldgate(ctx, b, binary)
+func startWarmHoldgate(ctx context.Context, b *bed, name, backend, binary string, more ...string) (system, error) {
+	h, err := startHoldgate(ctx, b, name, binary, more...)
 	if err != nil {
 		return system{}, err
 	}
-	process, err := startEnvoy(ctx, b, systemHoldgate, b.path("extproc.sock"))
+	process, err := startEnvoy(ctx, b, name, b.path(name+"/extproc.sock"))
 	if err != nil {
 		return system{}, err
 	}
@@ -86,5 +89,28 @@ func startWarmHoldgate(ctx context.Context, b *bed, backend, binary string) (sys
 	if err := a.welcomed(ctx); err != nil {
 		return system{}, err
 	}
-	return system{name: systemHoldgate, addr: process.EdgeAddr(), pids: []int{process.Pid(), h.pid}}, nil
+	return system{name: name, addr: process.EdgeAddr(), pids: []int{process.Pid(), h.pid}}, nil
+}
+
+// policies are what startPoliced asks for every request: a key with quotas and a
+// share, an admission gate, and a step that looks at labels.
+const (
+	policedKeys = "keys: [{id: bench, tenant: bench, key_hash: %x, max_occupancy_share: 0.9, models: [" + benchModel + `],
+  quota: {requests_per_minute: 100000000, per_model: {` + benchModel + `: {requests_per_minute_per_replica: 100000000}}}}]
+`
+	policedModels = "models: {" + benchModel + `: {max_inflight: 100000, admit_budget_tokens: 10000000000,
+  steps: [{name: first, match: {engine: custom}, max_tries: 2}, {name: any}]}}
+`
+)
+
+// startPoliced is Holdgate with keys, quotas and the admission gate.
+func startPoliced(ctx context.Context, b *bed, backend, binary string) (system, error) {
+	keys, models := b.path("keys.yaml"), b.path("policy.yaml")
+	if err := os.WriteFile(keys, fmt.Appendf(nil, policedKeys, sha256.Sum256([]byte(benchKey))), 0o600); err != nil {
+		return system{}, fmt.Errorf("writing the keys: %w", err)
+	}
+	if err := os.WriteFile(models, []byte(policedModels), 0o600); err != nil {
+		return system{}, fmt.Errorf("writing the policy: %w", err)
+	}
+	return startWarmHoldgate(ctx, b, systemPoliced, backend, binary, "--auth-file", keys, "--policy-file", models)
 }

@@ -115,11 +115,11 @@ func startCold(ctx context.Context, b *bed, binary string, more ...string) (back
 	if backend, err = b.startBackend(ctx); err != nil {
 		return "", nil, err
 	}
-	h, err = startHoldgate(ctx, b, binary, append(more, "--wake-hold-max", "20000", "--wake-hold-max-total", "20000", "--wake-hold-budget", "10m")...)
+	h, err = startHoldgate(ctx, b, systemHoldgate, binary, append(more, "--wake-hold-max", "20000", "--wake-hold-max-total", "20000", "--wake-hold-budget", "10m")...)
 	if err != nil {
 		return "", nil, err
 	}
-	process, err := startEnvoy(ctx, b, systemHoldgate, b.path("extproc.sock"))
+	process, err := startEnvoy(ctx, b, systemHoldgate, b.path(systemHoldgate+"/extproc.sock"))
 	if err != nil {
 		return "", nil, err
 	}
