@@ -24,6 +24,7 @@ func (r *Registry) statusFrom(rec *record, s *pb.Status) {
 		handled := min(s.GetHandled(), rec.seq) // nobody has heard what was not said
 		rec.handled = max(rec.handled, handled)
 		r.countOthers(rec, s)
+		r.countOwn(rec, s)
 		// What was sent before the agent took in the last Wake or Sleep says
 		// nothing about what it does after it.
 		if handled >= rec.command {
@@ -86,6 +87,26 @@ func (r *Registry) countOthers(rec *record, s *pb.Status) {
 	g.cache.Store(int64(min(max(s.GetKvUse(), 0), 1) * float64(full)))
 	if before := g.others.Swap(others); others < before {
 		r.fx.changed = append(r.fx.changed, rec.replica.targets...)
+	}
+}
+
+// countOwn notes an engine that has fewer requests than slots are taken, at two
+// heartbeats in a row. Statuses between them are not counted as another one.
+func (r *Registry) countOwn(rec *record, s *pb.Status) {
+	now := rec.lastSeen
+	before := rec.fewer
+	if s.InFlight == nil || int64(s.GetInFlight()) >= rec.replica.gate.inFlight() {
+		rec.fewer = fewer{}
+		return
+	}
+	rec.fewer = fewer{agent: rec.hello.info, most: int(s.GetInFlight()), first: now}
+	switch {
+	case before.first.IsZero():
+	case now.Sub(before.first) < r.opts.Liveness/4: // a heartbeat is a third of it
+		rec.fewer.first, rec.fewer.most = before.first, max(before.most, rec.fewer.most)
+	default:
+		before.most = max(before.most, rec.fewer.most)
+		r.fx.fewer = append(r.fx.fewer, before)
 	}
 }
 

@@ -24,6 +24,8 @@ type record struct {
 	lastSeen time.Time
 	status   *pb.Status // the last one, for the status page
 
+	fewer fewer // the last heartbeat with too few requests; no time: it had enough
+
 	reported pb.State // what the agent last said that counts
 	healthy  bool
 	slept    bool // this router said Sleep, and not Wake since

@@ -36,6 +36,10 @@ type Options struct {
 	// OnServing says that an agent is in routing. It is called before OnChange
 	// is called for the agent's targets.
 	OnServing func(a *AgentInfo)
+	// OnFewer says that at two heartbeats in a row, of which the first came at the
+	// time, the agent's engine had no more requests than most, fewer than this
+	// router has slots taken.
+	OnFewer func(a *AgentInfo, most int, first time.Time)
 }
 
 // Registry is the table of agents. Its methods may be called from any
@@ -84,6 +88,13 @@ type effects struct {
 	serving []*AgentInfo
 	changed []sitemap.Target
 	failed  []wakeFailure
+	fewer   []fewer
+}
+
+type fewer struct {
+	agent *AgentInfo
+	most  int
+	first time.Time
 }
 
 type wakeFailure struct{ model, reason string }
@@ -101,6 +112,11 @@ func (r *Registry) update(change func()) {
 		}
 	}
 	r.changed(fx.changed)
+	if r.opts.OnFewer != nil {
+		for _, f := range fx.fewer {
+			r.opts.OnFewer(f.agent, f.most, f.first)
+		}
+	}
 	if r.opts.OnWakeFailed != nil {
 		for _, f := range fx.failed {
 			r.opts.OnWakeFailed(f.model, f.reason)

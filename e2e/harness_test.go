@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
@@ -131,9 +132,14 @@ func (s *site) startEnvoy(dir string) {
 
 func startEnvoy(t *testing.T, dir string, log io.Writer) *envoy.Process {
 	t.Helper()
-	bin, err := envoy.Find(t.Context())
-	require.NoError(t, err)
 	b, err := envoy.Render(envoy.Config{EdgeListen: "127.0.0.1:0", LanesDir: dir})
+	require.NoError(t, err)
+	return runEnvoy(t, b, dir, log)
+}
+
+func runEnvoy(t *testing.T, b *bootstrapv3.Bootstrap, dir string, log io.Writer) *envoy.Process {
+	t.Helper()
+	bin, err := envoy.Find(t.Context())
 	require.NoError(t, err)
 	text, err := envoy.YAML(b)
 	require.NoError(t, err)

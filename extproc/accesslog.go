@@ -79,6 +79,10 @@ func (s *Server) record(e *logEntry) {
 		return
 	}
 	fl.mu.Lock()
+	if fl.ended {
+		fl.mu.Unlock()
+		return
+	}
 	fl.logged = true
 	fl.rec.logged(e)
 	over := fl.done || fl.grant != nil
@@ -111,11 +115,15 @@ func (s *Server) finish(fl *flight) {
 // ended reports a request's end, once.
 func (s *Server) ended(fl *flight) {
 	if rec, first := s.flights.end(fl); first {
-		if rec.Duration == 0 {
-			rec.Duration = time.Since(fl.arrived)
-		}
-		s.d.Observer.Ended(rec)
+		s.report(fl, rec)
 	}
+}
+
+func (s *Server) report(fl *flight, rec *Record) {
+	if rec.Duration == 0 {
+		rec.Duration = time.Since(fl.arrived)
+	}
+	s.d.Observer.Ended(rec)
 }
 
 // logStreams counts the open streams of the edge's log, by where Envoy calls from.
@@ -161,11 +169,21 @@ func (l *logStreams) isOpen(from string) bool {
 	return l.open[from] > 0
 }
 
+// streams counts those of all Envoys.
+func (l *logStreams) streams() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, open := range l.open {
+		n += open
+	}
+	return n
+}
+
 // endCarried ends what an Envoy carried that does not come back.
 func (s *Server) endCarried(from string, closed time.Time) {
 	old := s.flights.carried(from, closed)
 	for _, fl := range old {
-		s.ended(fl)
+		s.lost(fl)
 	}
 	if len(old) > 0 {
 		s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not come back: its requests count as ended")

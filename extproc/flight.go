@@ -23,6 +23,8 @@ type flight struct {
 	mu     sync.Mutex
 	rec    Record
 	grant  holdstate.Grant // of the attempt that Envoy carries
+	sentAt time.Time       // when that attempt began
+	freed  bool            // its slot was given back before its record came
 	done   bool            // we have answered it, or its client left: our part is over
 	logged bool            // Envoy's record has come
 	ended  bool            // both
@@ -153,6 +155,33 @@ func (f *flights) carried(envoy string, before time.Time) []*flight {
 	return old
 }
 
+// attempt is an attempt that Envoy carries.
+type attempt struct {
+	fl    *flight
+	grant holdstate.Grant
+	at    time.Time
+	freed bool
+}
+
+// begunBefore are the requests of some Envoys that are not over and began before
+// the time: how many of them have a stream here, and those that Envoy carries.
+func (f *flights) begunBefore(t time.Time, of func(envoy string) bool) (ours int, carried []attempt) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fl := range f.by {
+		fl.mu.Lock()
+		switch {
+		case fl.done || !of(fl.envoy):
+		case fl.grant == nil && fl.arrived.Before(t):
+			ours++
+		case fl.grant != nil && fl.sentAt.Before(t):
+			carried = append(carried, attempt{fl, fl.grant, fl.sentAt, fl.freed})
+		}
+		fl.mu.Unlock()
+	}
+	return ours, carried
+}
+
 // active counts the requests that have not been answered.
 func (f *flights) active() int {
 	f.mu.Lock()
@@ -160,7 +189,7 @@ func (f *flights) active() int {
 	n := 0
 	for _, fl := range f.by {
 		fl.mu.Lock()
-		if !fl.done {
+		if !fl.done && !fl.freed {
 			n++
 		}
 		fl.mu.Unlock()
@@ -184,7 +213,7 @@ func (fl *flight) carry(g holdstate.Grant) (carried bool) {
 	fl.rec.Grant = g
 	carried = !fl.ended && !fl.logged
 	if carried {
-		fl.grant = g
+		fl.grant, fl.sentAt, fl.freed = g, time.Now(), false
 	}
 	fl.mu.Unlock()
 	if !carried {
@@ -214,6 +243,28 @@ func (fl *flight) take() holdstate.Grant {
 	g := fl.grant
 	fl.grant = nil
 	return g
+}
+
+// free gives an attempt's slot back before its record has come. The request keeps
+// the grant, as it may not be the one whose record is lost.
+func (a attempt) free() (freed bool) {
+	a.fl.mu.Lock()
+	freed = a.fl.grant == a.grant && !a.fl.freed
+	if freed {
+		a.fl.freed = true
+	}
+	a.fl.mu.Unlock()
+	if freed {
+		a.grant.Release()
+	}
+	return freed
+}
+
+// isFreed says whether the request is without a slot and its record has not come.
+func (fl *flight) isFreed() bool {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.freed
 }
 
 // firstSlot is true once.

@@ -30,8 +30,8 @@ type Record struct {
 	Verdict   Verdict
 	Outcome   holdstate.Outcome // Pending: it was not held
 	Grant     holdstate.Grant   // the last one; nil: it had none
-	Status    int               // what the request really ended with; 499: the client left
-	ErrorCode string            // of a refusal
+	Status    int               // what the request really ended with; 499: the client left; 0: nobody told us
+	ErrorCode string            // of a refusal, or CodeRecordLost
 	Held      time.Duration
 	Queued    time.Duration
 

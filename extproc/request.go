@@ -112,4 +112,7 @@ type Observer interface {
 	Routed(r *Request, g holdstate.Grant)
 	// Ended is called once per request, when it has ended.
 	Ended(r *Record)
+	// Freed is called when so many slots of the grant's replica were given back,
+	// because it works on fewer requests than were taken.
+	Freed(g holdstate.Grant, slots int)
 }

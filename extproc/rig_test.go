@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,7 @@ type rig struct {
 	outcomes map[holdstate.Outcome]int
 	records  []*Record
 	routed   int
+	freed    atomic.Int32            // corrections
 	crash    bool                    // in Routed
 	decide   func(*Request) Decision // nil: the usual policy
 	admit    func(Credentials) Admission
@@ -225,6 +227,8 @@ func (r *rig) NotServed(model string, held bool, why error) *Refusal {
 	}
 	return LargerThanPool(model)
 }
+
+func (r *rig) Freed(holdstate.Grant, int) { r.freed.Add(1) }
 
 func (r *rig) RetryAfter(string) int { return 30 }
 

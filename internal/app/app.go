@@ -126,6 +126,7 @@ func (a *App) wire() error {
 	a.registry = agentreg.New(agentreg.Options{
 		Log: a.log, Liveness: c.AgentLiveness, AllowCIDR: allow,
 		OnChange:     a.replicasChanged,
+		OnFewer:      a.engineHasFewer,
 		OnWakeFailed: func(model, reason string) { a.machine.Fail(model, reason) },
 		OnServing: func(agent *agentreg.AgentInfo) {
 			m.serving(agent)
@@ -201,7 +202,7 @@ func (a *App) wire() error {
 		IdentityMetadata: identities,
 	}, extproc.Deps{
 		Decider:  a.decider,
-		Observer: observer{metrics: m, audit: a.audit, recent: a.outside.recent},
+		Observer: observer{metrics: m, audit: a.audit, recent: a.outside.recent, log: a.log},
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
 	})

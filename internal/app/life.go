@@ -36,6 +36,9 @@ func (a *App) Start(ctx context.Context) error {
 	a.endBackground = end
 	a.wg.Go(func() { a.levels.run(background, a.look) })
 	a.wg.Go(func() { a.lookAgain(background) })
+	if len(a.c.EnvoyAdmin) > 0 {
+		a.wg.Go(func() { newEnvoys(a.c.EnvoyAdmin, a.data, a.log).watch(background) })
+	}
 	for _, file := range a.watched {
 		a.wg.Go(func() { file.Watch(background) })
 	}

@@ -32,6 +32,7 @@ type metrics struct {
 	wakes    *prometheus.HistogramVec
 	tenants  func() []string // who is known to send requests
 	others   tenantNames
+	lost     prometheus.Counter
 	// rejections and queued are of requests that a replica served.
 	rejections *prometheus.CounterVec
 	queued     *prometheus.HistogramVec
@@ -99,6 +100,10 @@ func newMetrics(prefix string, reg prometheus.Registerer, tenants func() []strin
 		Help:    "How long requests waited in the capacity queue, those that got a slot at once left out, in seconds.",
 		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600},
 	}, []string{"model"})
+	m.lost = f.NewCounter(prometheus.CounterOpts{
+		Name: prefix + "lost_records_total",
+		Help: "Requests whose access-log record did not come, so that their status is not known.",
+	})
 	for _, o := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(o.String())
 	}
@@ -127,6 +132,9 @@ func (m *metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
 
 // ended counts a request that has ended.
 func (m *metrics) ended(r *extproc.Record) {
+	if r.ErrorCode == extproc.CodeRecordLost {
+		m.lost.Inc()
+	}
 	m.requests.WithLabelValues(r.Method, r.Route(), strconv.Itoa(r.Status)).Observe(r.Duration.Seconds())
 }
 

@@ -5,6 +5,8 @@ package app
 import (
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admission"
@@ -17,6 +19,7 @@ type observer struct {
 	metrics *metrics
 	audit   *audit.Log
 	recent  *wake.Recent
+	log     zerolog.Logger
 }
 
 // Routed counts a request's first slot.
@@ -29,6 +32,14 @@ func (o observer) Routed(r *extproc.Request, g holdstate.Grant) {
 func (o observer) Ended(r *extproc.Record) {
 	o.metrics.ended(r)
 	o.audit.Write(auditRecord(r))
+}
+
+// Freed tells of slots that were given back.
+func (o observer) Freed(g holdstate.Grant, slots int) {
+	if slot, ok := g.(*admission.Grant); ok {
+		o.log.Warn().Str("agent", slot.Agent().ID).Int("slots", slots).
+			Msg("the engine works on fewer requests than slots are taken: gave slots back")
+	}
 }
 
 func auditRecord(r *extproc.Record) *audit.Record {

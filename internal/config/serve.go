@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -24,6 +25,7 @@ type Serve struct {
 	AgentsListen  string
 	AdminListen   string
 	Relay         string
+	EnvoyAdmin    []string
 	PortsFile     string
 
 	AdminTokenFile  string
@@ -88,6 +90,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.StringVar(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "where agents register: host:port or unix:///path")
 	f.StringVar(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "host:port of metrics, health and the map API")
 	f.StringVar(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port")
+	f.StringSliceVar(&c.EnvoyAdmin, "envoy-admin", nil, "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct what lost access-log records left")
 	f.StringVar(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready")
 
 	f.StringVar(&c.AdminTokenFile, "admin-token-file", "", "bearer token of the admin API; required unless --admin-listen is a loopback address")
@@ -202,6 +205,9 @@ func (c *Serve) Validate() error {
 		_, err := netip.ParsePrefix(s)
 		check(err == nil, "agents-allow-cidr", s, "must be a network such as 10.0.0.0/8")
 	}
+	for _, s := range c.EnvoyAdmin {
+		check(validEnvoyAdmin(s), "envoy-admin", s, "must be http://host:port or unix:///path")
+	}
 	check((c.KEDATLSCertFile == "") == (c.KEDATLSKeyFile == ""), "keda-tls-cert-file", c.KEDATLSCertFile, "goes with --keda-tls-key-file")
 	check((c.WebhookCertFile == "") == (c.WebhookKeyFile == ""), "webhook-cert-file", c.WebhookCertFile, "goes with --webhook-key-file")
 	check(c.KEDAListen == "" || strings.Contains(c.KEDAListen, ":"), "keda-listen", c.KEDAListen, "must be host:port")
@@ -227,6 +233,17 @@ func (c *Serve) validateCallers(check func(ok bool, flag string, value any, rule
 		_, err := envoy.IdentityPath(c.IdentityMetadata)
 		check(err == nil, "identity-metadata", c.IdentityMetadata, "must be a namespace other than holdgate, and keys below it after a slash")
 	}
+}
+
+func validEnvoyAdmin(s string) bool {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.RawQuery != "" || u.User != nil:
+		return false
+	case u.Scheme == "unix":
+		return u.Host == "" && len(u.Path) > 1
+	}
+	return u.Scheme == "http" && u.Host != "" && strings.Trim(u.Path, "/") == ""
 }
 
 func validPrefix(s string) bool {

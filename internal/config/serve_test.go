@@ -65,6 +65,9 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--identity-metadata=holdgate":    "--identity-metadata is holdgate: must be a namespace other than holdgate",
 		"--identity-metadata=a/":          "--identity-metadata is a/: must be a namespace",
 		"--forward-authorization":         "--forward-authorization is true: needs --auth-file or --identity-metadata",
+		"--envoy-admin=127.0.0.1:9901":    "--envoy-admin is 127.0.0.1:9901: must be http://host:port or unix:///path",
+		"--envoy-admin=http://a/stats":    "--envoy-admin is http://a/stats: must be http://host:port or unix:///path",
+		"--envoy-admin=unix://":           "--envoy-admin is unix://: must be http://host:port or unix:///path",
 	} {
 		c, _, err := parse(t, arg)
 		require.NoError(t, err, arg)

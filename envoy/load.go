@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"context"
+	"encoding/json/v2"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// loadLimit bounds what is read of an answer with all hosts, of which each worker
+// has its own.
+const loadLimit = 64 << 20
+
+// Load is what Envoys carry at one moment.
+type Load struct {
+	// Edge counts the requests at the edge, until their clients have the answer's end.
+	Edge int
+	// Logs counts the open streams of the access log.
+	Logs int
+	// To counts the requests that the engines still work on, by ip:port.
+	To map[string]int
+}
+
+// Admin is the admin interface of an Envoy.
+type Admin struct {
+	client *http.Client
+	base   string
+}
+
+// NewAdmin makes a client of http://host:port or unix:///path.
+func NewAdmin(at string) *Admin {
+	transport := &http.Transport{DisableKeepAlives: true}
+	if path, ok := strings.CutPrefix(at, "unix://"); ok {
+		at = "http://envoy"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	}
+	return &Admin{client: &http.Client{Transport: transport}, base: strings.TrimSuffix(at, "/")}
+}
+
+// AddTo adds what this Envoy carries.
+func (a *Admin) AddTo(ctx context.Context, l *Load) error {
+	var clusters clusterList
+	if err := a.get(ctx, "/clusters?format=json", &clusters); err != nil {
+		return err
+	}
+	edge, err := a.active(ctx)
+	if err != nil {
+		return err
+	}
+	l.Edge += edge
+	clusters.addTo(l)
+	return nil
+}
+
+// active is the number of requests at the edge.
+func (a *Admin) active(ctx context.Context) (int, error) {
+	var answer struct {
+		Stats []struct {
+			Value int `json:"value"`
+		} `json:"stats"`
+	}
+	if err := a.get(ctx, "/stats?format=json&filter=^http.edge.downstream_rq_active$", &answer); err != nil {
+		return 0, err
+	}
+	if len(answer.Stats) != 1 {
+		return 0, fmt.Errorf("asking Envoy for its requests: it has no listener whose stat_prefix is %s", edgeListener)
+	}
+	return answer.Stats[0].Value, nil
+}
+
+func (a *Admin) get(ctx context.Context, path string, to any) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("asking Envoy for its requests: %w", err)
+	}
+	resp, err := a.client.Do(r)
+	if err != nil {
+		return fmt.Errorf("asking Envoy for its requests: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("asking Envoy for its requests: it answered %s", resp.Status)
+	}
+	if err := json.UnmarshalRead(io.LimitReader(resp.Body, loadLimit), to); err != nil {
+		return fmt.Errorf("reading Envoy's answer: %w", err)
+	}
+	return nil
+}
+
+// clusterList is the part of /clusters that is needed.
+type clusterList struct {
+	Clusters []struct {
+		Name  string `json:"name"`
+		Hosts []struct {
+			Address struct {
+				Socket struct {
+					Address string `json:"address"`
+					Port    uint16 `json:"port_value"`
+				} `json:"socket_address"`
+			} `json:"address"`
+			Stats []struct {
+				Name  string `json:"name"`
+				Value int    `json:"value,string"`
+			} `json:"stats"`
+		} `json:"host_statuses"`
+	} `json:"cluster_statuses"`
+}
+
+// addTo counts requests to an address whatever their cluster: too many only make
+// a correction later. Each worker has its own host of an original destination.
+func (c *clusterList) addTo(l *Load) {
+	if l.To == nil {
+		l.To = map[string]int{}
+	}
+	for _, cluster := range c.Clusters {
+		for _, host := range cluster.Hosts {
+			n := 0
+			for _, s := range host.Stats {
+				if s.Name == "rq_active" {
+					n = s.Value
+				}
+			}
+			if cluster.Name == logCluster {
+				l.Logs += n
+			}
+			if ip, err := netip.ParseAddr(host.Address.Socket.Address); err == nil {
+				l.To[netip.AddrPortFrom(ip, host.Address.Socket.Port).String()] += n
+			}
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"slices"
+	"time"
+
+	"github.com/holdgate/holdgate/envoy"
+)
+
+// A lost record would keep its request's slot for ever. What engines and Envoys
+// count themselves corrects that: when an engine has fewer requests than were sent
+// to it, slots are given back, the oldest first. Which of them is the lost one cannot
+// be known, so each request stays until its record comes, or until Envoy carries
+// nothing that could be it: only then it ends without its record.
+
+const (
+	// settle is how much older than the first of two counts a request must be: it has
+	// reached its engine by then.
+	settle = 5 * time.Second
+	// recordWait is how long a request may be without its slot. No answer of an engine
+	// takes longer.
+	recordWait = time.Hour
+)
+
+// CodeRecordLost stands in the record of a request whose end nobody told us.
+const CodeRecordLost = "record_lost"
+
+// Look is what all Envoys carried at one moment.
+type Look struct {
+	At time.Time
+	envoy.Load
+}
+
+// Carries says whether Envoy carries a request since before the time, so that it is
+// worth a look.
+func (s *Server) Carries(before time.Time) bool {
+	_, carried := s.flights.begunBefore(before, s.logs.isOpen)
+	return len(carried) > 0
+}
+
+// Correct compares two looks in a row at the Envoys with what is carried now. It
+// does nothing while Envoys call that were not looked at.
+func (s *Server) Correct(first, second Look) {
+	if s.logs.streams() != second.Logs {
+		return
+	}
+	// Envoy had each of these at both looks, unless it has ended. A record of an end
+	// before the first look has come by now.
+	ours, carried := s.flights.begunBefore(first.At.Add(-settle), s.logs.isOpen)
+	to := map[string][]attempt{}
+	for _, a := range carried {
+		to[a.grant.Address()] = append(to[a.grant.Address()], a)
+	}
+	for address, attempts := range to {
+		s.free(attempts, max(first.To[address], second.To[address]))
+	}
+	if max(first.Edge, second.Edge) <= ours { // so it carries none of them
+		for _, a := range carried {
+			s.lost(a.fl)
+		}
+	}
+}
+
+// Free gives slots of a replica back, which at two heartbeats in a row had no more
+// requests than most. The time is that of the first one.
+func (s *Server) Free(address string, most int, first time.Time) {
+	_, carried := s.flights.begunBefore(first.Add(-settle), func(string) bool { return true })
+	s.free(slices.DeleteFunc(carried, func(a attempt) bool { return a.grant.Address() != address }), most)
+}
+
+// free leaves the slots of at most so many of a replica's requests taken.
+func (s *Server) free(carried []attempt, most int) {
+	carried = slices.DeleteFunc(carried, func(a attempt) bool { return a.freed })
+	slices.SortFunc(carried, func(a, b attempt) int { return a.at.Compare(b.at) })
+	n := 0
+	for _, a := range carried[:max(0, len(carried)-most)] {
+		if a.free() {
+			n++
+			time.AfterFunc(recordWait, func() {
+				if a.fl.isFreed() {
+					s.lost(a.fl)
+				}
+			})
+		}
+	}
+	if n > 0 {
+		s.d.Observer.Freed(carried[0].grant, n)
+	}
+}
+
+// lost ends a request whose record does not come.
+func (s *Server) lost(fl *flight) {
+	rec, first := s.flights.end(fl)
+	if !first {
+		return
+	}
+	if !fl.logged { // nobody writes into a request that has ended
+		rec.Status, rec.ErrorCode = 0, CodeRecordLost
+	}
+	s.report(fl, rec)
+}
