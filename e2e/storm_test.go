@@ -247,7 +247,7 @@ func (s *storm) requireRecords(path string) {
 	s.within(10, "all are on record", func() bool {
 		clear(byID)
 		for _, rec := range auditLines(s.t, path) {
-			require.NotContains(s.t, byID, rec["request_id"], "two records of one request")
+			require.Nil(s.t, byID[rec["request_id"]], "two records of one request, the second %v", rec)
 			byID[rec["request_id"]] = rec
 		}
 		for id := range s.answered {

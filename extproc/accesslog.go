@@ -85,8 +85,12 @@ func (s *Server) record(e *logEntry) {
 	}
 	fl.logged = true
 	fl.rec.logged(e)
-	over := fl.done || fl.grant != nil
+	carried := fl.grant != nil
+	over := fl.done || carried
 	fl.mu.Unlock()
+	if carried && e.left {
+		s.flights.leave(fl.id)
+	}
 	if over {
 		s.ended(fl)
 	}

@@ -41,33 +41,8 @@ type flights struct {
 	by       map[string]*flight
 	byStream map[string]*flight
 	early    earlyRecords
-}
-
-// earlyRecords are the last records whose request was not known yet: they come on a
-// connection of their own, and a client may leave before we have read its headers.
-type earlyRecords struct {
-	by   map[string]logEntry
-	ring [4096]string
-	next int
-}
-
-func (e *earlyRecords) put(entry *logEntry) {
-	if entry.streamID == "" || entry.local || entry.native {
-		return
-	}
-	if e.by == nil {
-		e.by = map[string]logEntry{}
-	}
-	delete(e.by, e.ring[e.next])
-	e.by[entry.streamID] = *entry
-	e.ring[e.next] = entry.streamID
-	e.next = (e.next + 1) % len(e.ring)
-}
-
-func (e *earlyRecords) take(stream string) (entry logEntry, ok bool) {
-	entry, ok = e.by[stream]
-	delete(e.by, stream)
-	return entry, ok
+	left     [256]string // ids of the last requests that Envoy carried and whose clients left
+	nextLeft int
 }
 
 // start adds a request. An id that is no UUID, or in flight already, is replaced.
@@ -95,13 +70,6 @@ func (f *flights) start(id []byte, stream, envoy string) *flight {
 	}
 	f.by[fl.id] = fl
 	return fl
-}
-
-// find is the request with this id, nil when it is not in flight.
-func (f *flights) find(id string) *flight {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.by[id]
 }
 
 // of is the request that a record is about, nil when it is none of these. A record

@@ -198,3 +198,27 @@ func TestAClientThatLeavesTheLane(t *testing.T) {
 		})
 	}
 }
+
+// A client may leave in the moment in which its request goes to the lane: its record
+// is there before the lane's pass, and none comes after it.
+func TestALanePassOfARequestWhoseClientLeft(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := uuid.NewString()
+		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
+		require.Equal(t, 1, r.slots.taken())
+		r.record(&logEntry{requestID: id, streamID: "s1", left: true})
+		require.Zero(t, r.slots.taken())
+		lane := r.open(t, envoy.LaneRehold)
+		lane.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=10")...)
+		require.Empty(t, lane.all())
+		require.Zero(t, r.slots.taken())
+		require.Zero(t, r.InFlight())
+		x.reset()
+		lane.reset()
+		pass(logWait + time.Second)
+		require.Equal(t, StatusClientGone, r.only(t).Status)
+	})
+}

@@ -60,8 +60,9 @@ func (st *stream) run() error {
 		return st.pass()
 	}
 	st.req.Endpoint = endpoint
-	st.begin(lane)
 	switch {
+	case !st.begin(lane):
+		return nil
 	case st.preflight():
 		return nil
 	case endpoint == nil:
@@ -118,10 +119,14 @@ func (st *stream) send(m any) (sent bool) { return st.gs.SendMsg(m) == nil }
 // canceled says whether the stream was reset.
 func (st *stream) canceled() bool { return st.gs.Context().Err() != nil }
 
-// begin makes the request known, or finds it again in the rehold lane.
-func (st *stream) begin(lane string) {
+// begin makes the request known, or finds it again in the rehold lane. It does not
+// when its client left on the way there.
+func (st *stream) begin(lane string) (begun bool) {
 	if lane == envoy.LaneRehold {
-		st.flight = st.s.flights.find(string(st.head.requestID))
+		var left bool
+		if st.flight, left = st.s.flights.findOrLeft(string(st.head.requestID)); left {
+			return false
+		}
 	}
 	if st.flight == nil {
 		st.flight = st.s.flights.start(st.head.requestID, st.head.stream, peerOf(st.gs.Context()))
@@ -137,6 +142,7 @@ func (st *stream) begin(lane string) {
 		r.Method, r.TraceID, r.Verdict = method(st.req.Method), st.head.traceID, VerdictRefuse
 	})
 	st.noteRequest()
+	return true
 }
 
 // noteRequest records what is known of the request so far, without its body.
