@@ -9,20 +9,25 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
 // TokenAuth lets streams pass that carry one of the tokens as a bearer token.
 // The tokens are asked for at each new stream, so a list that changes takes
-// effect at once. An empty list lets everybody pass.
+// effect at once. An empty list lets everybody pass, and who asks for the
+// server's health needs no token.
 func TokenAuth(tokens func() []string) grpc.StreamServerInterceptor {
 	return tokenAuth(tokens).intercept
 }
 
 type tokenAuth func() []string
 
-func (tokens tokenAuth) intercept(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (tokens tokenAuth) intercept(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if strings.HasPrefix(info.FullMethod, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+		return handler(srv, ss)
+	}
 	md, _ := metadata.FromIncomingContext(ss.Context())
 	if !tokenKnown(tokens(), md.Get("authorization")) {
 		return status.Error(codes.Unauthenticated, "the token is missing or unknown (--token-file)")

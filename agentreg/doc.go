@@ -14,6 +14,9 @@
 //	  ├───────────────────────────────────────┘   │      │
 //	  └──Sleep (idle), Status: asleep─────────────┴──► out of routing
 //
+// An agent that says Bye is out of routing for good. Its stream ends when the
+// requests that it has are over, so that it knows when its engine may stop.
+//
 // Waking is driven by levels, never by edges: after every change that could
 // matter, reconcile looks at all of a model's agents and at whether it is
 // wanted, and sends what is missing. A Wake that is lost with its stream is

@@ -69,7 +69,7 @@ func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
 		OnServing: func(a *AgentInfo) { rt.mu.Lock(); rt.serving = append(rt.serving, a.ID); rt.mu.Unlock() },
 	})
 	lis := bufconn.Listen(1 << 16)
-	srv := grpc.NewServer(append(options, grpc.WaitForHandlers(true))...)
+	srv := grpc.NewServer(append(rt.ServerOptions(), options...)...)
 	pb.RegisterAgentRegistryServer(srv, rt.Service())
 	go func() { _ = srv.Serve(unixListener{lis}) }()
 	conn, err := grpc.NewClient("passthrough:///router",

@@ -166,7 +166,7 @@ func (s *Slot) Release() {
 	// Before the count: who sees it at zero must see since when.
 	g.idleSince.Store(int64(time.Since(r.epoch)))
 	if g.n.Add(-1) == closed {
-		r.forget(s.replica)
+		r.emptied(s.replica)
 	}
 	r.changed(s.replica.targets)
 }

@@ -47,6 +47,7 @@ type record struct {
 	failRow  int       // how often in a row it failed right after it came back
 	backAt   time.Time // when it entered routing
 	probeAt  time.Time // when to ask for a Status; zero: asked
+	leaving  bool      // it said Bye, and requests are in flight
 	released bool      // left: nothing more may be done with it
 }
 
@@ -63,7 +64,7 @@ func (a *record) waking() bool {
 // routable says whether requests may be sent to the agent.
 func (a *record) routable() bool {
 	return a.reported == pb.State_STATE_SERVING && a.healthy &&
-		!a.slept && !a.wakeSent && !a.failed && !a.released
+		!a.slept && !a.wakeSent && !a.failed && !a.leaving && !a.released
 }
 
 // join registers the agent of a stream. An agent of the same id is replaced:
@@ -164,23 +165,10 @@ func (r *Registry) detach(rec *record, cause error) {
 	if r.agents[rec.hello.info.ID] == rec {
 		delete(r.agents, rec.hello.info.ID)
 	}
-	for _, name := range rec.hello.info.Models {
-		if m := r.models[name]; m != nil {
-			delete(m.agents, rec)
-		}
-	}
+	r.offerNoMore(rec)
 	r.route(rec)
 	if rec.replica.gate.inFlight() > 0 {
 		r.lingering[rec.hello.info.Instance] = rec.replica
-	}
-}
-
-// forget drops a replica that was kept for the slots taken on it.
-func (r *Registry) forget(rep *replica) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.lingering[rep.info.Instance] == rep && rep.gate.inFlight() == 0 {
-		delete(r.lingering, rep.info.Instance)
 	}
 }
 

@@ -119,7 +119,7 @@ func (s *service) listen(st stream, rec *record) error {
 		case *pb.AgentMessage_WakeResult:
 			s.registry.resultFrom(rec, m.WakeResult)
 		case *pb.AgentMessage_Bye:
-			return errBye
+			s.registry.byeFrom(rec)
 		case *pb.AgentMessage_Hello:
 			return &rejected{code: codeInvalidHello, message: "a stream carries one Hello"}
 		}

@@ -30,8 +30,8 @@ func sortModels(list []ModelState) {
 // AgentStatus is one agent for the status page.
 type AgentStatus struct {
 	*AgentInfo
-	// State is serving, waking or asleep, from this router's view; Healthy and
-	// InRouting say whether a serving agent gets requests.
+	// State is serving, waking, asleep or leaving, from this router's view;
+	// Healthy and InRouting say whether a serving agent gets requests.
 	State     string
 	Healthy   bool
 	InRouting bool
@@ -83,6 +83,8 @@ func (a *record) view() AgentStatus {
 
 func (a *record) stateName() string {
 	switch {
+	case a.leaving:
+		return "leaving"
 	case a.waking():
 		return stateName(pb.State_STATE_WAKING)
 	case a.asleep():

@@ -155,6 +155,7 @@ func TestKEDAComesOverTLS(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(ask(insecure.NewCredentials())))
 
 	selfSigned(t, cert, key) // it was renewed
+	require.NoError(t, s.app.Reload())
 	require.NoError(t, ask(trusted()))
 	require.ErrorContains(t, ask(old), "certificate")
 }

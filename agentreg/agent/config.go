@@ -28,6 +28,8 @@ const (
 	DefaultWakeTimeout = 5 * time.Minute
 	// DefaultUnhealthyAfter failed checks in a row take an engine out.
 	DefaultUnhealthyAfter = 3
+	// DefaultDrainTimeout is that of the command; a Config without one cuts requests.
+	DefaultDrainTimeout = 30 * time.Second
 )
 
 // Config says what an agent stands for.
@@ -35,8 +37,9 @@ type Config struct {
 	// Routers are host:port or unix:///path. Every address of a host is
 	// connected to.
 	Routers []string
-	// Token is sent to the routers; empty for none.
-	Token string
+	// Token gives what is sent to the routers, at each connection; nil for none.
+	Token func() (string, error)
+	TLS   TLS
 	// ID names the agent; no two agents of a router may share one.
 	ID string
 	// Engine is one of Engines.
@@ -81,6 +84,9 @@ type Config struct {
 	// StopGrace is how long the engine has between SIGTERM and SIGKILL; 0
 	// stands for DefaultStopGrace.
 	StopGrace time.Duration
+	// DrainTimeout is how long the routers' requests may keep the engine when
+	// the agent is to end; 0: they are cut.
+	DrainTimeout time.Duration
 
 	// HTTPClient asks for the engine's health; nil for one of the agent's own.
 	HTTPClient *http.Client
@@ -105,8 +111,9 @@ func (c *Config) Validate() error {
 		bad("--router", "is required")
 	}
 	for _, r := range c.Routers {
-		check("--router", checkRouter(r))
+		check("--router", checkRouter(r, c.TLS.on()))
 	}
+	errs = append(errs, c.TLS.check()...)
 	check("--id", agentreg.CheckName(c.ID))
 	_, err := KindsOf(c.Engine)
 	check("--engine", err)
@@ -195,6 +202,7 @@ func (c *Config) checkExec() (errs []error) {
 		{"--idle-timeout", c.IdleTimeout},
 		{"--wake-timeout", c.WakeTimeout},
 		{"--stop-grace", c.StopGrace},
+		{"--drain-timeout", c.DrainTimeout},
 	} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s: must not be negative, is %v", d.flag, d.value))
@@ -241,7 +249,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func checkRouter(r string) error {
+func checkRouter(r string, tls bool) error {
 	if path, ok := strings.CutPrefix(r, "unix://"); ok {
 		if !strings.HasPrefix(path, "/") {
 			return fmt.Errorf("%q must have the form unix:///path", r)
@@ -255,13 +263,13 @@ func checkRouter(r string) error {
 	if err := checkPort(port); err != nil {
 		return fmt.Errorf("%q: %w", r, err)
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsLoopback() {
+	if ip, err := netip.ParseAddr(host); err == nil && !tls && !ip.IsLoopback() {
 		return errNeedsTLS(ip)
 	}
 	return nil
 }
 
-var errTLS = errors.New("without TLS only loopback addresses and unix sockets are allowed")
+var errTLS = errors.New("without --tls or --tls-ca-file only loopback addresses and unix sockets are allowed")
 
 func errNeedsTLS(ip netip.Addr) error {
 	return fmt.Errorf("%s is not on this machine: %w", ip, errTLS)

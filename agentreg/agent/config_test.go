@@ -52,6 +52,16 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"idle without exec":    {func(c *Config) { c.IdleTimeout = 1 }, "--idle-timeout: needs --exec: without it the agent does not start the engine"},
 		"env without exec":     {func(c *Config) { c.Env = []string{"A=b"} }, "--exec-env: needs --exec: without it the agent does not start the engine"},
 		"bad env":              {func(c *Config) { c.Exec, c.Env = []string{"x"}, []string{"A"} }, `--exec-env: must be NAME=value, is "A"`},
+		"router elsewhere":     {func(c *Config) { c.Routers = []string{"10.0.0.1:1"} }, "--router: 10.0.0.1 is not on this machine: without --tls or --tls-ca-file only loopback addresses and unix sockets are allowed"},
+		"the same with TLS":    {func(c *Config) { c.Routers, c.TLS.On = []string{"10.0.0.1:1"}, true }, ""},
+		"TLS name without TLS": {func(c *Config) { c.TLS.ServerName = "a" }, "--tls-server-name: needs --tls or --tls-ca-file"},
+		"pair without TLS":     {func(c *Config) { c.TLS.CertFile, c.TLS.KeyFile = "a", "b" }, "--tls-cert-file: needs --tls or --tls-ca-file\n--tls-key-file: needs --tls or --tls-ca-file"},
+		"certificate alone":    {func(c *Config) { c.TLS.On, c.TLS.CertFile = true, "a" }, "--tls-cert-file: goes with --tls-key-file"},
+		"key alone":            {func(c *Config) { c.TLS.On, c.TLS.KeyFile = true, "a" }, "--tls-key-file: goes with --tls-cert-file"},
+		"no such authority":    {func(c *Config) { c.TLS.CAFile = "/none" }, "--tls-ca-file: reading the authorities: open /none: no such file or directory"},
+		"no authority in it":   {func(c *Config) { c.TLS.CAFile = "/dev/null" }, "--tls-ca-file: reading the authorities: /dev/null has no certificate in PEM"},
+		"no such pair":         {func(c *Config) { c.TLS = TLS{On: true, CertFile: "/none", KeyFile: "/none"} }, "--tls-cert-file: reading the certificate and its key: open /none: no such file or directory"},
+		"negative drain time":  {func(c *Config) { c.DrainTimeout = -1 }, "--drain-timeout: must not be negative, is -1ns"},
 		"two problems":         {func(c *Config) { c.ID, c.Slots = "", -1 }, "--id: is required\n--capacity: must be between 1 and 65536, is -1"},
 	}
 	for name, tc := range cases {

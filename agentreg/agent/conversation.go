@@ -26,9 +26,11 @@ const (
 type conversation struct {
 	link     *link
 	stream   pb.AgentRegistry_ConnectClient
+	end      func() // the stream
 	session  *session
 	in       chan *pb.RouterMessage // closed by the reader
 	readErr  error                  // valid once in is closed
+	every    time.Duration          // how often the router wants to hear
 	welcomed bool
 }
 
@@ -42,11 +44,10 @@ func (c *conversation) run(ctx context.Context) error {
 	if err := c.say(hello); err != nil {
 		return err
 	}
-	every, err := c.greet(ctx)
-	if err != nil || ctx.Err() != nil {
+	if err := c.greet(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	heartbeat := time.NewTicker(every)
+	heartbeat := time.NewTicker(c.every)
 	defer heartbeat.Stop()
 	for {
 		select {
@@ -69,30 +70,27 @@ func (c *conversation) run(ctx context.Context) error {
 	}
 }
 
-// greet waits for the Welcome, and returns how often the router wants to hear.
-func (c *conversation) greet(ctx context.Context) (time.Duration, error) {
+// greet waits for the Welcome.
+func (c *conversation) greet(ctx context.Context) error {
+	c.every = defaultHeartbeat
 	timeout := time.NewTimer(welcomeTime)
 	defer timeout.Stop()
 	select {
 	case <-ctx.Done():
-		return 0, c.bye()
+		return c.bye()
 	case <-timeout.C:
-		return 0, errors.New("the router does not answer")
+		return errors.New("the router does not answer")
 	case m, ok := <-c.in:
 		switch {
 		case !ok:
-			return 0, c.readErr
+			return c.readErr
 		case m.GetWelcome() == nil && m.GetReject() == nil:
-			return 0, errors.New("the router answers with something other than Welcome")
+			return errors.New("the router answers with something other than Welcome")
 		}
-		if err := c.take(ctx, m); err != nil {
-			return 0, err
+		if every := m.GetWelcome().GetHeartbeat().AsDuration(); every >= minHeartbeat {
+			c.every = every
 		}
-		every := m.GetWelcome().GetHeartbeat().AsDuration()
-		if every < minHeartbeat {
-			every = defaultHeartbeat
-		}
-		return every, nil
+		return c.take(ctx, m)
 	}
 }
 
@@ -131,16 +129,50 @@ func (c *conversation) say(messages ...*pb.AgentMessage) error {
 	return nil
 }
 
-// bye takes leave, and waits until the router has heard it.
+// bye takes leave. The router ends the stream when it has heard it and none of
+// its requests is in the engine, for which an agent that stops the engine waits.
 func (c *conversation) bye() error {
 	if err := c.say(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}}); err != nil {
 		return err
 	}
+	if patience := c.link.agent.patience(); patience > 0 && c.welcomed {
+		if err := c.linger(patience); err != nil {
+			return err
+		}
+	}
 	if err := c.stream.CloseSend(); err != nil {
 		return fmt.Errorf("ending the stream: %w", err)
 	}
-	c.drain() // until the router ends the stream, or byeTime is over
+	over := time.AfterFunc(byeTime, c.end)
+	defer over.Stop()
+	c.drain()
 	return nil
+}
+
+// linger goes on with heartbeats until the router ends the stream, for a time.
+// What the router still says is of no matter to an agent that leaves.
+func (c *conversation) linger(atMost time.Duration) error {
+	enough := time.NewTimer(atMost)
+	defer enough.Stop()
+	heartbeat := time.NewTicker(c.every)
+	defer heartbeat.Stop()
+	for {
+		select {
+		case _, ok := <-c.in:
+			if !ok {
+				return nil
+			}
+			continue
+		case <-enough.C:
+			c.link.agent.log.Warn().Str("router", c.link.address).Dur("after", atMost).Msg("requests of the router are cut: their time is over")
+			return nil
+		case <-c.session.notify:
+		case <-heartbeat.C:
+		}
+		if err := c.say(c.link.agent.core.next(c.session)...); err != nil {
+			return err
+		}
+	}
 }
 
 // drain drops the router's messages until the stream has ended.

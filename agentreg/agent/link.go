@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/holdgate/holdgate/agentreg"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
@@ -38,6 +39,7 @@ var errSameRouter = errors.New("another connection leads to the same router")
 type link struct {
 	agent   *agent
 	address string // ip:port or unix:///path
+	host    string // the name that the router must prove to have
 	router  string // the id of the router that was last found there
 	logged  string // the problem that was last logged
 }
@@ -86,22 +88,24 @@ func (l *link) once(ctx context.Context) (welcomed bool, err error) {
 		return false, fmt.Errorf("connecting to %s: %w", l.address, err)
 	}
 	defer func() { _ = conn.Close() }()
-	// The stream outlives ctx by a moment, for the Bye.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The stream outlives ctx: by a moment while it is being opened, and by what
+	// the last requests and words take after that.
 	streamCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(byeTime, end) })
-	defer stop()
-	if t := l.agent.cfg.Token; t != "" {
-		streamCtx = metadata.AppendToOutgoingContext(streamCtx, "authorization", "Bearer "+t)
+	outlive := func(d time.Duration) (stop func() bool) {
+		return context.AfterFunc(ctx, func() { time.AfterFunc(d, end) })
 	}
-	st, err := pb.NewAgentRegistryClient(conn).Connect(streamCtx)
+	opened := outlive(byeTime)
+	st, err := l.open(streamCtx, conn)
 	if err != nil {
 		return false, fmt.Errorf("connecting to %s: %w", l.address, err)
 	}
+	opened()
+	defer outlive(l.agent.patience() + byeTime)()
 	c := &conversation{
-		link: l, stream: st,
+		link: l, stream: st, end: end,
 		session: &session{notify: make(chan struct{}, 1)},
 		in:      make(chan *pb.RouterMessage),
 	}
@@ -112,9 +116,31 @@ func (l *link) once(ctx context.Context) (welcomed bool, err error) {
 	return c.welcomed, err
 }
 
+// open begins a stream, with the token of this moment.
+func (l *link) open(ctx context.Context, conn *grpc.ClientConn) (pb.AgentRegistry_ConnectClient, error) {
+	if l.agent.cfg.Token != nil {
+		token, err := l.agent.cfg.Token()
+		if err != nil {
+			return nil, err
+		}
+		if token != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+		}
+	}
+	return pb.NewAgentRegistryClient(conn).Connect(ctx)
+}
+
 func (l *link) connect() (*grpc.ClientConn, error) {
 	target := l.address
-	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()}
+	creds, err := l.agent.cfg.TLS.credentials(l.host)
+	if err != nil {
+		return nil, err
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
+		// A router whose machine is gone says nothing, and a quiet one says nothing either.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: agentreg.PingTime, Timeout: agentreg.PingTime / 2}),
+	}
 	if _, _, err := net.SplitHostPort(target); err == nil {
 		target = "passthrough:///" + target
 	}

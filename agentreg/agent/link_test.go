@@ -63,7 +63,7 @@ func (l loopbackListener) Accept() (net.Conn, error) {
 func (n *network) router(options []grpc.ServerOption, addresses ...string) (*agentreg.Registry, *grpc.Server) {
 	n.t.Helper()
 	reg := agentreg.New(agentreg.Options{Log: zerolog.New(zerolog.NewTestWriter(n.t))})
-	srv := grpc.NewServer(append(options, grpc.WaitForHandlers(true))...)
+	srv := grpc.NewServer(append(reg.ServerOptions(), options...)...)
 	agentregpb.RegisterAgentRegistryServer(srv, reg.Service())
 	lis := bufconn.Listen(1 << 16)
 	n.mu.Lock()
@@ -367,6 +367,10 @@ func TestSupersededAgentEnds(t *testing.T) {
 	})
 }
 
+func token(s string) func() (string, error) {
+	return func() (string, error) { return s, nil }
+}
+
 func TestTokenIsSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -375,11 +379,11 @@ func TestTokenIsSent(t *testing.T) {
 		reg, _ := n.router([]grpc.ServerOption{grpc.StreamInterceptor(auth)}, "127.0.0.1:9002")
 		n.health.Store(http.StatusOK)
 		cfg := n.config()
-		cfg.ID, cfg.Token = "wrong", "guess"
+		cfg.ID, cfg.Token = "wrong", token("guess")
 		n.run(cfg)
 		after(10 * time.Second)
 		require.Empty(t, reg.Agents())
-		cfg.ID, cfg.Token = "right", "secret"
+		cfg.ID, cfg.Token = "right", token("secret")
 		n.run(cfg)
 		after(time.Second)
 		require.Equal(t, "right", reg.Agents()[0].ID)
@@ -392,5 +396,5 @@ func TestRunRefusesARouterElsewhere(t *testing.T) {
 	cfg := n.config()
 	cfg.Routers = []string{"10.0.0.1:9002"}
 	require.EqualError(t, Run(t.Context(), cfg),
-		"agent: --router: 10.0.0.1 is not on this machine: without TLS only loopback addresses and unix sockets are allowed")
+		"agent: --router: 10.0.0.1 is not on this machine: without --tls or --tls-ca-file only loopback addresses and unix sockets are allowed")
 }

@@ -139,14 +139,19 @@ func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
 
 func routerAt(t *testing.T, path string, options ...grpc.ServerOption) *router {
 	t.Helper()
-	r := &router{events: newEvents(t), target: "unix://" + path, failed: make(chan string, 10)}
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
+	require.NoError(t, err)
+	return routerOn(t, lis, "unix://"+path, options...)
+}
+
+func routerOn(t *testing.T, lis net.Listener, target string, options ...grpc.ServerOption) *router {
+	t.Helper()
+	r := &router{events: newEvents(t), target: target, failed: make(chan string, 10)}
 	r.Registry = agentreg.New(agentreg.Options{
 		Log:          zerolog.New(r.events),
 		OnWakeFailed: func(_, reason string) { r.failed <- reason },
 	})
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
-	require.NoError(t, err)
-	r.server = grpc.NewServer(append(options, grpc.WaitForHandlers(true))...)
+	r.server = grpc.NewServer(append(r.ServerOptions(), options...)...)
 	agentregpb.RegisterAgentRegistryServer(r.server, r.Service())
 	go func() { _ = r.server.Serve(lis) }()
 	t.Cleanup(r.server.Stop)

@@ -71,12 +71,24 @@ func Run(ctx context.Context, cfg Config) error {
 		links.Go(func() { a.follow(ctx, r) })
 	}
 	<-ctx.Done()
+	if a.patience() > 0 {
+		a.log.Info().Msg("leaving the routers: the engine stops when their requests are over; a second Ctrl-C ends it at once")
+	}
 	links.Wait()
 	stopEngine()
 	engine.Wait()
 	a.background.Wait()
 	once.Do(func() {}) // orders the read of failure after its write
 	return failure
+}
+
+// patience is how long the routers' requests may keep an agent from its end. One
+// that does not stop the engine has no reason to wait.
+func (a *agent) patience() time.Duration {
+	if !a.core.onDemand() {
+		return 0
+	}
+	return a.cfg.DrainTimeout
 }
 
 func newAgent(ctx context.Context, cfg Config) (*agent, error) {
@@ -142,7 +154,7 @@ func (a *agent) follow(ctx context.Context, router string) {
 	var links sync.WaitGroup
 	defer links.Wait()
 	if strings.HasPrefix(router, "unix://") {
-		(&link{agent: a, address: router}).run(ctx, func() bool { return false })
+		(&link{agent: a, address: router, host: "localhost"}).run(ctx, func() bool { return false })
 		return
 	}
 	var mu sync.Mutex
@@ -150,7 +162,7 @@ func (a *agent) follow(ctx context.Context, router string) {
 	linked := map[string]bool{}
 	problem := ""
 	for first := true; ; first = false {
-		found, err := a.addresses(ctx, router)
+		host, found, err := a.addresses(ctx, router)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -170,7 +182,7 @@ func (a *agent) follow(ctx context.Context, router string) {
 				}
 				linked[address] = true
 				links.Go(func() {
-					(&link{agent: a, address: address}).run(ctx, func() bool {
+					(&link{agent: a, address: address, host: host}).run(ctx, func() bool {
 						mu.Lock()
 						defer mu.Unlock()
 						linked[address] = slices.Contains(current, address)
@@ -190,25 +202,24 @@ func (a *agent) follow(ctx context.Context, router string) {
 	}
 }
 
-// addresses resolves a router's name. Addresses that the agent may not talk to
-// without TLS are left out, unless there are no others.
-func (a *agent) addresses(ctx context.Context, router string) ([]string, error) {
+// addresses resolves a router's name, and gives the name as well. Addresses that
+// the agent may not talk to without TLS are left out, unless there are no others.
+func (a *agent) addresses(ctx context.Context, router string) (host string, list []string, err error) {
 	host, port, err := net.SplitHostPort(router)
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", router, err)
+		return "", nil, fmt.Errorf("reading %s: %w", router, err)
 	}
 	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return nil, fmt.Errorf("resolving %s: %w", host, err)
+		return "", nil, fmt.Errorf("resolving %s: %w", host, err)
 	}
-	var list []string
 	for _, ip := range ips {
-		if ip = ip.Unmap(); ip.IsLoopback() {
+		if ip = ip.Unmap(); ip.IsLoopback() || a.cfg.TLS.on() {
 			list = append(list, net.JoinHostPort(ip.String(), port))
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("--router: %s: %w", router, errNeedsTLS(ips[0]))
+		return "", nil, fmt.Errorf("--router: %s: %w", router, errNeedsTLS(ips[0]))
 	}
-	return list, nil
+	return host, list, nil
 }

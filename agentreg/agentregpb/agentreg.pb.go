@@ -655,7 +655,11 @@ func (x *WakeResult) GetReason() string {
 	return ""
 }
 
-// Bye says that the agent is about to end its stream on purpose.
+// Bye says that the agent leaves: the router sends it no new requests, and
+// ends the stream as soon as none of its requests is in flight. Until then the
+// agent goes on sending Status, and its engine goes on. An agent that does not
+// want to wait ends its side of the stream right after the Bye, or whenever it
+// has waited enough.
 type Bye struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

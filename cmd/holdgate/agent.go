@@ -56,6 +56,11 @@ func newAgentCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringArrayVar(&cfg.Routers, "router", nil, "address of a router, as host:port or unix:///path (may repeat)")
 	fs.StringVar(&f.tokenFile, "token-file", "", "file with the token for the routers")
+	fs.BoolVar(&cfg.TLS.On, "tls", false, "speak TLS with the routers, whose certificates the system's authorities have signed")
+	fs.StringVar(&cfg.TLS.CAFile, "tls-ca-file", "", "speak TLS with the routers, whose certificates the authorities in this file have signed")
+	fs.StringVar(&cfg.TLS.CertFile, "tls-cert-file", "", "certificate to show to the routers")
+	fs.StringVar(&cfg.TLS.KeyFile, "tls-key-file", "", "key of that certificate")
+	fs.StringVar(&cfg.TLS.ServerName, "tls-server-name", "", "name that the routers' certificates must have (default: the host of --router)")
 	fs.StringVar(&cfg.ID, "id", "", "name of this agent (default: the host's name and the first model, or the engine's port)")
 	fs.StringVar(&cfg.Engine, "engine", agent.Custom, agent.Engines())
 	fs.StringVar(&cfg.BackendURL, "backend-url", "", "where the engine listens, as http://host:port; host 0.0.0.0: the address that the routers see")
@@ -73,6 +78,7 @@ func newAgentCommand() *cobra.Command {
 	fs.DurationVar(&cfg.IdleTimeout, "idle-timeout", 0, "stop the engine when it was idle for so long (default: never)")
 	fs.DurationVar(&cfg.WakeTimeout, "wake-timeout", agent.DefaultWakeTimeout, "how long the engine may take to become ready")
 	fs.DurationVar(&cfg.StopGrace, "stop-grace", agent.DefaultStopGrace, "how long the engine has between SIGTERM and SIGKILL")
+	fs.DurationVar(&cfg.DrainTimeout, "drain-timeout", agent.DefaultDrainTimeout, "how long running requests may keep an engine of --exec when the agent is to end")
 	fs.StringVar(&f.logFormat, "log-format", config.LogText, "text or json")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
@@ -98,8 +104,15 @@ func (f *agentFlags) complete(cfg *agent.Config) error {
 		}
 		cfg.Labels[name] = value
 	}
-	if cfg.Token, err = readToken(f.tokenFile); err != nil {
-		errs = append(errs, fmt.Errorf("--token-file: %w", err))
+	cfg.Token = func() (string, error) {
+		token, err := readToken(f.tokenFile)
+		if err != nil {
+			return "", fmt.Errorf("--token-file: %w", err)
+		}
+		return token, nil
+	}
+	if _, err := cfg.Token(); err != nil {
+		errs = append(errs, err)
 	}
 	if cfg.ID == "" {
 		host, err := os.Hostname()

@@ -40,6 +40,8 @@ func TestAgentCommandNamesTheBadFlags(t *testing.T) {
 		"warm-up":       {append(good, "--engine", "tei", "--warmup"), "--warmup: is a chat completion: it needs --capability llm"},
 		"unhealthy":     {append(good, "--unhealthy-after", "-1"), "--unhealthy-after: must be at least 1, is -1"},
 		"asleep":        {[]string{"--router", "127.0.0.1:1", "--backend-url", "http://127.0.0.1:1", "--exec", "x"}, "--model: is required with --exec"},
+		"no authority":  {append(good, "--tls-ca-file", "/nonexistent"), "--tls-ca-file: reading the authorities: "},
+		"half a pair":   {append(good, "--tls", "--tls-key-file", "a"), "--tls-key-file: goes with --tls-cert-file"},
 		"idle time":     {append(good, "--idle-timeout", "1m"), "--idle-timeout: needs --exec"},
 	}
 	for name, c := range cases {
@@ -63,7 +65,12 @@ func TestAgentFlagsBecomeAConfig(t *testing.T) {
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	require.Equal(t, host+"-llama", cfg.ID)
-	require.Equal(t, "secret", cfg.Token)
+	for _, want := range []string{"secret", "another"} {
+		require.NoError(t, os.WriteFile(token, []byte(want+"\n"), 0o600))
+		got, err := cfg.Token()
+		require.NoError(t, err)
+		require.Equal(t, want, got, "it is read again at each connection")
+	}
 	require.Equal(t, []string{"engine", "--name", "a b", "$HOME"}, cfg.Exec)
 	require.Equal(t, map[string]string{"gpu": "h100", "note": "a=b", "empty": ""}, cfg.Labels)
 }

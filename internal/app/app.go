@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -19,9 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
 
 	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
@@ -59,6 +58,7 @@ type App struct {
 	levels   *levels
 
 	envoy, agents *grpc.Server
+	health        *health.Server
 	admin         *http.Server
 	listeners     listeners
 	draining      atomic.Bool
@@ -79,22 +79,13 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--admin-token-file: %w", err)
 	}
-	agentTokens, err := config.ReadTokens(c.AgentsTokenFile)
-	if err != nil {
-		return nil, fmt.Errorf("--agents-token-file: %w", err)
-	}
-	if err := guarded(c, adminTokens, agentTokens); err != nil {
-		return nil, err
-	}
 	a := &App{
-		c: c, log: log, metrics: prometheus.NewRegistry(), levels: newLevels(),
+		c: c, log: log, metrics: prometheus.NewRegistry(), levels: newLevels(), health: health.NewServer(),
 		endBackground: func() {}, failed: make(chan error, 4), // one for each server
 	}
 	if err := a.wire(); err != nil {
 		return nil, err
 	}
-	a.agents = grpc.NewServer(grpc.WaitForHandlers(true), grpc.StreamInterceptor(agentreg.TokenAuth(func() []string { return agentTokens })))
-	agentregpb.RegisterAgentRegistryServer(a.agents, a.registry.Service())
 	a.admin = &http.Server{
 		Handler: admin.Handler(admin.Deps{
 			Wake: a.wakeModel, WakeFailed: a.wakeFailed,
@@ -158,6 +149,9 @@ func (a *App) wire() error {
 	})
 	if a.keys != nil {
 		a.revoker = newRevoker(a.keys, a.machine)
+	}
+	if a.agents, err = a.newAgents(files); err != nil {
+		return err
 	}
 	if a.outside, err = a.newOutside(files); err != nil {
 		return err
@@ -280,31 +274,6 @@ func (a *App) restore() error {
 	}
 	a.maps.Persist(a.c.MapFile)
 	return nil
-}
-
-// guarded refuses open ports that anybody could use.
-func guarded(c *config.Serve, adminTokens, agentTokens []string) error {
-	if len(adminTokens) == 0 && !local(c.AdminListen) {
-		return fmt.Errorf("--admin-listen is %s, which others can reach: set --admin-token-file, or listen on a loopback address", c.AdminListen)
-	}
-	if len(agentTokens) == 0 && !local(c.AgentsListen) {
-		return fmt.Errorf("--agents-listen is %s, which others can reach: set --agents-token-file, or listen on a loopback address", c.AgentsListen)
-	}
-	return nil
-}
-
-// local says whether an address can only be reached from this machine.
-func local(listen string) bool {
-	network, address := config.Address(listen)
-	if network == "unix" {
-		return true
-	}
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // notReady says why no traffic should be sent here; empty when all is well.

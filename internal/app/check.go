@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/rs/zerolog"
+
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -43,6 +47,12 @@ func Check(c *config.Serve) error {
 	}
 	check("admin-token-file", c.AdminTokenFile, tokens)
 	check("agents-token-file", c.AgentsTokenFile, tokens)
+	for _, f := range []certs.Files{agentCerts(c), kedaCerts(c)} {
+		if f.Cert.Path != "" {
+			_, err := certs.Load(f, reload.Options{Log: zerolog.Nop()})
+			errs = append(errs, err) // it names the flag
+		}
+	}
 	check("auth-file", c.AuthFile, parsed(func(text []byte) error {
 		_, err := access.Parse(text)
 		return err
@@ -62,10 +72,6 @@ func Check(c *config.Serve) error {
 	})
 	check("webhook-cert-file", c.WebhookCertFile, func(path string) error {
 		_, err := wake.TLSFiles{Cert: path, Key: c.WebhookKeyFile}.Client()
-		return err
-	})
-	check("keda-tls-cert-file", c.KEDATLSCertFile, func(path string) error {
-		_, err := wake.TLSFiles{Cert: path, Key: c.KEDATLSKeyFile}.Server()
 		return err
 	})
 	var placed *sitemap.Map

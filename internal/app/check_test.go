@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/internal/certs/certstest"
 	"github.com/holdgate/holdgate/internal/config"
 )
 
@@ -37,6 +38,8 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 		"--engine-auth-file", file("good-engines.yaml", "models: {m: {api_key_file: token}}"),
 	}
 	require.NoError(t, run(good...))
+	cert, key := certstest.New(t).Issue()
+	require.NoError(t, run("--agents-tls-cert-file", cert, "--agents-tls-key-file", key, "--keda-tls-cert-file", cert, "--keda-tls-key-file", key))
 	err := run(
 		"--map-file", file("bad-map.json", `{"placements":[{"model":"","kind":"chat","site":"here"}]}`),
 		"--policy-file", file("bad-policy.yaml", "models: {m: {alias: [n]}}"),
@@ -44,11 +47,11 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 		"--admin-token-file", file("empty", ""), "--hop-secret-file", file("short", "short"),
 		"--webhook-headers-file", file("bad-headers.yaml", "[]"), "--engine-auth-file", file("engines.yaml", "models: {m: {api_key_file: missing}}"),
 		"--agents-token-file", filepath.Join(dir, "missing"),
-		"--webhook-ca-file", file("no-ca.pem", "none"), "--webhook-cert-file", filepath.Join(dir, "missing"), "--keda-tls-cert-file", file("no.pem", ""),
+		"--webhook-ca-file", file("no-ca.pem", "none"), "--webhook-cert-file", filepath.Join(dir, "missing"), "--agents-tls-cert-file", cert, "--agents-tls-key-file", cert, "--keda-tls-cert-file", key, "--keda-tls-key-file", key,
 	)
 	for _, flag := range []string{
 		"map-file", "policy-file", "auth-file", "admin-token-file", "hop-secret-file", "webhook-headers-file", "engine-auth-file", "agents-token-file",
-		"webhook-ca-file", "webhook-cert-file", "keda-tls-cert-file",
+		"webhook-ca-file", "webhook-cert-file", "agents-tls-key-file", "keda-tls-cert-file",
 	} {
 		require.ErrorContains(t, err, "--"+flag+": ")
 	}

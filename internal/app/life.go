@@ -118,6 +118,7 @@ func (a *App) Stop(ctx context.Context) error {
 		return nil
 	}
 	a.log.Info().Msg("draining")
+	a.health.Shutdown()
 	ctx, cancel := context.WithTimeout(ctx, a.c.DrainTimeout)
 	defer cancel()
 	a.machine.Drain()
@@ -143,16 +144,16 @@ func stopGracefully(ctx context.Context, s *grpc.Server) {
 	s.GracefulStop()
 }
 
-// Reload is what SIGHUP asks for: the keys are read again, and the audit file is
-// opened again, so that another program may have moved it.
+// Reload is what SIGHUP asks for: each file is read again, whatever is wrong with
+// another, and the audit file is opened again, so that another program may have
+// moved it.
 func (a *App) Reload() error {
+	var errs []error
 	for _, file := range a.watched {
-		if err := file.Reload(); err != nil {
-			return err
-		}
+		errs = append(errs, file.Reload())
 	}
 	if err := a.audit.Reopen(); err != nil {
-		return fmt.Errorf("--audit-file: %w", err)
+		errs = append(errs, fmt.Errorf("--audit-file: %w", err))
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -99,13 +99,12 @@ func TestDemandHasNoSeriesWithoutAMap(t *testing.T) {
 	require.Equal(t, 7, n, "every outcome from the start")
 }
 
-func TestOpenPortsNeedTokens(t *testing.T) {
+func TestAFileThatCannotBeUsedRefusesTheStart(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
-		"--admin-listen=0.0.0.0:9003":        "--admin-token-file",
-		"--agents-listen=10.0.0.1:9002":      "--agents-token-file",
 		"--admin-token-file=does/not/exist":  "--admin-token-file",
 		"--agents-token-file=does/not/exist": "--agents-token-file",
+		"--agents-tls-cert-file=/dev/null":   "--agents-tls-cert-file",
 		"--map-file=.":                       "--map-file",
 	} {
 		c := &config.Serve{}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/wake"
@@ -49,16 +49,14 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 	if a.c.KEDAListen == "" {
 		return o, nil
 	}
-	var options []grpc.ServerOption
-	if a.c.KEDATLSCertFile != "" {
-		tls, err := wake.TLSFiles{Cert: a.c.KEDATLSCertFile, Key: a.c.KEDATLSKeyFile}.Server()
-		if err != nil {
-			return nil, fmt.Errorf("--keda-tls-cert-file: %w", err)
-		}
-		options = append(options, grpc.Creds(credentials.NewTLS(tls)))
+	options, err := a.secured(kedaCerts(a.c), files)
+	if err != nil {
+		return nil, err
 	}
 	o.server = grpc.NewServer(options...)
 	externalscaler.RegisterExternalScalerServer(o.server, o.keda)
+	a.health.SetServingStatus(externalscaler.ExternalScaler_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(o.server, a.health)
 	return o, nil
 }
 

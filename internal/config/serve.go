@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/holdgate/holdgate/envoy"
 )
@@ -28,17 +26,22 @@ type Serve struct {
 	EnvoyAdmin    []string
 	PortsFile     string
 
-	AdminTokenFile  string
-	AgentsTokenFile string
-	AgentsAllowCIDR []string
-	AgentLiveness   time.Duration
-	MapFile         string
-	HintsFreshFor   time.Duration
-	HopSecretFile   string
-	CORSOrigins     []string
-	AuthFile        string
-	EngineAuthFile  string
-	PolicyFile      string
+	AdminTokenFile string
+	MapFile        string
+	HintsFreshFor  time.Duration
+	HopSecretFile  string
+	CORSOrigins    []string
+	AuthFile       string
+	EngineAuthFile string
+	PolicyFile     string
+
+	AgentsTokenFile    string
+	AgentsTLSCertFile  string
+	AgentsTLSKeyFile   string
+	AgentsClientCAFile string
+	AgentsAllowCIDR    []string
+	AgentsReflection   bool
+	AgentLiveness      time.Duration
 
 	IdentityMetadata     string
 	ForwardAuthorization bool
@@ -95,7 +98,11 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 
 	f.StringVar(&c.AdminTokenFile, "admin-token-file", "", "bearer token of the admin API; required unless --admin-listen is a loopback address")
 	f.StringVar(&c.AgentsTokenFile, "agents-token-file", "", "bearer tokens that agents may use, one a line")
+	f.StringVar(&c.AgentsTLSCertFile, "agents-tls-cert-file", "", "certificate of the agents' port; required unless --agents-listen is a loopback address or a unix socket")
+	f.StringVar(&c.AgentsTLSKeyFile, "agents-tls-key-file", "", "key of that certificate")
+	f.StringVar(&c.AgentsClientCAFile, "agents-client-ca-file", "", "authorities of agents' certificates: each connection needs one, and a token only with --agents-token-file")
 	f.StringSliceVar(&c.AgentsAllowCIDR, "agents-allow-cidr", nil, "networks in which agents may name an address that is not their own")
+	f.BoolVar(&c.AgentsReflection, "agents-reflection", false, "let gRPC tools ask the agents' port what it offers")
 	f.DurationVar(&c.AgentLiveness, "agent-liveness", 15*time.Second, "how long a silent agent stays registered")
 	f.StringVar(&c.MapFile, "map-file", "", "keep the last good sibling map in this file and restore it at start")
 
@@ -208,8 +215,6 @@ func (c *Serve) Validate() error {
 	for _, s := range c.EnvoyAdmin {
 		check(validEnvoyAdmin(s), "envoy-admin", s, "must be http://host:port or unix:///path")
 	}
-	check((c.KEDATLSCertFile == "") == (c.KEDATLSKeyFile == ""), "keda-tls-cert-file", c.KEDATLSCertFile, "goes with --keda-tls-key-file")
-	check((c.WebhookCertFile == "") == (c.WebhookKeyFile == ""), "webhook-cert-file", c.WebhookCertFile, "goes with --webhook-key-file")
 	check(c.KEDAListen == "" || strings.Contains(c.KEDAListen, ":"), "keda-listen", c.KEDAListen, "must be host:port")
 	for _, l := range []struct{ flag, value string }{
 		{"extproc-listen", c.ExtProcListen},
@@ -220,7 +225,7 @@ func (c *Serve) Validate() error {
 		network, address := Address(l.value)
 		check(address != "" && (network == "unix" || strings.Contains(address, ":")), l.flag, l.value, "must be host:port or unix:///path")
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.secured()...)...)
 }
 
 // validateCallers checks who callers are, and what engines learn of their keys.
@@ -257,89 +262,4 @@ func Address(s string) (network, address string) {
 		return "unix", path
 	}
 	return "tcp", s
-}
-
-// ReadFile sets every flag that the command line did not set from a YAML file
-// whose keys are the flags' names.
-func ReadFile(path string, flags *pflag.FlagSet) error {
-	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
-	if err != nil {
-		return fmt.Errorf("reading the configuration: %w", err)
-	}
-	var values map[string]yaml.Node
-	dec := yaml.NewDecoder(strings.NewReader(string(text)))
-	if err := dec.Decode(&values); err != nil {
-		return fmt.Errorf("reading %s: %w", path, err)
-	}
-	if dec.Decode(&yaml.Node{}) == nil {
-		return fmt.Errorf("reading %s: must hold one YAML document", path)
-	}
-	var errs []error
-	for name, node := range values {
-		if err := setFlag(flags, name, node); err != nil {
-			errs = append(errs, fmt.Errorf("%s:%d: %s: %w", path, node.Line, name, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// parkVariable sets --admit-park-timeout.
-const parkVariable = "HIVENET_ROUTER_ADMIT_PARK_TIMEOUT"
-
-// ReadEnvironment sets what may be set by an environment variable and was set
-// neither by the command line nor by a file.
-func ReadEnvironment(flags *pflag.FlagSet) error {
-	value, there := os.LookupEnv(parkVariable)
-	if !there || flags.Changed("admit-park-timeout") {
-		return nil
-	}
-	if err := flags.Set("admit-park-timeout", value); err != nil {
-		return fmt.Errorf("reading the environment variable %s: %w", parkVariable, err)
-	}
-	return nil
-}
-
-func setFlag(flags *pflag.FlagSet, name string, node yaml.Node) error {
-	flag := flags.Lookup(name)
-	if flag == nil || name == "config" {
-		return errors.New("is not a setting")
-	}
-	if flag.Changed {
-		return nil
-	}
-	values := []*yaml.Node{&node}
-	if node.Kind == yaml.SequenceNode && flag.Value.Type() == "stringSlice" {
-		values = node.Content
-	}
-	for _, v := range values {
-		if v.Kind != yaml.ScalarNode {
-			return errors.New("must be a single value")
-		}
-		if err := flags.Set(name, v.Value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ReadTokens reads a file of bearer tokens, one a line. Empty lines and lines that
-// begin with # do not count. No path means no tokens.
-func ReadTokens(path string) ([]string, error) {
-	if path == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
-	if err != nil {
-		return nil, fmt.Errorf("reading tokens: %w", err)
-	}
-	var tokens []string
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			tokens = append(tokens, line)
-		}
-	}
-	if len(tokens) == 0 {
-		return nil, fmt.Errorf("reading tokens: %s has none: put one token on a line", path)
-	}
-	return tokens, nil
 }

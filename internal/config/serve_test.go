@@ -68,6 +68,11 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--envoy-admin=127.0.0.1:9901":    "--envoy-admin is 127.0.0.1:9901: must be http://host:port or unix:///path",
 		"--envoy-admin=http://a/stats":    "--envoy-admin is http://a/stats: must be http://host:port or unix:///path",
 		"--envoy-admin=unix://":           "--envoy-admin is unix://: must be http://host:port or unix:///path",
+		"--agents-tls-cert-file=a":        "--agents-tls-cert-file is a: goes with --agents-tls-key-file",
+		"--agents-tls-key-file=a":         "--agents-tls-key-file is a: goes with --agents-tls-cert-file",
+		"--agents-client-ca-file=a":       "--agents-client-ca-file is a: goes with --agents-tls-cert-file",
+		"--keda-tls-cert-file=a":          "--keda-tls-cert-file is a: goes with --keda-tls-key-file",
+		"--keda-tls-key-file=a":           "--keda-tls-key-file is a: goes with --keda-tls-cert-file",
 	} {
 		c, _, err := parse(t, arg)
 		require.NoError(t, err, arg)
@@ -87,6 +92,36 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 	c, _, err = parse(t, "--forward-authorization", "--identity-metadata=auth")
 	require.NoError(t, err)
 	require.NoError(t, c.Validate())
+}
+
+func TestPortsThatOthersCanReachMustBeSecured(t *testing.T) {
+	t.Parallel()
+	const others = " is 10.0.0.1:9, which others can reach: set "
+	tls := []string{"--agents-listen=10.0.0.1:9", "--agents-tls-cert-file=a", "--agents-tls-key-file=a"}
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"admin":                 {[]string{"--admin-listen=10.0.0.1:9"}, "--admin-listen" + others + "--admin-token-file, or listen on a loopback address or a unix socket"},
+		"admin with token":      {[]string{"--admin-listen=10.0.0.1:9", "--admin-token-file=a"}, ""},
+		"every address":         {[]string{"--agents-listen=:9", "--agents-token-file=a"}, "--agents-listen is :9, which others can reach: set --agents-tls-cert-file and --agents-tls-key-file"},
+		"name":                  {[]string{"--agents-listen=router:9", "--agents-token-file=a"}, "which others can reach"},
+		"agents without TLS":    {[]string{"--agents-listen=10.0.0.1:9", "--agents-token-file=a"}, "--agents-listen" + others + "--agents-tls-cert-file and --agents-tls-key-file, or listen"},
+		"agents with TLS alone": {tls, "--agents-listen" + others + "--agents-token-file or --agents-client-ca-file, or listen"},
+		"agents with a token":   {append(tls, "--agents-token-file=a"), ""},
+		"agents, mutual":        {append(tls, "--agents-client-ca-file=a"), ""},
+		"loopback":              {[]string{"--agents-listen=[::1]:9"}, ""},
+		"localhost":             {[]string{"--agents-listen=localhost:9"}, ""},
+		"unix socket":           {[]string{"--agents-listen=unix:///a"}, ""},
+	} {
+		serve, _, err := parse(t, c.args...)
+		require.NoError(t, err, name)
+		if c.want == "" {
+			require.NoError(t, serve.Validate(), name)
+		} else {
+			require.ErrorContains(t, serve.Validate(), c.want, name)
+		}
+	}
 }
 
 func TestAFileSetsWhatTheCommandLineDoesNot(t *testing.T) {
@@ -137,7 +172,7 @@ func TestTokensComeOneALine(t *testing.T) {
 	require.Equal(t, []string{"first", "second"}, tokens)
 	require.NoError(t, os.WriteFile(path, []byte("# none\n"), 0o600))
 	_, err = ReadTokens(path)
-	require.ErrorContains(t, err, "has none")
+	require.ErrorContains(t, err, "has no token: put one on a line")
 	_, err = ReadTokens(path + ".missing")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

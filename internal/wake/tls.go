@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// TLSFiles names the PEM files of one side of TLS.
+// TLSFiles names the PEM files for calls of webhooks.
 type TLSFiles struct {
 	CA        string // trusted besides the system's authorities; none when empty
 	Cert, Key string // none when empty
@@ -33,15 +33,6 @@ func (f TLSFiles) Client() (*tls.Config, error) {
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return f.pair() }
 	_, err := f.pair()
 	return c, err
-}
-
-// Server is for the scaler's port.
-func (f TLSFiles) Server() (*tls.Config, error) {
-	_, err := f.pair()
-	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.pair() },
-	}, err
 }
 
 // pair reads the files for each handshake, so that a renewed certificate is in use

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/holdgate/holdgate/internal/certs"
+)
+
+// TLS says how routers are spoken to. The zero value stands for plain text. The
+// files are read at each connection, so that they may be replaced.
+type TLS struct {
+	// On says that there is TLS. A CAFile says so as well.
+	On bool
+	// CAFile has the authorities that sign routers' certificates; empty for
+	// those of the system.
+	CAFile string
+	// CertFile and KeyFile are what the agent shows of itself; empty for nothing.
+	CertFile, KeyFile string
+	// ServerName is the name that routers' certificates must have; empty for
+	// the name by which the router was given.
+	ServerName string
+}
+
+func (t TLS) on() bool { return t.On || t.CAFile != "" }
+
+// check says what is wrong, by the names of the flags.
+func (t TLS) check() (errs []error) {
+	for _, f := range []struct{ flag, value string }{
+		{"--tls-cert-file", t.CertFile}, {"--tls-key-file", t.KeyFile}, {"--tls-server-name", t.ServerName},
+	} {
+		if f.value != "" && !t.on() {
+			errs = append(errs, fmt.Errorf("%s: needs --tls or --tls-ca-file", f.flag))
+		}
+	}
+	switch {
+	case t.CertFile != "" && t.KeyFile == "":
+		errs = append(errs, errors.New("--tls-cert-file: goes with --tls-key-file"))
+	case t.CertFile == "" && t.KeyFile != "":
+		errs = append(errs, errors.New("--tls-key-file: goes with --tls-cert-file"))
+	}
+	if len(errs) > 0 || !t.on() {
+		return errs
+	}
+	if _, err := t.config(""); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// config reads the files, for a connection to host.
+func (t TLS) config(host string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: cmp.Or(t.ServerName, host)}
+	if t.CAFile != "" {
+		text, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-ca-file: reading the authorities: %w", err)
+		}
+		if c.RootCAs, err = certs.Authorities(text); err != nil {
+			return nil, fmt.Errorf("--tls-ca-file: reading the authorities: %s %w", t.CAFile, err)
+		}
+	}
+	if t.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-cert-file: reading the certificate and its key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// credentials are for a connection to host.
+func (t TLS) credentials(host string) (credentials.TransportCredentials, error) {
+	if !t.on() {
+		return insecure.NewCredentials(), nil
+	}
+	c, err := t.config(host)
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(c), nil
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+// PingTime is how long an agent's connection may be silent before the agent
+// looks whether the router is still there. gRPC allows no less.
+const PingTime = 10 * time.Second
+
+// ServerOptions are what the server of Service needs besides credentials and
+// TokenAuth: pings find a connection whose other end is gone within the liveness
+// time, and agents may do the same.
+func (r *Registry) ServerOptions() []grpc.ServerOption {
+	every := max(r.opts.Liveness/3, time.Second)
+	return []grpc.ServerOption{
+		grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: every, Timeout: every}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: PingTime / 2}),
+	}
+}

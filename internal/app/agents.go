@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/certs"
+	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/reload"
+)
+
+// newAgents makes the server of the port where agents register.
+func (a *App) newAgents(files *reload.Metrics) (*grpc.Server, error) {
+	options, err := a.secured(agentCerts(a.c), files)
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := a.agentTokens(files)
+	if err != nil {
+		return nil, err
+	}
+	options = append(options, grpc.StreamInterceptor(agentreg.TokenAuth(tokens)))
+	s := grpc.NewServer(append(options, a.registry.ServerOptions()...)...)
+	agentregpb.RegisterAgentRegistryServer(s, a.registry.Service())
+	a.health.SetServingStatus(agentregpb.AgentRegistry_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(s, a.health)
+	if a.c.AgentsReflection {
+		reflection.Register(s)
+	}
+	return s, nil
+}
+
+// agentTokens gives the tokens that agents may use at this moment.
+func (a *App) agentTokens(files *reload.Metrics) (func() []string, error) {
+	path := a.c.AgentsTokenFile
+	if path == "" {
+		return func() []string { return nil }, nil
+	}
+	parse := func(text []byte, _ *[]string) (*[]string, error) {
+		tokens, err := config.ParseTokens(text)
+		return &tokens, err
+	}
+	file, err := reload.Load(path, parse, reload.Options{Setting: "agents-token-file", Metrics: files, Log: a.log})
+	if err != nil {
+		return nil, err
+	}
+	a.watched = append(a.watched, file)
+	return func() []string { return *file.Current() }, nil
+}
+
+// secured gives what a server needs for TLS: nothing without a certificate.
+func (a *App) secured(f certs.Files, files *reload.Metrics) ([]grpc.ServerOption, error) {
+	if f.Cert.Path == "" {
+		return nil, nil
+	}
+	server, err := certs.Load(f, reload.Options{Metrics: files, Log: a.log})
+	if err != nil {
+		return nil, err
+	}
+	a.watched = append(a.watched, server)
+	return []grpc.ServerOption{grpc.Creds(credentials.NewTLS(server.Config()))}, nil
+}
+
+func agentCerts(c *config.Serve) certs.Files {
+	return certs.Files{
+		Cert:     certs.File{Setting: "agents-tls-cert-file", Path: c.AgentsTLSCertFile},
+		Key:      certs.File{Setting: "agents-tls-key-file", Path: c.AgentsTLSKeyFile},
+		ClientCA: certs.File{Setting: "agents-client-ca-file", Path: c.AgentsClientCAFile},
+	}
+}
+
+func kedaCerts(c *config.Serve) certs.Files {
+	return certs.Files{
+		Cert: certs.File{Setting: "keda-tls-cert-file", Path: c.KEDATLSCertFile},
+		Key:  certs.File{Setting: "keda-tls-key-file", Path: c.KEDATLSKeyFile},
+	}
+}

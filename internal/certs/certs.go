@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package certs keeps the TLS of a server in step with the files of its
+// certificate, its key and the authorities of its clients.
+package certs
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/holdgate/holdgate/internal/reload"
+)
+
+// File is a file and the flag that names it, without its dashes.
+type File struct{ Setting, Path string }
+
+// Files are those of one server.
+type Files struct {
+	Cert, Key File
+	// ClientCA has the authorities that sign clients' certificates. Without a
+	// path clients need none.
+	ClientCA File
+}
+
+// Server is the TLS of a server. A handshake uses what the files said when they
+// were good the last time; connections that are up keep what they began with.
+type Server struct {
+	pair    *reload.File[pair]
+	clients *reload.File[x509.CertPool] // nil when clients need no certificate
+}
+
+// pair is a certificate with its key.
+type pair struct {
+	tls.Certificate
+
+	keyFile string
+}
+
+// Files makes the key be watched as well.
+func (p *pair) Files() []string { return []string{p.keyFile} }
+
+// Load reads the files for the first time. The setting of o is not used.
+func Load(f Files, o reload.Options) (*Server, error) {
+	s := &Server{}
+	var err error
+	o.Setting = f.Cert.Setting
+	if s.pair, err = reload.Load(f.Cert.Path, pairWith(f.Key), o); err != nil {
+		return nil, err
+	}
+	if f.ClientCA.Path == "" {
+		return s, nil
+	}
+	o.Setting = f.ClientCA.Setting
+	parse := func(data []byte, _ *x509.CertPool) (*x509.CertPool, error) { return Authorities(data) }
+	s.clients, err = reload.Load(f.ClientCA.Path, parse, o)
+	return s, err
+}
+
+func pairWith(key File) reload.Parser[pair] {
+	return func(data []byte, inForce *pair) (*pair, error) {
+		keyData, err := reload.Read(key.Path, reload.MaxBytes)
+		if err != nil {
+			return nil, fmt.Errorf("reading --%s: %w", key.Setting, err)
+		}
+		c, err := tls.X509KeyPair(data, keyData)
+		if err != nil {
+			return nil, fmt.Errorf("reading it with --%s: %w", key.Setting, err)
+		}
+		if inForce != nil && slices.EqualFunc(c.Certificate, inForce.Certificate.Certificate, bytes.Equal) {
+			return inForce, nil // there is one key to a certificate
+		}
+		return &pair{Certificate: c, keyFile: key.Path}, nil
+	}
+}
+
+// Authorities reads the certificates of authorities, in PEM.
+func Authorities(data []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(data) {
+		return nil, errors.New("has no certificate in PEM")
+	}
+	return pool, nil
+}
+
+// Config is for the server.
+func (s *Server) Config() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current(), nil },
+	}
+}
+
+func (s *Server) current() *tls.Config {
+	c := &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{s.pair.Current().Certificate},
+		// A resumed session would outlive the authority that let it in.
+		SessionTicketsDisabled: true,
+	}
+	if s.clients != nil {
+		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, s.clients.Current()
+	}
+	return c
+}
+
+// Watch reads the files again when they have changed, until ctx ends.
+func (s *Server) Watch(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.pair.Watch(ctx) })
+	if s.clients != nil {
+		wg.Go(func() { s.clients.Watch(ctx) })
+	}
+	wg.Wait()
+}
+
+// Reload reads the files. Those that are bad change nothing.
+func (s *Server) Reload() error {
+	err := s.pair.Reload()
+	if s.clients != nil {
+		err = errors.Join(err, s.clients.Reload())
+	}
+	return err
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// ReadTokens reads a file of bearer tokens, one a line. Empty lines and lines that
+// begin with # do not count. No path means no tokens.
+func ReadTokens(path string) ([]string, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return nil, fmt.Errorf("reading tokens: %w", err)
+	}
+	tokens, err := ParseTokens(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading tokens: %s %w", path, err)
+	}
+	return tokens, nil
+}
+
+// ParseTokens reads the text of a file of bearer tokens.
+func ParseTokens(text []byte) ([]string, error) {
+	var tokens []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			tokens = append(tokens, line)
+		}
+	}
+	if len(tokens) == 0 {
+		return nil, errors.New("has no token: put one on a line")
+	}
+	return tokens, nil
+}
