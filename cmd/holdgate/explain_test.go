@@ -108,7 +108,7 @@ func TestStatusPrintsTables(t *testing.T) {
 			Map:    &admin.MapStatus{Generation: 7, Source: "pushed", AgeSeconds: 90, Models: 1, Holdable: 1},
 			Models: []admin.ModelStatus{{Model: "llama", State: "waking", Asleep: 2, Waking: true, Demand: 4, Wanted: true}},
 			Agents: []admin.AgentStatus{
-				{ID: "a-1", State: "serving", Routing: true, Healthy: true, Models: []string{"llama", "m"}, Kinds: []string{"chat"}, Address: "[::1]:8000", Engine: "vllm", Slots: 8, InFlight: 3},
+				{ID: "a-1", State: "serving", Routing: true, Healthy: true, Models: []string{"llama", "m"}, Kinds: []string{"chat"}, Address: "[::1]:8000", Engine: "vllm", Slots: 8, InFlight: 3, Signals: admin.Signals{Running: new(uint32(4)), Waiting: new(uint32(1)), KVUse: new(0.416)}},
 				{ID: "a-2", State: "asleep", Models: []string{"m"}, Address: "10.0.0.1:80", Engine: "custom", Slots: 1, Error: "no\nGPU"},
 			},
 		}
@@ -123,9 +123,9 @@ requests  3 in flight
 MODEL  STATE   SERVING  ASLEEP  WAKING  DEMAND  WANTED
 llama  waking  0        2       yes     4       yes
 
-AGENT  STATE    ROUTING  IN USE  ADDRESS      ENGINE  MODELS   KINDS  NOTE
-a-1    serving  yes      3/8     [::1]:8000   vllm    llama,m  chat   -
-a-2    asleep   no       0/1     10.0.0.1:80  custom  m               the last wake failed: "no\nGPU"
+AGENT  STATE    ROUTING  IN USE  ADDRESS      ENGINE  LOAD                          MODELS   KINDS  NOTE
+a-1    serving  yes      3/8     [::1]:8000   vllm    4 running, 1 waiting, KV 42%  llama,m  chat   -
+a-2    asleep   no       0/1     10.0.0.1:80  custom  -                             m               the last wake failed: "no\nGPU"
 `, out)
 	out, err = runAgainst(t, admin.Deps{Status: func() *admin.Status { return &admin.Status{Ready: true} }}, "status")
 	require.NoError(t, err)

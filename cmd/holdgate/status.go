@@ -80,12 +80,27 @@ func printAgents(out io.Writer, w *tabwriter.Writer, agents []admin.AgentStatus)
 		return
 	}
 	fmt.Fprintln(out)
-	fmt.Fprintln(w, "AGENT\tSTATE\tROUTING\tIN USE\tADDRESS\tENGINE\tMODELS\tKINDS\tNOTE")
+	fmt.Fprintln(w, "AGENT\tSTATE\tROUTING\tIN USE\tADDRESS\tENGINE\tLOAD\tMODELS\tKINDS\tNOTE")
 	for _, a := range agents {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.State, yes(a.Routing), a.InFlight, a.Slots,
-			a.Address, a.Engine, strings.Join(a.Models, ","), strings.Join(a.Kinds, ","), note(a))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.State, yes(a.Routing), a.InFlight, a.Slots,
+			a.Address, a.Engine, load(a.Signals), strings.Join(a.Models, ","), strings.Join(a.Kinds, ","), note(a))
 	}
 	_ = w.Flush()
+}
+
+// load is what an engine says of itself.
+func load(s admin.Signals) string {
+	var words []string
+	if s.Running != nil {
+		words = append(words, fmt.Sprintf("%d running", *s.Running))
+	}
+	if s.Waiting != nil {
+		words = append(words, fmt.Sprintf("%d waiting", *s.Waiting))
+	}
+	if s.KVUse != nil {
+		words = append(words, fmt.Sprintf("KV %.0f%%", *s.KVUse*100))
+	}
+	return cmp.Or(strings.Join(words, ", "), "-")
 }
 
 // note is what is wrong with an agent.
