@@ -22,6 +22,10 @@
 // wanted, and sends what is missing. A Wake that is lost with its stream is
 // sent again because the agent that comes back says that it is asleep.
 //
+// Agents of a group share room, such as a GPU: arbitrate gives it to models in the
+// order in which they came to need it, and takes idle or long-served agents out
+// of routing so that they can be told to sleep.
+//
 // Each word of the router that changes what a Status means (Wake, Sleep,
 // StatusRequest) carries a number, and an agent's Status says the highest it
 // has taken in. So a Status that crossed a Sleep on its way brings nobody back

@@ -43,6 +43,9 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 	rec.healthy = s.GetHealthy()
 	serving := rec.reported == pb.State_STATE_SERVING
 	if serving && rec.healthy {
+		if rec.wakeSent || rec.upAt.IsZero() {
+			rec.upAt = time.Now()
+		}
 		rec.wakeSent, rec.wakeFailed = false, false
 		if rec.failed && handled >= rec.failSeq {
 			rec.failed = false
@@ -55,6 +58,7 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 	if rec.reported != pb.State_STATE_ASLEEP {
 		return
 	}
+	rec.upAt = time.Time{}
 	r.route(rec)
 	if before == pb.State_STATE_SERVING {
 		r.asleepAgain(rec)
@@ -68,7 +72,7 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 func (r *Registry) asleepAgain(rec *record) {
 	cause := "the engine ended by itself"
 	if rec.slept {
-		cause = "idle"
+		cause = rec.cause
 	}
 	for _, name := range rec.hello.info.Models {
 		r.log.Info().Str("model", name).Str("agent", rec.hello.info.ID).Str("cause", cause).Msg("asleep again")

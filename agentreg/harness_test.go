@@ -134,6 +134,8 @@ type scripted struct {
 	err  error
 	over bool
 	seq  uint64
+
+	lastState pb.State // of its last Status
 }
 
 // connect opens a stream and says Hello.
@@ -183,6 +185,7 @@ func (a *scripted) status(state pb.State, edits ...func(*pb.Status)) {
 	for _, e := range edits {
 		e(s)
 	}
+	a.lastState = state
 	a.send(&pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: s}})
 }
 

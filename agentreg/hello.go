@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/sitemap"
@@ -85,7 +86,9 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 	if m.GetState() < pb.State_STATE_ASLEEP || m.GetState() > pb.State_STATE_SERVING {
 		p.add("state", "must be asleep, waking or serving")
 	}
-	idle := p.idleTimeout(m)
+	idle := p.span("idle_timeout", m.GetIdleTimeout(), m.GetCanWake())
+	minUp := p.span("min_up_time", m.GetMinUpTime(), m.GetCanWake())
+	group := p.group(m.GetGroup())
 	if len(p) > 0 {
 		return hello{}, &rejected{code: codeInvalidHello, message: strings.Join(p, "; ")}
 	}
@@ -99,6 +102,7 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 			Address: address.String(),
 		},
 		slots: int64(m.GetSlots()), state: m.GetState(), canWake: m.GetCanWake(), idleTimeout: idle,
+		minUp: minUp, group: group,
 	}, nil
 }
 
@@ -175,19 +179,32 @@ func (p *problems) labels(labels map[string]string) {
 	}
 }
 
-func (p *problems) idleTimeout(m *pb.Hello) time.Duration {
-	d := m.GetIdleTimeout()
+// span reads a time that only an agent that can be put to sleep may have.
+func (p *problems) span(field string, d *durationpb.Duration, canWake bool) time.Duration {
 	if d == nil {
 		return 0
 	}
-	idle := d.AsDuration()
+	span := d.AsDuration()
 	switch {
-	case d.CheckValid() != nil || idle < 0 || idle > maxIdle:
-		p.add("idle_timeout", "must be between 0 and %v", maxIdle)
-	case idle > 0 && !m.GetCanWake():
-		p.add("idle_timeout", "needs can_wake: an engine that was put to sleep could not be woken")
+	case d.CheckValid() != nil || span < 0 || span > maxIdle:
+		p.add(field, "must be between 0 and %v", maxIdle)
+	case span > 0 && !canWake:
+		p.add(field, "needs can_wake: an engine that was put to sleep could not be woken")
 	}
-	return idle
+	return span
+}
+
+func (p *problems) group(g *pb.Group) groupSpec {
+	if g == nil {
+		return groupSpec{}
+	}
+	p.name("group.name", g.GetName())
+	if g.GetRoom() < 1 || g.GetRoom() > MaxRoom {
+		p.add("group.room", "must be between 1 and %d, is %d", uint64(MaxRoom), g.GetRoom())
+	} else if g.GetCost() < 1 || g.GetCost() > g.GetRoom() {
+		p.add("group.cost", "must be between 1 and the room of %d, is %d", g.GetRoom(), g.GetCost())
+	}
+	return groupSpec{name: g.GetName(), room: int64(g.GetRoom()), cost: int64(g.GetCost())} //nolint:gosec // bounded above
 }
 
 // checkAddress reads where an agent's engine listens.

@@ -76,6 +76,7 @@ func TestHelloNamesEachBadField(t *testing.T) {
 		"unknown state":      {func(h *pb.Hello) { h.State = 4 }, "state: must be asleep, waking or serving"},
 		"negative idle time": {func(h *pb.Hello) { h.IdleTimeout = durationpb.New(-1) }, "idle_timeout: must be between 0 and 8760h0m0s"},
 		"endless idle time":  {func(h *pb.Hello) { h.IdleTimeout = &durationpb.Duration{Seconds: 1 << 62} }, "idle_timeout: must be between 0 and 8760h0m0s"},
+		"minimum no wake":    {func(h *pb.Hello) { h.MinUpTime = durationpb.New(1) }, "min_up_time: needs can_wake: an engine that was put to sleep could not be woken"},
 		"idle without wake":  {func(h *pb.Hello) { h.IdleTimeout = durationpb.New(1) }, "idle_timeout: needs can_wake: an engine that was put to sleep could not be woken"},
 	}
 	for name, c := range cases {
@@ -95,6 +96,31 @@ func toSet(names []string) map[string]string {
 		set[n] = "x"
 	}
 	return set
+}
+
+func TestHelloNamesABadGroup(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		name       string
+		room, cost uint64
+		want       string
+	}{
+		"no name":       {"", 1, 1, "group.name: is required"},
+		"no room":       {"g", 0, 0, "group.room: must be between 1 and 17592186044416, is 0"},
+		"endless room":  {"g", 1 << 63, 1, "group.room: must be between 1 and 17592186044416, is 9223372036854775808"},
+		"no cost":       {"g", 2, 0, "group.cost: must be between 1 and the room of 2, is 0"},
+		"too much cost": {"g", 2, 3, "group.cost: must be between 1 and the room of 2, is 3"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, rej := checkHello(aHello(func(h *pb.Hello) {
+				h.Group = &pb.Group{Name: c.name, Room: c.room, Cost: c.cost}
+			}), onUnix, nil)
+			require.NotNil(t, rej)
+			require.Equal(t, c.want, rej.message)
+		})
+	}
 }
 
 func TestHelloNamesAllProblemsAtOnce(t *testing.T) {
@@ -177,6 +203,7 @@ func FuzzHello(f *testing.F) {
 		{},
 		aHello(func(h *pb.Hello) { h.Address = "[::ffff:192.168.0.1]:80" }),
 		aHello(func(h *pb.Hello) { h.Labels = map[string]string{"a": "b"} }),
+		member("a", 2, 1),
 	} {
 		b, err := proto.Marshal(h)
 		require.NoError(f, err)
@@ -204,6 +231,8 @@ func FuzzHello(f *testing.F) {
 			}
 			require.NotEmpty(t, h.targets())
 			require.Positive(t, h.slots)
+			require.LessOrEqual(t, h.group.cost, h.group.room)
+			require.Equal(t, h.group.name == "", h.group.cost <= 0)
 			require.GreaterOrEqual(t, h.idleTimeout, time.Duration(0))
 		}
 	})

@@ -39,7 +39,8 @@ func (r *Registry) leftWhenIdle(rec *record) {
 }
 
 // emptied does what waits for a replica out of routing to have no slot taken:
-// one that was kept for its slots is forgotten, one that is leaving has left.
+// one that was kept for its slots is forgotten, one that is leaving has left, one
+// that makes room is told to sleep.
 func (r *Registry) emptied(rep *replica) {
 	r.update(func() {
 		if r.lingering[rep.info.Instance] == rep && rep.gate.inFlight() == 0 {
@@ -47,6 +48,9 @@ func (r *Registry) emptied(rep *replica) {
 		}
 		if rec := r.agents[rep.info.ID]; rec != nil && rec.replica == rep {
 			r.leftWhenIdle(rec)
+			if rec.closing {
+				r.arbitrate()
+			}
 		}
 	})
 }

@@ -28,8 +28,12 @@ type record struct {
 
 	reported pb.State // what the agent last said that counts
 	healthy  bool
-	slept    bool // this router said Sleep, and not Wake since
-	routed   bool // in routing
+	slept    bool      // this router said Sleep, and not Wake since
+	cause    string    // of the last Sleep
+	group    *group    // nil: none
+	closing  bool      // takes no requests, so that it can make room in its group
+	upAt     time.Time // since when it serves; zero: it does not
+	routed   bool      // in routing
 
 	seq     uint64    // of the last message that carried one
 	command uint64    // seq of the last Wake or Sleep: older statuses tell no state
@@ -64,7 +68,7 @@ func (a *record) waking() bool {
 // routable says whether requests may be sent to the agent.
 func (a *record) routable() bool {
 	return a.reported == pb.State_STATE_SERVING && a.healthy &&
-		!a.slept && !a.wakeSent && !a.failed && !a.leaving && !a.released
+		!a.slept && !a.wakeSent && !a.failed && !a.leaving && !a.released && !a.closing
 }
 
 // join registers the agent of a stream. An agent of the same id is replaced:
@@ -80,6 +84,10 @@ func (r *Registry) join(h hello, s *session) (rec *record, err error) {
 			err = errSuperseded
 			return
 		}
+		if rej := r.conflict(h); rej != nil {
+			err = rej
+			return
+		}
 		rec = r.enter(h, s)
 	})
 	return rec, err
@@ -92,6 +100,9 @@ func (r *Registry) enter(h hello, s *session) *record {
 		reported: h.state, healthy: h.state == pb.State_STATE_SERVING,
 		replica: r.replicaFor(h),
 	}
+	if rec.healthy {
+		rec.upAt = now
+	}
 	old := r.agents[h.info.ID]
 	if old != nil {
 		r.replace(old, rec)
@@ -99,6 +110,7 @@ func (r *Registry) enter(h hello, s *session) *record {
 	}
 	s.agent = rec
 	r.agents[h.info.ID] = rec
+	r.enterGroup(rec)
 	for _, name := range h.info.Models {
 		r.model(name).agents[rec] = struct{}{}
 	}
@@ -125,6 +137,9 @@ func (r *Registry) enter(h hello, s *session) *record {
 func (r *Registry) replace(old, rec *record) {
 	if old.hello.info.Instance == rec.hello.info.Instance {
 		rec.wakeAt = old.wakeAt
+		if rec.healthy && !old.upAt.IsZero() {
+			rec.upAt = old.upAt
+		}
 		r.detach(old, errReconnected)
 		return
 	}
@@ -165,6 +180,7 @@ func (r *Registry) detach(rec *record, cause error) {
 	if r.agents[rec.hello.info.ID] == rec {
 		delete(r.agents, rec.hello.info.ID)
 	}
+	r.leaveGroup(rec)
 	r.offerNoMore(rec)
 	r.route(rec)
 	if rec.replica.gate.inFlight() > 0 {
@@ -231,7 +247,7 @@ func (r *Registry) ready(rec *record) {
 }
 
 // settle brings everything that follows from a change of rec up to date:
-// routing, the wakes of its models, and its timer.
+// routing, the wakes of its models, the room of groups, and its timer.
 func (r *Registry) settle(rec *record) {
 	if r.route(rec) {
 		r.ready(rec)
@@ -242,6 +258,7 @@ func (r *Registry) settle(rec *record) {
 			r.tidy(m)
 		}
 	}
+	r.arbitrate()
 	r.arm(rec)
 }
 
@@ -252,6 +269,8 @@ type hello struct {
 	state       pb.State
 	canWake     bool
 	idleTimeout time.Duration
+	minUp       time.Duration
+	group       groupSpec
 }
 
 // targets are all pairs of the agent's models and kinds.

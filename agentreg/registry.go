@@ -56,6 +56,8 @@ type Registry struct {
 	mu         sync.Mutex
 	agents     map[string]*record
 	models     map[string]*model
+	groups     map[string]*group
+	turns      uint64              // given to models in need of a group's room
 	lingering  map[string]*replica // by instance: agents that left with slots taken
 	superseded instanceSet
 	sessions   map[*session]struct{}
@@ -75,6 +77,7 @@ func New(o Options) *Registry {
 		epoch:     time.Now(),
 		agents:    map[string]*record{},
 		models:    map[string]*model{},
+		groups:    map[string]*group{},
 		lingering: map[string]*replica{},
 		sessions:  map[*session]struct{}{},
 	}

@@ -38,7 +38,11 @@ type AgentStatus struct {
 	CanWake   bool
 	// IdleTimeout is 0 when the agent is never told to sleep.
 	IdleTimeout time.Duration
-	Slots       int64
+	// Group is empty for an agent without one. Closing: it takes no requests, to
+	// make room in its group.
+	Group   string
+	Closing bool
+	Slots   int64
 	// InFlight counts this router's requests. The others are the engine's own
 	// numbers, nil where it does not tell.
 	InFlight int64
@@ -69,6 +73,7 @@ func (a *record) view() AgentStatus {
 		AgentInfo: a.replica.info,
 		State:     a.stateName(), Healthy: a.healthy, InRouting: a.routed,
 		CanWake: a.hello.canWake, IdleTimeout: a.hello.idleTimeout,
+		Group: a.hello.group.name, Closing: a.closing,
 		Slots: a.replica.gate.slots, InFlight: a.replica.gate.inFlight(),
 		Joined: a.joined, LastSeen: a.lastSeen,
 	}

@@ -30,6 +30,13 @@ func (r *Registry) arm(rec *record) {
 	if at, ok := r.idleEnd(rec, now); ok {
 		earlier(at)
 	}
+	if rec.group != nil {
+		for _, at := range []time.Time{r.epoch.Add(groupGrace), rec.turnEnds()} {
+			if at.After(now) {
+				earlier(at)
+			}
+		}
+	}
 	rec.timer.Reset(max(next.Sub(now), 0))
 }
 
@@ -43,8 +50,11 @@ func (r *Registry) idleEnd(rec *record, now time.Time) (time.Time, bool) {
 	if g.inFlight() > 0 {
 		return now.Add(rec.hello.idleTimeout), true
 	}
-	since := r.epoch.Add(time.Duration(g.idleSince.Load()))
-	return since.Add(rec.hello.idleTimeout), true
+	end := r.epoch.Add(time.Duration(g.idleSince.Load())).Add(rec.hello.idleTimeout)
+	if settled := rec.upAt.Add(rec.hello.minUp); end.Before(settled) {
+		end = settled
+	}
+	return end, true
 }
 
 // tick does what is due for rec.

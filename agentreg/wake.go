@@ -27,6 +27,9 @@ type model struct {
 	exhausted bool
 	// wakeReason is why the last wake failed.
 	wakeReason string
+	// turn is its place among the models that need an agent of a group, 0 for
+	// none.
+	turn uint64
 }
 
 // model gives the entry of name, which tidy drops when nothing needs it.
@@ -70,6 +73,7 @@ func (r *Registry) SetWanted(name string, wanted bool) {
 			r.arm(rec)
 		}
 		r.reconcile(m)
+		r.arbitrate()
 		r.tidy(m)
 	})
 }
@@ -88,59 +92,6 @@ func (r *Registry) Waking(name string) bool {
 		}
 	}
 	return false
-}
-
-// kindSet is a set of kinds.
-type kindSet uint8
-
-func kindsOf(rec *record) kindSet {
-	var s kindSet
-	for _, k := range rec.hello.info.Kinds {
-		s |= 1 << k
-	}
-	return s
-}
-
-// reconcile sends the Wakes that m needs. It is called after every change that
-// could make one due, and may be called at any time.
-func (r *Registry) reconcile(m *model) {
-	if !m.wanted || r.draining {
-		return
-	}
-	var covered kindSet // kinds that are served, or will be
-	for rec := range m.agents {
-		if rec.routed || rec.waking() {
-			covered |= kindsOf(rec)
-		}
-	}
-	for {
-		rec, failed := m.candidate(covered)
-		if rec == nil {
-			if failed && !m.exhausted {
-				m.exhausted = true
-				r.fx.failed = append(r.fx.failed, wakeFailure{model: m.name, reason: m.wakeReason})
-			}
-			return
-		}
-		r.wake(rec, m)
-		covered |= kindsOf(rec)
-	}
-}
-
-// candidate picks the agent to wake for a kind that is not covered: of those
-// that can, the one with the smallest id. Without one it says whether that is
-// because agents failed to wake.
-func (m *model) candidate(covered kindSet) (best *record, failed bool) {
-	for rec := range m.agents {
-		switch {
-		case kindsOf(rec)&^covered == 0 || !rec.hello.canWake || !rec.asleep():
-		case rec.wakeFailed:
-			failed = true
-		case best == nil || rec.hello.info.ID < best.hello.info.ID:
-			best = rec
-		}
-	}
-	return best, failed
 }
 
 // wake sends a Wake for m to rec.
@@ -168,23 +119,35 @@ func (r *Registry) wakeFailed(rec *record, reason string) {
 	rec.wakeAt = time.Time{}
 	rec.retryAt = time.Now().Add(wakeCooldown)
 	for _, name := range rec.hello.info.Models {
-		r.model(name).wakeReason = reason
+		m := r.model(name)
+		m.wakeReason = reason
+		m.turn = 0 // others may try before it does again
 	}
 }
 
-// sleep says Sleep to an idle agent, after it is out of routing. It reports
-// whether it did: not when a slot was taken in the meantime.
-func (r *Registry) sleep(rec *record) bool {
-	if !rec.replica.gate.n.CompareAndSwap(0, closed) {
-		return false
+// The causes of a Sleep, as the log has them.
+const (
+	causeIdle = "idle"
+	causeRoom = "room for another model"
+)
+
+// sleep says Sleep to an idle agent, unless a slot was taken in the meantime.
+func (r *Registry) sleep(rec *record) {
+	if rec.replica.gate.n.CompareAndSwap(0, closed) {
+		r.saySleep(rec, causeIdle)
 	}
-	rec.slept = true
+}
+
+// saySleep says Sleep to an agent that is out of routing, or whose slots are
+// closed, with nothing in flight.
+func (r *Registry) saySleep(rec *record, cause string) {
+	rec.slept, rec.closing, rec.cause = true, false, cause
+	rec.wakeSent = false
 	r.route(rec)
 	rec.seq++
 	rec.command = rec.seq
 	rec.saidAt = time.Now()
 	rec.session.send(&pb.RouterMessage{Message: &pb.RouterMessage_Sleep{Sleep: &pb.Sleep{Seq: rec.seq}}})
-	return true
 }
 
 // backendFailed takes rec out of routing because a request saw it refuse.

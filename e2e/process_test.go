@@ -264,10 +264,10 @@ func TestNothingOutlivesAnUpThatIsKilled(t *testing.T) {
 func TestUpSaysWhatIsWrongWithItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "models.yaml")
 	for text, want := range map[string]string{
-		"":                                 "the file is empty",
+		"":                                 "must not be empty",
 		"models: []":                       "models: at least one is needed",
-		"models: [{name: a}]":              "models[0].exec",
-		"models: [{name: a, exce: x}]":     "exce",
+		"models: [{name: a}]":              "models[0]: needs exec (line 1)",
+		"models: [{name: a, exce: x}]":     "models[0].exce: is not known (line 1)",
 		"models: [{name: a, exec: \"'\"}]": "models[0].exec",
 		"models: [{name: a, exec: x}, {name: a, exec: x, slots: -1, hold_budget: 2h, kinds: [text]}]": `models[1].name: "a" is there twice`,
 	} {

@@ -78,6 +78,10 @@ type Config struct {
 	// IdleTimeout is how long the engine may be idle before it is stopped; 0
 	// for ever.
 	IdleTimeout time.Duration
+	// MinUpTime is how long the engine serves at least before it is stopped.
+	MinUpTime time.Duration
+	// Group is what it shares with other engines.
+	Group Group
 	// WakeTimeout is how long the engine may take to become healthy; 0 stands
 	// for DefaultWakeTimeout.
 	WakeTimeout time.Duration
@@ -133,6 +137,7 @@ func (c *Config) Validate() error {
 		check("--region", agentreg.CheckName(c.Region))
 	}
 	errs = append(errs, c.checkLabels()...)
+	errs = append(errs, c.Group.check()...)
 	return errors.Join(append(errs, c.checkExec()...)...)
 }
 
@@ -200,6 +205,7 @@ func (c *Config) checkExec() (errs []error) {
 		value time.Duration
 	}{
 		{"--idle-timeout", c.IdleTimeout},
+		{"--min-up-time", c.MinUpTime},
 		{"--wake-timeout", c.WakeTimeout},
 		{"--stop-grace", c.StopGrace},
 		{"--drain-timeout", c.DrainTimeout},
@@ -220,7 +226,7 @@ func (c *Config) checkExec() (errs []error) {
 		flag string
 		set  bool
 	}{
-		{"--idle-timeout", c.IdleTimeout > 0}, {"--exec-env", len(c.Env) > 0}, {"--exec-dir", c.Dir != ""},
+		{"--idle-timeout", c.IdleTimeout > 0}, {"--min-up-time", c.MinUpTime > 0}, {"--exec-env", len(c.Env) > 0}, {"--exec-dir", c.Dir != ""},
 	} {
 		if f.set {
 			errs = append(errs, fmt.Errorf("%s: needs --exec: without it the agent does not start the engine", f.flag))

@@ -233,10 +233,13 @@ func (c *core) open(s *session) *pb.AgentMessage {
 		AgentId: cfg.ID, Instance: c.instance, Address: c.address,
 		Models: cfg.Models, Kinds: cfg.Kinds, Slots: uint32(cfg.Slots), //nolint:gosec // Validate bounds it
 		Engine: cfg.Engine, Region: cfg.Region, Labels: cfg.Labels,
-		State: state, CanWake: c.onDemand(),
+		State: state, CanWake: c.onDemand(), Group: cfg.Group.message(),
 	}
 	if cfg.IdleTimeout > 0 {
 		hello.IdleTimeout = durationpb.New(cfg.IdleTimeout)
+	}
+	if cfg.MinUpTime > 0 {
+		hello.MinUpTime = durationpb.New(cfg.MinUpTime)
 	}
 	return &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}
 }

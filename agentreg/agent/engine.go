@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -24,7 +25,7 @@ const drainTime = 200 * time.Millisecond
 // right away, in a row. The first retry is free.
 const (
 	firstBackoff = time.Second
-	maxBackoff   = 15 * time.Second
+	maxBackoff   = 30 * time.Second
 	// settled is how long an engine must serve for its past to be forgotten.
 	settled = 30 * time.Second
 )
@@ -39,12 +40,23 @@ type engine struct {
 	proc   *proc.Process
 	stdout *lineWriter
 	stderr *lineWriter
+	last   *lastWords
+}
+
+// backoff is how long the next start waits after so many failures in a row.
+func backoff(failures int) time.Duration {
+	if failures < 2 {
+		return 0
+	}
+	d := min(firstBackoff<<min(failures-2, 10), maxBackoff)
+	return d/2 + rand.N(d/2) //nolint:gosec // jitter is no secret
 }
 
 // drive starts the engine whenever core wants it, and stops it when core does
-// not or ctx ends. No process is left when it returns.
+// not or ctx ends. No process is left when it returns. A Wake that comes too
+// soon after failures waits.
 func (a *agent) drive(ctx context.Context) {
-	trouble := 0
+	failures, notBefore := 0, time.Time{}
 	for {
 		for !a.core.wanted() {
 			select {
@@ -53,16 +65,18 @@ func (a *agent) drive(ctx context.Context) {
 			case <-a.core.kick:
 			}
 		}
-		if trouble > 1 && !pause(ctx, min(firstBackoff<<min(trouble-2, 10), maxBackoff)) {
-			return
-		}
-		if !a.core.wanted() {
-			continue
+		if wait := time.Until(notBefore); wait > 0 {
+			a.log.Info().Float64("for", wait.Seconds()).Int("failures", failures).Msg("waiting before the next start")
+			if !pause(ctx, wait) {
+				return
+			}
+			continue // it may be wanted no more
 		}
 		if a.cycle(ctx) {
-			trouble = 0
+			failures = 0
 		} else {
-			trouble++
+			failures++
+			notBefore = time.Now().Add(backoff(failures))
 		}
 		if ctx.Err() != nil {
 			return
@@ -198,7 +212,8 @@ func (a *agent) start() (*engine, error) {
 	cmd.Dir = a.cfg.Dir
 	cmd.Env = append(os.Environ(), a.cfg.Env...)
 	cmd.WaitDelay = drainTime
-	e := &engine{stdout: a.lines(a.cfg.Stdout), stderr: a.lines(a.cfg.Stderr)}
+	last := &lastWords{}
+	e := &engine{stdout: a.lines(a.cfg.Stdout, last), stderr: a.lines(a.cfg.Stderr, last), last: last}
 	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
 	p, err := proc.Start(cmd)
 	if err != nil {
@@ -222,7 +237,7 @@ func (e *engine) obituary() error {
 	if errors.Is(how, exec.ErrWaitDelay) {
 		how = nil
 	}
-	if last := e.stderr.last(); last != "" {
+	if last := e.last.String(); last != "" {
 		return fmt.Errorf("the engine ended: %s: %s", proc.Describe(how), last)
 	}
 	return fmt.Errorf("the engine ended: %s", proc.Describe(how))
@@ -251,9 +266,9 @@ func (a *agent) portFree(ctx context.Context) error {
 }
 
 // lines makes a writer for one of the engine's outputs.
-func (a *agent) lines(w io.Writer) *lineWriter {
+func (a *agent) lines(w io.Writer, last *lastWords) *lineWriter {
 	if w == nil {
 		w = io.Discard
 	}
-	return &lineWriter{to: w, prefix: "[" + a.cfg.ID + "] "}
+	return &lineWriter{to: w, prefix: "[" + a.cfg.ID + "] ", last: last}
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -93,10 +94,52 @@ func TestEngineThatDoesNotStartIsReportedWithItsLastWords(t *testing.T) {
 	a := start(t, onDemand(t, r, "crash"))
 	r.await("agent registered")
 	r.SetWanted("llama", true)
-	require.Equal(t, "the engine ended: exit status 3: out of memory", <-r.failed)
+	require.Equal(t, "the engine ended: exit status 3: engine of mode crash | loading | out of memory", <-r.failed)
 	require.False(t, r.Waking("llama"))
 	require.Equal(t, 1, r.Models()[0].Asleep)
 	a.stop(t)
+}
+
+func TestEngineThatKeepsCrashingIsStartedLessOften(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	a := start(t, onDemand(t, r, "crash"))
+	r.await("agent registered")
+	wake := func() {
+		r.SetWanted("llama", false)
+		r.SetWanted("llama", true)
+		<-r.failed
+	}
+	wake()
+	wake()
+	begin := time.Now()
+	wake()
+	a.await("waiting before the next start")
+	require.GreaterOrEqual(t, time.Since(begin), firstBackoff/2-100*time.Millisecond)
+}
+
+func TestBackoffGrowsToABound(t *testing.T) {
+	t.Parallel()
+	require.Zero(t, backoff(0))
+	require.Zero(t, backoff(1), "the first retry is free")
+	for failures, most := range map[int]time.Duration{2: firstBackoff, 3: 2 * firstBackoff, 6: 16 * firstBackoff, 7: maxBackoff, 1000: maxBackoff} {
+		for range 100 {
+			d := backoff(failures)
+			require.GreaterOrEqual(t, d, most/2)
+			require.Less(t, d, most)
+		}
+	}
+}
+
+func TestLastWordsAreAFewShortLinesForPeople(t *testing.T) {
+	t.Parallel()
+	last := &lastWords{}
+	out := &lineWriter{to: io.Discard, last: last}
+	errs := &lineWriter{to: io.Discard, last: last}
+	_, _ = out.Write([]byte("forgotten\none\r\n\n  \n"))
+	_, _ = errs.Write([]byte("\x1b[31mERROR\x1b[0m\ttwo \xff\n" + strings.Repeat("é", 100)))
+	errs.flush()
+	require.Equal(t, "one | ERROR two ? | "+strings.Repeat("é", 70)+"…", last.String())
 }
 
 func TestCommandThatDoesNotExistIsReported(t *testing.T) {
@@ -118,6 +161,22 @@ func TestEngineThatIsNeverHealthyIsStoppedAndReported(t *testing.T) {
 	r.SetWanted("llama", true)
 	require.Regexp(t, `^the engine was not ready within 400ms: asking for health: .*`, <-r.failed)
 	require.Zero(t, enginePid(t, cfg))
+}
+
+func TestEngineThatNobodyWaitsForMakesRoomWhileItStarts(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	one, two := onDemand(t, r, "never ready"), onDemand(t, r, "serve")
+	two.ID, two.Models = "b", []string{"qwen"}
+	one.Group.Name, two.Group.Name = "gpu0", "gpu0"
+	a := start(t, one)
+	start(t, two)
+	r.SetWanted("llama", true)
+	a.await("starting the engine")
+	r.SetWanted("qwen", true)
+	r.SetWanted("llama", false)
+	require.Equal(t, "qwen", r.await("ready").Model)
+	require.Zero(t, enginePid(t, one))
 }
 
 func TestEngineThatIgnoresSigtermIsKilledAfterTheGrace(t *testing.T) {

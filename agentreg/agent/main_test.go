@@ -44,8 +44,9 @@ func playEngine(mode string) int {
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 	}
+	begin := time.Now()
 	http.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
-		if mode == "never ready" {
+		if mode == "never ready" || mode == "slow" && time.Since(begin) < time.Second {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
@@ -68,7 +69,7 @@ var llama = sitemap.Target{Model: "llama", Kind: sitemap.Chat}
 
 // event is a line of the router's or the agent's log.
 type event struct {
-	Message, Model, Cause, Reason, Error string
+	Message, Model, Cause, Reason, Error, State string
 }
 
 // events collects log lines, so that tests can wait for them.

@@ -5,25 +5,31 @@ package agent
 import (
 	"bytes"
 	"io"
+	"regexp"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 )
 
 // maxLine is where a line without end is cut.
 const maxLine = 8 << 10
 
-// maxLast bounds the last line that is reported as the reason of a failure.
-const maxLast = 300
+// What is kept of an engine's last words, which are shown to those who wait.
+const (
+	lastLines   = 3
+	maxLastLine = 140 // bytes
+)
 
 // lineWriter passes an engine's output on line by line, each with a prefix, so
 // that the outputs of several engines can share a terminal.
 type lineWriter struct {
 	to     io.Writer
 	prefix string
+	last   *lastWords
 
-	mu     sync.Mutex
-	buf    []byte
-	recent string // the last line that was not blank
+	mu  sync.Mutex
+	buf []byte
 }
 
 // Write never fails: an output that nobody takes must not end the engine.
@@ -47,9 +53,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 
 func (w *lineWriter) emit(line []byte) {
 	line = bytes.TrimRight(line, "\r")
-	if s := strings.TrimSpace(string(line)); s != "" {
-		w.recent = s[:min(len(s), maxLast)]
-	}
+	w.last.add(string(line))
 	out := make([]byte, 0, len(w.prefix)+len(line)+1)
 	out = append(append(append(out, w.prefix...), line...), '\n')
 	_, _ = w.to.Write(out)
@@ -65,9 +69,42 @@ func (w *lineWriter) flush() {
 	}
 }
 
-// last gives the last line that was not blank.
-func (w *lineWriter) last() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.recent
+// lastWords keeps the last lines of both outputs of an engine.
+type lastWords struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// colors are what an engine writes for a terminal.
+var colors = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
+
+func (l *lastWords) add(line string) {
+	line = colors.ReplaceAllString(strings.ToValidUTF8(line, "?"), "")
+	line = strings.TrimSpace(strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return ' '
+		}
+		return c
+	}, line))
+	if line == "" {
+		return
+	}
+	if len(line) > maxLastLine {
+		end := maxLastLine
+		for !utf8.RuneStart(line[end]) {
+			end--
+		}
+		line = line[:end] + "…"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, line)
+	l.lines = l.lines[max(0, len(l.lines)-lastLines):]
+}
+
+// String gives them on one line.
+func (l *lastWords) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, " | ")
 }

@@ -362,7 +362,12 @@ type Hello struct {
 	CanWake bool `protobuf:"varint,11,opt,name=can_wake,json=canWake,proto3" json:"can_wake,omitempty"`
 	// How long the engine may be idle before the router says Sleep. Zero or
 	// absent: for ever. Needs can_wake.
-	IdleTimeout   *durationpb.Duration `protobuf:"bytes,12,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`
+	IdleTimeout *durationpb.Duration `protobuf:"bytes,12,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`
+	// How long the engine serves at least before the router says Sleep. Zero or
+	// absent: no time. Needs can_wake.
+	MinUpTime *durationpb.Duration `protobuf:"bytes,13,opt,name=min_up_time,json=minUpTime,proto3" json:"min_up_time,omitempty"`
+	// The agents that cannot all be awake at once with this one. Absent: none.
+	Group         *Group `protobuf:"bytes,14,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -481,6 +486,85 @@ func (x *Hello) GetIdleTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *Hello) GetMinUpTime() *durationpb.Duration {
+	if x != nil {
+		return x.MinUpTime
+	}
+	return nil
+}
+
+func (x *Hello) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+// Group is agents that share what an awake engine needs, such as a GPU. An agent
+// is awake from the Wake to the end of its engine.
+type Group struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What its agents may take together while they are awake, in any unit. All of
+	// them say the same.
+	Room uint64 `protobuf:"varint,2,opt,name=room,proto3" json:"room,omitempty"`
+	// What this agent takes of the room. 1 where the room is a number of agents.
+	Cost          uint64 `protobuf:"varint,3,opt,name=cost,proto3" json:"cost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Group) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Group) GetRoom() uint64 {
+	if x != nil {
+		return x.Room
+	}
+	return 0
+}
+
+func (x *Group) GetCost() uint64 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
 // Status is sent once in each heartbeat interval, at each change of the state
 // or the health, and as the answer to Wake, Sleep and StatusRequest.
 type Status struct {
@@ -508,7 +592,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[3]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +604,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[3]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +617,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{3}
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Status) GetState() State {
@@ -606,7 +690,7 @@ type WakeResult struct {
 
 func (x *WakeResult) Reset() {
 	*x = WakeResult{}
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[4]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +702,7 @@ func (x *WakeResult) String() string {
 func (*WakeResult) ProtoMessage() {}
 
 func (x *WakeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[4]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +715,7 @@ func (x *WakeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeResult.ProtoReflect.Descriptor instead.
 func (*WakeResult) Descriptor() ([]byte, []int) {
-	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{4}
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WakeResult) GetModel() string {
@@ -668,7 +752,7 @@ type Bye struct {
 
 func (x *Bye) Reset() {
 	*x = Bye{}
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[5]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +764,7 @@ func (x *Bye) String() string {
 func (*Bye) ProtoMessage() {}
 
 func (x *Bye) ProtoReflect() protoreflect.Message {
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[5]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +777,7 @@ func (x *Bye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bye.ProtoReflect.Descriptor instead.
 func (*Bye) Descriptor() ([]byte, []int) {
-	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{5}
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{6}
 }
 
 // Welcome accepts a Hello.
@@ -709,7 +793,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[6]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +805,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[6]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +818,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{6}
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Welcome) GetRouterId() string {
@@ -764,7 +848,7 @@ type Reject struct {
 
 func (x *Reject) Reset() {
 	*x = Reject{}
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[7]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +860,7 @@ func (x *Reject) String() string {
 func (*Reject) ProtoMessage() {}
 
 func (x *Reject) ProtoReflect() protoreflect.Message {
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[7]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +873,7 @@ func (x *Reject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reject.ProtoReflect.Descriptor instead.
 func (*Reject) Descriptor() ([]byte, []int) {
-	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{7}
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Reject) GetCode() string {
@@ -819,7 +903,7 @@ type Wake struct {
 
 func (x *Wake) Reset() {
 	*x = Wake{}
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[8]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +915,7 @@ func (x *Wake) String() string {
 func (*Wake) ProtoMessage() {}
 
 func (x *Wake) ProtoReflect() protoreflect.Message {
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[8]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +928,7 @@ func (x *Wake) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wake.ProtoReflect.Descriptor instead.
 func (*Wake) Descriptor() ([]byte, []int) {
-	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{8}
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Wake) GetModel() string {
@@ -872,7 +956,7 @@ type Sleep struct {
 
 func (x *Sleep) Reset() {
 	*x = Sleep{}
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[9]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +968,7 @@ func (x *Sleep) String() string {
 func (*Sleep) ProtoMessage() {}
 
 func (x *Sleep) ProtoReflect() protoreflect.Message {
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[9]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +981,7 @@ func (x *Sleep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sleep.ProtoReflect.Descriptor instead.
 func (*Sleep) Descriptor() ([]byte, []int) {
-	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{9}
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Sleep) GetSeq() uint64 {
@@ -917,7 +1001,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[10]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1013,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[10]
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1026,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{10}
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StatusRequest) GetSeq() uint64 {
@@ -970,7 +1054,7 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x04wake\x18\x03 \x01(\v2\x11.agentreg.v1.WakeH\x00R\x04wake\x12*\n" +
 	"\x05sleep\x18\x04 \x01(\v2\x12.agentreg.v1.SleepH\x00R\x05sleep\x12C\n" +
 	"\x0estatus_request\x18\x05 \x01(\v2\x1a.agentreg.v1.StatusRequestH\x00R\rstatusRequestB\t\n" +
-	"\amessage\"\xc2\x03\n" +
+	"\amessage\"\xa7\x04\n" +
 	"\x05Hello\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
@@ -984,10 +1068,16 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x05state\x18\n" +
 	" \x01(\x0e2\x12.agentreg.v1.StateR\x05state\x12\x19\n" +
 	"\bcan_wake\x18\v \x01(\bR\acanWake\x12<\n" +
-	"\fidle_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\vidleTimeout\x1a9\n" +
+	"\fidle_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\vidleTimeout\x129\n" +
+	"\vmin_up_time\x18\r \x01(\v2\x19.google.protobuf.DurationR\tminUpTime\x12(\n" +
+	"\x05group\x18\x0e \x01(\v2\x12.agentreg.v1.GroupR\x05group\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xad\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"C\n" +
+	"\x05Group\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04room\x18\x02 \x01(\x04R\x04room\x12\x12\n" +
+	"\x04cost\x18\x03 \x01(\x04R\x04cost\"\xad\x02\n" +
 	"\x06Status\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.agentreg.v1.StateR\x05state\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +
@@ -1044,45 +1134,48 @@ func file_agentreg_agentregpb_agentreg_proto_rawDescGZIP() []byte {
 }
 
 var file_agentreg_agentregpb_agentreg_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agentreg_agentregpb_agentreg_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_agentreg_agentregpb_agentreg_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_agentreg_agentregpb_agentreg_proto_goTypes = []any{
 	(State)(0),                  // 0: agentreg.v1.State
 	(*AgentMessage)(nil),        // 1: agentreg.v1.AgentMessage
 	(*RouterMessage)(nil),       // 2: agentreg.v1.RouterMessage
 	(*Hello)(nil),               // 3: agentreg.v1.Hello
-	(*Status)(nil),              // 4: agentreg.v1.Status
-	(*WakeResult)(nil),          // 5: agentreg.v1.WakeResult
-	(*Bye)(nil),                 // 6: agentreg.v1.Bye
-	(*Welcome)(nil),             // 7: agentreg.v1.Welcome
-	(*Reject)(nil),              // 8: agentreg.v1.Reject
-	(*Wake)(nil),                // 9: agentreg.v1.Wake
-	(*Sleep)(nil),               // 10: agentreg.v1.Sleep
-	(*StatusRequest)(nil),       // 11: agentreg.v1.StatusRequest
-	nil,                         // 12: agentreg.v1.Hello.LabelsEntry
-	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
+	(*Group)(nil),               // 4: agentreg.v1.Group
+	(*Status)(nil),              // 5: agentreg.v1.Status
+	(*WakeResult)(nil),          // 6: agentreg.v1.WakeResult
+	(*Bye)(nil),                 // 7: agentreg.v1.Bye
+	(*Welcome)(nil),             // 8: agentreg.v1.Welcome
+	(*Reject)(nil),              // 9: agentreg.v1.Reject
+	(*Wake)(nil),                // 10: agentreg.v1.Wake
+	(*Sleep)(nil),               // 11: agentreg.v1.Sleep
+	(*StatusRequest)(nil),       // 12: agentreg.v1.StatusRequest
+	nil,                         // 13: agentreg.v1.Hello.LabelsEntry
+	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
 }
 var file_agentreg_agentregpb_agentreg_proto_depIdxs = []int32{
 	3,  // 0: agentreg.v1.AgentMessage.hello:type_name -> agentreg.v1.Hello
-	4,  // 1: agentreg.v1.AgentMessage.status:type_name -> agentreg.v1.Status
-	5,  // 2: agentreg.v1.AgentMessage.wake_result:type_name -> agentreg.v1.WakeResult
-	6,  // 3: agentreg.v1.AgentMessage.bye:type_name -> agentreg.v1.Bye
-	7,  // 4: agentreg.v1.RouterMessage.welcome:type_name -> agentreg.v1.Welcome
-	8,  // 5: agentreg.v1.RouterMessage.reject:type_name -> agentreg.v1.Reject
-	9,  // 6: agentreg.v1.RouterMessage.wake:type_name -> agentreg.v1.Wake
-	10, // 7: agentreg.v1.RouterMessage.sleep:type_name -> agentreg.v1.Sleep
-	11, // 8: agentreg.v1.RouterMessage.status_request:type_name -> agentreg.v1.StatusRequest
-	12, // 9: agentreg.v1.Hello.labels:type_name -> agentreg.v1.Hello.LabelsEntry
+	5,  // 1: agentreg.v1.AgentMessage.status:type_name -> agentreg.v1.Status
+	6,  // 2: agentreg.v1.AgentMessage.wake_result:type_name -> agentreg.v1.WakeResult
+	7,  // 3: agentreg.v1.AgentMessage.bye:type_name -> agentreg.v1.Bye
+	8,  // 4: agentreg.v1.RouterMessage.welcome:type_name -> agentreg.v1.Welcome
+	9,  // 5: agentreg.v1.RouterMessage.reject:type_name -> agentreg.v1.Reject
+	10, // 6: agentreg.v1.RouterMessage.wake:type_name -> agentreg.v1.Wake
+	11, // 7: agentreg.v1.RouterMessage.sleep:type_name -> agentreg.v1.Sleep
+	12, // 8: agentreg.v1.RouterMessage.status_request:type_name -> agentreg.v1.StatusRequest
+	13, // 9: agentreg.v1.Hello.labels:type_name -> agentreg.v1.Hello.LabelsEntry
 	0,  // 10: agentreg.v1.Hello.state:type_name -> agentreg.v1.State
-	13, // 11: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
-	0,  // 12: agentreg.v1.Status.state:type_name -> agentreg.v1.State
-	13, // 13: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
-	1,  // 14: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
-	2,  // 15: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
-	15, // [15:16] is the sub-list for method output_type
-	14, // [14:15] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	14, // 11: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
+	14, // 12: agentreg.v1.Hello.min_up_time:type_name -> google.protobuf.Duration
+	4,  // 13: agentreg.v1.Hello.group:type_name -> agentreg.v1.Group
+	0,  // 14: agentreg.v1.Status.state:type_name -> agentreg.v1.State
+	14, // 15: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
+	1,  // 16: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
+	2,  // 17: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
+	17, // [17:18] is the sub-list for method output_type
+	16, // [16:17] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_agentreg_agentregpb_agentreg_proto_init() }
@@ -1103,14 +1196,14 @@ func file_agentreg_agentregpb_agentreg_proto_init() {
 		(*RouterMessage_Sleep)(nil),
 		(*RouterMessage_StatusRequest)(nil),
 	}
-	file_agentreg_agentregpb_agentreg_proto_msgTypes[3].OneofWrappers = []any{}
+	file_agentreg_agentregpb_agentreg_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agentreg_agentregpb_agentreg_proto_rawDesc), len(file_agentreg_agentregpb_agentreg_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/internal/config"
@@ -22,6 +23,7 @@ type agentFlags struct {
 	tokenFile, exec     string
 	labels              []string
 	warmup              bool
+	memory, groupMemory config.Bytes
 	logFormat, logLevel string
 }
 
@@ -38,7 +40,7 @@ func newAgentCommand() *cobra.Command {
 			if cmd.Flags().Changed("warmup") {
 				cfg.Warmup = &f.warmup
 			}
-			if err := f.complete(&cfg); err != nil {
+			if err := f.complete(cmd.Flags(), &cfg); err != nil {
 				return usageError{err}
 			}
 			log, err := config.Logger(cmd.ErrOrStderr(), f.logFormat, f.logLevel)
@@ -76,6 +78,11 @@ func newAgentCommand() *cobra.Command {
 	fs.StringVar(&cfg.Dir, "exec-dir", "", "working directory of the engine")
 	fs.StringArrayVar(&cfg.Env, "exec-env", nil, "NAME=value for the engine's environment (may repeat)")
 	fs.DurationVar(&cfg.IdleTimeout, "idle-timeout", 0, "stop the engine when it was idle for so long (default: never)")
+	fs.DurationVar(&cfg.MinUpTime, "min-up-time", 0, "how long the engine serves at least before it is stopped (default: 30s, or --idle-timeout if that is shorter)")
+	fs.StringVar(&cfg.Group.Name, "group", "", "name of a group of agents that cannot all be awake at once, such as a GPU")
+	fs.IntVar(&cfg.Group.MaxAwake, "group-max-awake", 0, "how many agents of the group may be awake at once (default: 1)")
+	fs.Var(&f.groupMemory, "group-memory", "what awake agents of the group may take together, instead of a number; needs --memory")
+	fs.Var(&f.memory, "memory", "what this agent takes of --group-memory while it is awake")
 	fs.DurationVar(&cfg.WakeTimeout, "wake-timeout", agent.DefaultWakeTimeout, "how long the engine may take to become ready")
 	fs.DurationVar(&cfg.StopGrace, "stop-grace", agent.DefaultStopGrace, "how long the engine has between SIGTERM and SIGKILL")
 	fs.DurationVar(&cfg.DrainTimeout, "drain-timeout", agent.DefaultDrainTimeout, "how long running requests may keep an engine of --exec when the agent is to end")
@@ -86,7 +93,7 @@ func newAgentCommand() *cobra.Command {
 
 // complete fills cfg from the flags that are not part of it as they are. It
 // names every problem at once.
-func (f *agentFlags) complete(cfg *agent.Config) error {
+func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 	var errs []error
 	words, err := shellquote.Split(f.exec)
 	switch {
@@ -96,6 +103,7 @@ func (f *agentFlags) complete(cfg *agent.Config) error {
 		errs = append(errs, errors.New("--exec: names no command"))
 	}
 	cfg.Exec = words
+	errs = append(errs, f.completeGroup(fs, cfg))
 	cfg.Labels = map[string]string{}
 	for _, l := range f.labels {
 		name, value, ok := strings.Cut(l, "=")
@@ -133,6 +141,19 @@ func engineName(cfg *agent.Config) string {
 		return u.Port()
 	}
 	return cfg.Engine
+}
+
+// completeGroup fills in when the engine may be stopped and with whom it shares
+// its room.
+func (f *agentFlags) completeGroup(fs *pflag.FlagSet, cfg *agent.Config) error {
+	if !fs.Changed("min-up-time") && len(cfg.Exec) > 0 {
+		cfg.MinUpTime = agent.MinUpTimeFor(cfg.IdleTimeout)
+	}
+	cfg.Group.TotalMemory, cfg.Group.Memory = int64(f.groupMemory), int64(f.memory)
+	if fs.Changed("group-max-awake") && cfg.Group.MaxAwake < 1 {
+		return fmt.Errorf("--group-max-awake: must be at least 1, is %d", cfg.Group.MaxAwake)
+	}
+	return nil
 }
 
 // readToken reads a file with one token; no file name gives no token.

@@ -42,6 +42,10 @@ func TestAgentCommandNamesTheBadFlags(t *testing.T) {
 		"asleep":        {[]string{"--router", "127.0.0.1:1", "--backend-url", "http://127.0.0.1:1", "--exec", "x"}, "--model: is required with --exec"},
 		"no authority":  {append(good, "--tls-ca-file", "/nonexistent"), "--tls-ca-file: reading the authorities: "},
 		"half a pair":   {append(good, "--tls", "--tls-key-file", "a"), "--tls-key-file: goes with --tls-cert-file"},
+		"no room":       {append(good, "--group", "gpu0", "--group-max-awake", "0"), "--group-max-awake: must be at least 1, is 0"},
+		"two rooms":     {append(good, "--group", "gpu0", "--group-max-awake", "1", "--group-memory", "24GiB"), "--group-max-awake and --group-memory: only one of them can be given"},
+		"no group":      {append(good, "--group-memory", "24GiB"), "--group: is required with"},
+		"too large":     {append(good, "--group", "gpu0", "--group-memory", "24GiB", "--memory", "25GiB"), "--memory: must be between 1 and --group-memory"},
 		"idle time":     {append(good, "--idle-timeout", "1m"), "--idle-timeout: needs --exec"},
 	}
 	for name, c := range cases {
@@ -61,7 +65,7 @@ func TestAgentFlagsBecomeAConfig(t *testing.T) {
 	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	f := agentFlags{tokenFile: token, exec: `engine --name "a b" $HOME`, labels: []string{"gpu=h100", "note=a=b", "empty="}}
 	cfg := agent.Config{Models: []string{"llama"}}
-	require.NoError(t, f.complete(&cfg))
+	require.NoError(t, f.complete(newAgentCommand().Flags(), &cfg))
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	require.Equal(t, host+"-llama", cfg.ID)
@@ -71,6 +75,7 @@ func TestAgentFlagsBecomeAConfig(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got, "it is read again at each connection")
 	}
+	require.Equal(t, agent.DefaultMinUpTime, cfg.MinUpTime)
 	require.Equal(t, []string{"engine", "--name", "a b", "$HOME"}, cfg.Exec)
 	require.Equal(t, map[string]string{"gpu": "h100", "note": "a=b", "empty": ""}, cfg.Labels)
 }
@@ -81,7 +86,7 @@ func TestAgentHasANameWithoutModels(t *testing.T) {
 	require.NoError(t, err)
 	for backend, want := range map[string]string{"http://127.0.0.1:8000": "8000", "http://engine": "vllm", "": "vllm"} {
 		cfg := agent.Config{BackendURL: backend, Engine: agent.VLLM}
-		require.NoError(t, (&agentFlags{}).complete(&cfg))
+		require.NoError(t, (&agentFlags{}).complete(newAgentCommand().Flags(), &cfg))
 		require.Equal(t, host+"-"+want, cfg.ID)
 	}
 }

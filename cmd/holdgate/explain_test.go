@@ -110,6 +110,7 @@ func TestStatusPrintsTables(t *testing.T) {
 			Agents: []admin.AgentStatus{
 				{ID: "a-1", State: "serving", Routing: true, Healthy: true, Models: []string{"llama", "m"}, Kinds: []string{"chat"}, Address: "[::1]:8000", Engine: "vllm", Slots: 8, InFlight: 3, Signals: admin.Signals{Running: new(uint32(4)), Waiting: new(uint32(1)), KVUse: new(0.416)}},
 				{ID: "a-2", State: "asleep", Models: []string{"m"}, Address: "10.0.0.1:80", Engine: "custom", Slots: 1, Error: "no\nGPU"},
+				{ID: "a-3", State: "serving", Healthy: true, Models: []string{"m"}, Address: "10.0.0.2:80", Engine: "custom", Slots: 1, InFlight: 1, Group: "gpu0", Closing: true},
 			},
 		}
 	}}
@@ -126,6 +127,7 @@ llama  waking  0        2       yes     4       yes
 AGENT  STATE    ROUTING  IN USE  ADDRESS      ENGINE  LOAD                          MODELS   KINDS  NOTE
 a-1    serving  yes      3/8     [::1]:8000   vllm    4 running, 1 waiting, KV 42%  llama,m  chat   -
 a-2    asleep   no       0/1     10.0.0.1:80  custom  -                             m               the last wake failed: "no\nGPU"
+a-3    serving  no       1/1     10.0.0.2:80  custom  -                             m               makes room in group gpu0
 `, out)
 	out, err = runAgainst(t, admin.Deps{Status: func() *admin.Status { return &admin.Status{Ready: true} }}, "status")
 	require.NoError(t, err)

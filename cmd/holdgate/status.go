@@ -110,6 +110,8 @@ func note(a admin.AgentStatus) string {
 		return fmt.Sprintf("the last wake failed: %q", a.Error) // the agent's own words
 	case !a.Healthy && a.State == "serving":
 		return "not healthy"
+	case a.Closing:
+		return "makes room in group " + a.Group
 	}
 	return "-"
 }

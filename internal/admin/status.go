@@ -63,6 +63,8 @@ type AgentStatus struct {
 	InFlight int64     `json:"in_flight"`
 	Signals  Signals   `json:"signals,omitzero"`
 	CanWake  bool      `json:"can_wake"`
+	Group    string    `json:"group,omitzero"`
+	Closing  bool      `json:"closing,omitzero"` // to make room in its group
 	Error    string    `json:"last_wake_error,omitzero"`
 	Joined   time.Time `json:"joined"`
 	LastSeen time.Time `json:"last_seen"`

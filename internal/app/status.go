@@ -30,7 +30,7 @@ func (a *App) status() *admin.Status {
 			ID: v.ID, State: v.State, Healthy: v.Healthy, Routing: v.InRouting, Models: v.Models, Kinds: kinds,
 			Address: v.Address, Engine: v.Engine, Region: v.Region, Slots: v.Slots, InFlight: v.InFlight,
 			Signals: admin.Signals{InFlight: v.Reported, Running: v.Running, Waiting: v.Waiting, KVUse: v.KVUse},
-			CanWake: v.CanWake, Error: v.LastWakeError, Joined: v.Joined, LastSeen: v.LastSeen,
+			CanWake: v.CanWake, Group: v.Group, Closing: v.Closing, Error: v.LastWakeError, Joined: v.Joined, LastSeen: v.LastSeen,
 		})
 	}
 	return s

@@ -3,63 +3,56 @@
 package up
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json/v2"
-	"errors"
 	"fmt"
-	"io"
-	"net/netip"
 	"net/url"
 	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/kballard/go-shellquote"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
-	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
 // File is what `holdgate up -f` reads.
 type File struct {
-	// Listen is the host:port that clients reach.
-	Listen string `yaml:"listen"`
+	// Listen is the ip:port that clients reach.
+	Listen string
 	// Admin is the host:port of metrics and health.
-	Admin string `yaml:"admin"`
+	Admin string
 	// Serve are flags of holdgate serve, without their dashes.
-	Serve  map[string]string `yaml:"serve"`
-	Models []Model           `yaml:"models"`
+	Serve  map[string]string
+	Models []Model
 }
 
 // Model is one model and the engine that serves it.
 type Model struct {
-	Name  string   `yaml:"name"`
-	Kinds []string `yaml:"kinds"` // default: what is usual for the engine
+	Name  string
+	Kinds []string
 	// Engine is one of agent.Engines.
-	Engine string `yaml:"engine"`
+	Engine string
 	// Warmup says whether the engine must answer one token before it gets
-	// requests; absent: where the engine is known to need it.
-	Warmup *bool `yaml:"warmup"`
-	// Exec starts the engine. {port} is a free port, {python} the value of
-	// HOLDGATE_PYTHON. It is split as a shell would, without a shell.
-	Exec        string            `yaml:"exec"`
-	Dir         string            `yaml:"dir"`
-	Env         map[string]string `yaml:"env"`
-	HealthPath  string            `yaml:"health_path"`
-	Slots       int               `yaml:"slots"`        // default: 1
-	IdleTimeout time.Duration     `yaml:"idle_timeout"` // default: 5m
-	WakeTimeout time.Duration     `yaml:"wake_timeout"` // default: 5m
-	HoldBudget  time.Duration     `yaml:"hold_budget"`  // default: that of holdgate serve
+	// requests; nil: where the engine is known to need it.
+	Warmup     *bool
+	Dir        string
+	Env        map[string]string
+	HealthPath string
+	Slots      int
 
-	words []string // of Exec
+	IdleTimeout time.Duration
+	MinUpTime   time.Duration
+	WakeTimeout time.Duration
+	HoldBudget  time.Duration // 0: that of holdgate serve
+	// Group is the models that it cannot all be awake with.
+	Group agent.Group
+
+	// words are the command that starts the engine. {port} stands for a free
+	// port, {python} for the value of HOLDGATE_PYTHON.
+	words []string
 }
-
-const defaultTimeout = 5 * time.Minute
 
 // Load reads and checks a file. All problems are reported at once.
 func Load(path string) (*File, error) {
@@ -74,78 +67,7 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-func parse(text []byte) (*File, error) {
-	f := &File{Listen: "127.0.0.1:8080", Admin: "127.0.0.1:0"}
-	dec := yaml.NewDecoder(bytes.NewReader(text))
-	dec.KnownFields(true)
-	if err := dec.Decode(f); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, errors.New("the file is empty")
-		}
-		return nil, err
-	}
-	if dec.Decode(&yaml.Node{}) == nil {
-		return nil, errors.New("must hold one YAML document")
-	}
-	var errs []error
-	if _, err := netip.ParseAddrPort(f.Listen); err != nil {
-		errs = append(errs, fmt.Errorf("listen: must be ip:port, such as 127.0.0.1:8080, is %q", f.Listen))
-	}
-	if len(f.Models) == 0 {
-		errs = append(errs, errors.New("models: at least one is needed"))
-	}
-	seen := map[string]bool{}
-	for i := range f.Models {
-		m := &f.Models[i]
-		for _, problem := range m.complete() {
-			errs = append(errs, fmt.Errorf("models[%d].%w", i, problem))
-		}
-		if seen[m.Name] {
-			errs = append(errs, fmt.Errorf("models[%d].name: %q is there twice", i, m.Name))
-		}
-		seen[m.Name] = true
-	}
-	return f, errors.Join(errs...)
-}
-
-// complete sets defaults and returns what is wrong.
-func (m *Model) complete() []error {
-	m.Engine = cmp.Or(m.Engine, agent.Custom)
-	m.Slots = cmp.Or(m.Slots, 1)
-	m.IdleTimeout = cmp.Or(m.IdleTimeout, defaultTimeout)
-	m.WakeTimeout = cmp.Or(m.WakeTimeout, defaultTimeout)
-	var errs []error
-	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	possible, err := agent.KindsOf(m.Engine)
-	check(err == nil, "engine: %v", err)
-	if err == nil && len(m.Kinds) == 0 {
-		m.Kinds = []string{possible[0].String()}
-	}
-	for _, name := range m.Kinds {
-		k, unknown := sitemap.ParseKind(name)
-		check(unknown == nil, "kinds: %q must be chat, embedding or rerank", name)
-		check(err != nil || unknown != nil || slices.Contains(possible, k), "kinds: %s has no %s", m.Engine, name)
-	}
-	check(m.Warmup == nil || !*m.Warmup || slices.Contains(m.Kinds, sitemap.Chat.String()), "warmup: is a chat completion: it needs the kind chat")
-	m.words, err = shellquote.Split(m.Exec)
-	check(m.Name != "", "name: is required")
-	check(err == nil && len(m.words) > 0, "exec: must be a command with its arguments, is %q", m.Exec)
-	if err == nil && len(m.words) > 0 {
-		_, missing := exec.LookPath(m.command("0")[0])
-		check(missing == nil, "exec: %s is no program here and not on PATH", m.command("0")[0])
-	}
-	check(m.Slots > 0, "slots: must be above 0, is %d", m.Slots)
-	check(m.IdleTimeout > 0, "idle_timeout: must be above 0, is %v", m.IdleTimeout)
-	check(m.WakeTimeout > 0, "wake_timeout: must be above 0, is %v", m.WakeTimeout)
-	check(m.HoldBudget >= 0 && m.HoldBudget <= config.MaxHoldBudget, "hold_budget: must be above 0 and at most 1h, is %v", m.HoldBudget)
-	return errs
-}
-
-// command fills in the placeholders of Exec.
+// command fills in the placeholders.
 func (m *Model) command(port string) []string {
 	fill := strings.NewReplacer("{port}", port, "{python}", cmp.Or(os.Getenv("HOLDGATE_PYTHON"), "python3"))
 	words := make([]string, len(m.words))

@@ -18,11 +18,11 @@ func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
 		"no engine":          {"", []string{"chat"}, ""},
 		"usual kind":         {"engine: tei", []string{"embedding"}, ""},
 		"possible kind":      {"engine: tei, kinds: [rerank]", []string{"rerank"}, ""},
-		"impossible kind":    {"engine: ollama, kinds: [rerank]", nil, "models[0].kinds: ollama has no rerank"},
-		"no such kind":       {"engine: ollama, kinds: [llm]", nil, `models[0].kinds: "llm" must be chat, embedding or rerank`},
-		"no such engine":     {"engine: gpt", nil, `models[0].engine: "gpt" is not known: use custom, infinity, llamacpp, ollama, sglang, tei, vllm`},
+		"impossible kind":    {"engine: ollama, kinds: [rerank]", nil, "models[0].kinds[0]: ollama has no rerank (line 1)"},
+		"no such kind":       {"engine: ollama, kinds: [llm]", nil, `models[0].kinds[0]: must be chat, embedding or rerank, is "llm" (line 1)`},
+		"no such engine":     {"engine: gpt", nil, `models[0].engine: "gpt" is not known: use custom, infinity, llamacpp, ollama, sglang, tei, vllm (line 1)`},
 		"warm-up":            {"engine: vllm, warmup: true", []string{"chat"}, ""},
-		"impossible warm-up": {"engine: tei, warmup: true", nil, "models[0].warmup: is a chat completion: it needs the kind chat"},
+		"impossible warm-up": {"engine: tei, warmup: true", nil, "models[0].warmup: is a chat completion: it needs the kind chat (line 1)"},
 		"no warm-up":         {"engine: tei, warmup: false", []string{"embedding"}, ""},
 	}
 	for name, tc := range cases {

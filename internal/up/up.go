@@ -230,7 +230,8 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 		BackendURL: "http://" + address, HealthPath: m.HealthPath, Warmup: m.Warmup,
 		Models: []string{m.Name}, Kinds: m.Kinds, Slots: m.Slots,
 		Exec: m.command(port), Env: m.env(), Dir: m.Dir, Stdout: out, Stderr: out,
-		IdleTimeout: m.IdleTimeout, WakeTimeout: m.WakeTimeout, StopGrace: stopGrace,
+		IdleTimeout: m.IdleTimeout, MinUpTime: m.MinUpTime, Group: m.Group,
+		WakeTimeout: m.WakeTimeout, StopGrace: stopGrace,
 		Log: r.Log.Level(zerolog.WarnLevel),
 	})
 }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/holdgate/holdgate/agentreg"
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// DefaultMinUpTime is how long an engine serves at least where nothing else is said.
+const DefaultMinUpTime = 30 * time.Second
+
+// MinUpTimeFor is the minimum up time where none is asked for: the default, or
+// the idle timeout if that is shorter.
+func MinUpTimeFor(idleTimeout time.Duration) time.Duration {
+	if idleTimeout == 0 {
+		return DefaultMinUpTime
+	}
+	return min(idleTimeout, DefaultMinUpTime)
+}
+
+// Group says with which agents this one shares what an awake engine needs, such
+// as a GPU. The routers let no more of them be awake at once than there is room.
+type Group struct {
+	// Name is the group's; empty for none.
+	Name string
+	// MaxAwake is how many agents of the group may be awake at once; 0 stands
+	// for 1, unless TotalMemory is given. All agents of a group say the same.
+	MaxAwake int
+	// TotalMemory is what the group's awake agents may take together, and Memory
+	// what this one takes of it, in bytes. 0: agents are counted instead.
+	TotalMemory, Memory int64
+}
+
+func (g Group) check() (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if g.Name == "" {
+		if g != (Group{}) {
+			bad("--group: is required with --group-max-awake, --group-memory and --memory")
+		}
+		return errs
+	}
+	if err := agentreg.CheckName(g.Name); err != nil {
+		bad("--group: %w", err)
+	}
+	switch {
+	case g.MaxAwake != 0 && g.TotalMemory != 0:
+		bad("--group-max-awake and --group-memory: only one of them can be given")
+	case g.MaxAwake < 0 || g.MaxAwake > agentreg.MaxSlots:
+		bad("--group-max-awake: must be between 1 and %d, is %d", agentreg.MaxSlots, g.MaxAwake)
+	case g.TotalMemory < 0 || g.TotalMemory > agentreg.MaxRoom:
+		bad("--group-memory: must be at most %d bytes, is %d", int64(agentreg.MaxRoom), g.TotalMemory)
+	case g.TotalMemory == 0 && g.Memory != 0:
+		bad("--memory: needs --group-memory")
+	case g.TotalMemory > 0 && (g.Memory < 1 || g.Memory > g.TotalMemory):
+		bad("--memory: must be between 1 and --group-memory, is %d", g.Memory)
+	}
+	return errs
+}
+
+// message is the group in the words of the protocol.
+func (g Group) message() *pb.Group {
+	switch {
+	case g.Name == "":
+		return nil
+	case g.TotalMemory > 0:
+		return &pb.Group{Name: g.Name, Room: uint64(g.TotalMemory), Cost: uint64(g.Memory)} //nolint:gosec // check bounds them
+	}
+	return &pb.Group{Name: g.Name, Room: uint64(cmp.Or(g.MaxAwake, 1)), Cost: 1} //nolint:gosec // check bounds it
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// groupGrace is how long a router that has just started lets nobody of a group
+// wake: agents that are awake may still be on their way back to it.
+const groupGrace = 2 * time.Second
+
+// shortestTurn is how long an agent that has come up is open at least, whatever
+// its minimum up time, so that those who waited for it get their slots.
+const shortestTurn = time.Second
+
+// MaxRoom is the largest room of a group. It keeps sums of costs within what an
+// int64 can hold.
+const MaxRoom = 1 << 44
+
+// groupSpec is what an agent says of its group; without a name it has none.
+type groupSpec struct {
+	name       string
+	room, cost int64
+}
+
+// group is agents that cannot all be awake at once.
+type group struct {
+	name    string
+	room    int64
+	members map[*record]struct{}
+}
+
+// conflict says what is wrong with the group of a Hello beside those of the
+// agents that are there, nil for nothing. An agent of the same id leaves for it.
+func (r *Registry) conflict(h hello) *rejected {
+	g := r.groups[h.group.name]
+	if g == nil || g.room == h.group.room {
+		return nil
+	}
+	for rec := range g.members {
+		if rec.hello.info.ID != h.info.ID {
+			return &rejected{code: codeInvalidHello, message: fmt.Sprintf(
+				"group.room: is %d, but %d for agent %q of group %q: all agents of a group must say the same (--group-max-awake, --group-memory)",
+				h.group.room, g.room, rec.hello.info.ID, g.name)}
+		}
+	}
+	return nil
+}
+
+// enterGroup makes rec a member of its group, if it has one.
+func (r *Registry) enterGroup(rec *record) {
+	spec := rec.hello.group
+	if spec.name == "" {
+		return
+	}
+	g := r.groups[spec.name]
+	if g == nil {
+		g = &group{name: spec.name, room: spec.room, members: map[*record]struct{}{}}
+		r.groups[spec.name] = g
+	}
+	g.members[rec] = struct{}{}
+	rec.group = g
+}
+
+func (r *Registry) leaveGroup(rec *record) {
+	g := rec.group
+	if g == nil {
+		return
+	}
+	delete(g.members, rec)
+	if len(g.members) == 0 {
+		delete(r.groups, g.name)
+	}
+}
+
+// occupies says whether the agent takes of its group's room: from the Wake to
+// the end of its engine. One that cannot sleep always does, and one that has
+// only just connected or not taken in the last word may, whatever it said before.
+func (a *record) occupies() bool {
+	return !a.hello.canWake || a.wakeSent || a.reported != pb.State_STATE_ASLEEP ||
+		a.status == nil || a.handled < a.command
+}
+
+// leaves says whether the room that the agent takes will be free soon.
+func (a *record) leaves() bool {
+	return a.occupies() && (a.leaving || a.hello.canWake && a.asleep())
+}
+
+// takesMore is what the agent would take of the room that it does not take now.
+func (a *record) takesMore() int64 {
+	if a.occupies() {
+		return 0
+	}
+	return a.hello.group.cost
+}
+
+// mayClose says whether the agent may be asked to make room: it has served long
+// enough, or is still on its way to serve and nobody waits for it any more.
+func (r *Registry) mayClose(a *record) bool {
+	switch {
+	case !a.hello.canWake || a.slept || a.leaving:
+		return false
+	case a.waking():
+		return !r.wantedAny(a)
+	}
+	return a.reported == pb.State_STATE_SERVING && !time.Now().Before(a.turnEnds())
+}
+
+// turnEnds is from when on the agent may be asked to make room.
+func (a *record) turnEnds() time.Time { return a.upAt.Add(max(a.hello.minUp, shortestTurn)) }
+
+// crowded says why the agent can never be woken: what agents that cannot sleep
+// leave of its group's room is too little. Empty: it can.
+func (a *record) crowded() string {
+	g := a.group
+	if g == nil {
+		return ""
+	}
+	left := g.room
+	var fixed []string
+	for rec := range g.members {
+		if !rec.hello.canWake && !rec.leaving {
+			left -= rec.hello.group.cost
+			fixed = append(fixed, rec.hello.info.ID)
+		}
+	}
+	if left >= a.hello.group.cost {
+		return ""
+	}
+	slices.Sort(fixed)
+	return fmt.Sprintf("the room of group %s is taken by agents that cannot be stopped (no --exec): %s",
+		g.name, strings.Join(fixed, ", "))
+}
+
+// evict takes rec out of routing, and says Sleep when nothing is in flight.
+func (r *Registry) evict(rec *record) {
+	if !rec.closing {
+		rec.closing = true
+		r.log.Info().Str("agent", rec.hello.info.ID).Str("group", rec.group.name).
+			Int64("in_flight", rec.replica.gate.inFlight()).Msg("making room")
+		r.route(rec)
+	}
+	if rec.replica.gate.inFlight() == 0 {
+		r.saySleep(rec, causeRoom)
+		r.arm(rec)
+	}
+}
+
+// reopen brings agents back that no longer have to make room.
+func (r *Registry) reopen(ps plans) {
+	for g, p := range ps {
+		for rec := range g.members {
+			if _, asked := p.makers[rec]; rec.closing && !asked {
+				rec.closing = false
+				r.route(rec)
+				r.arm(rec)
+			}
+		}
+	}
+}

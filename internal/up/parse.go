@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package up
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+const (
+	defaultTimeout = 5 * time.Minute
+	maxTimeout     = 365 * 24 * time.Hour
+)
+
+// value is a place in the file.
+type value = strictyaml.Value
+
+var rules = strictyaml.Rules{Show: strictyaml.Values, EmptyOK: true}
+
+// file is a File that is being read.
+type file struct {
+	*File
+
+	groups map[string]*group
+	asks   []ask
+}
+
+// parse reads and checks a file. Every problem is reported at once.
+func parse(text []byte) (*File, error) {
+	f := file{File: &File{Listen: "127.0.0.1:8080", Admin: "127.0.0.1:0"}, groups: map[string]*group{}}
+	if err := rules.Parse(text, f.read); err != nil {
+		return nil, err
+	}
+	return f.File, nil
+}
+
+func (f *file) read(top value) {
+	top.Fields(map[string]func(value){
+		"listen": func(v value) {
+			f.Listen = word(v)
+			if _, err := netip.ParseAddrPort(f.Listen); err != nil {
+				v.Bad("must be ip:port, such as 127.0.0.1:8080")
+			}
+		},
+		"admin":  func(v value) { f.Admin = word(v) },
+		"serve":  func(v value) { f.Serve = words(v) },
+		"groups": func(v value) { v.Mapping(f.group) },
+		"models": func(v value) {
+			v.List(f.model)
+			if len(f.Models) == 0 {
+				v.Add("at least one is needed")
+			}
+		},
+	}, "models")
+	f.checkGroups()
+}
+
+func (f *file) model(v value) {
+	m := Model{
+		Engine: agent.Custom, Slots: 1,
+		IdleTimeout: defaultTimeout, MinUpTime: -1, WakeTimeout: defaultTimeout,
+	}
+	a := ask{value: v, model: len(f.Models)}
+	var kinds value
+	v.Fields(map[string]func(value){
+		"name":         func(v value) { m.Name = f.name(v) },
+		"kinds":        func(v value) { kinds = v },
+		"engine":       func(v value) { m.Engine = v.Name() },
+		"warmup":       func(v value) { m.Warmup = flag(v) },
+		"exec":         func(v value) { m.words = readCommand(v) },
+		"dir":          func(v value) { m.Dir = word(v) },
+		"env":          func(v value) { m.Env = words(v) },
+		"health_path":  func(v value) { m.HealthPath = word(v) },
+		"slots":        func(v value) { m.Slots = int(v.Number(agentreg.MaxSlots)) },
+		"idle_timeout": func(v value) { m.IdleTimeout = span(v, 1, maxTimeout) },
+		"min_up_time":  func(v value) { m.MinUpTime = span(v, 0, maxTimeout) },
+		"wake_timeout": func(v value) { m.WakeTimeout = span(v, 1, maxTimeout) },
+		"hold_budget":  func(v value) { m.HoldBudget = span(v, 1, config.MaxHoldBudget) },
+		"group":        func(v value) { a.group = v.Name() },
+		"max_awake":    func(v value) { a.maxAwake = int(v.Number(agentreg.MaxSlots)) },
+		"memory":       func(v value) { a.memory = size(v) },
+	}, "name", "exec")
+	if m.MinUpTime < 0 {
+		m.MinUpTime = agent.MinUpTimeFor(m.IdleTimeout)
+	}
+	m.checkEngine(v, kinds)
+	f.Models = append(f.Models, m)
+	f.asks = append(f.asks, a)
+}
+
+// name reads the name of a model, which no model before it may have.
+func (f *file) name(v value) string {
+	name := v.Name()
+	for _, m := range f.Models {
+		if name != "" && m.Name == name {
+			v.Add("%s is there twice", v.Quote(name))
+		}
+	}
+	return name
+}
+
+// checkEngine reads the kinds, which are the engine's usual one when the model v
+// names none, and finds what the engine has not.
+func (m *Model) checkEngine(v, kinds value) {
+	possible, err := agent.KindsOf(m.Engine)
+	if err != nil {
+		if m.Engine != "" {
+			v.Member("engine", v.Node).Add("%s", err)
+		}
+		return
+	}
+	if kinds.Node != nil {
+		kinds.List(func(v value) {
+			k, err := sitemap.ParseKind(v.Value)
+			switch {
+			case err != nil:
+				v.Bad("must be chat, embedding or rerank")
+			case !slices.Contains(possible, k):
+				v.Add("%s has no %s", m.Engine, v.Value)
+			}
+			m.Kinds = append(m.Kinds, v.Value)
+		})
+	}
+	if len(m.Kinds) == 0 {
+		m.Kinds = []string{possible[0].String()}
+	}
+	if m.Warmup != nil && *m.Warmup && !slices.Contains(m.Kinds, sitemap.Chat.String()) {
+		v.Member("warmup", v.Node).Add("is a chat completion: it needs the kind chat")
+	}
+}
+
+// flag reads true or false.
+func flag(v value) *bool {
+	var b bool
+	if v.Kind != yaml.ScalarNode || v.ShortTag() != "!!bool" || v.Decode(&b) != nil {
+		v.Bad("must be true or false")
+	}
+	return &b
+}
+
+// readCommand splits a command as a shell would, and looks for its program.
+func readCommand(v value) []string {
+	m := Model{}
+	var err error
+	if m.words, err = shellquote.Split(word(v)); err != nil || len(m.words) == 0 {
+		v.Bad("must be a command with its arguments")
+		return nil
+	}
+	if program := m.command("0")[0]; program != "" {
+		if _, err := exec.LookPath(program); err != nil {
+			v.Add("%s is no program here and not on PATH", v.Quote(program))
+		}
+	}
+	return m.words
+}
+
+// word reads a scalar as it stands there.
+func word(v value) string {
+	if v.Kind != yaml.ScalarNode || v.Absent() {
+		v.Bad(strictyaml.MustBeString)
+		return ""
+	}
+	return v.Value
+}
+
+func words(v value) map[string]string {
+	list := map[string]string{}
+	v.Mapping(func(key *yaml.Node, v value) { list[key.Value] = word(v) })
+	return list
+}
+
+// span reads a time between two others.
+func span(v value, least, most time.Duration) time.Duration {
+	d, err := time.ParseDuration(v.Value)
+	if v.Kind != yaml.ScalarNode || err != nil || d < least || d > most {
+		v.Bad(fmt.Sprintf("must be a time such as 90s or 5m, at most %v", most))
+	}
+	return d
+}
+
+// size reads a number of bytes above 0.
+func size(v value) int64 {
+	n, err := config.ParseBytes(v.Value)
+	if v.Kind != yaml.ScalarNode || err != nil || n < 1 || n > agentreg.MaxRoom {
+		v.Bad("must be a size such as 24GiB")
+		return 0
+	}
+	return int64(n)
+}
