@@ -119,6 +119,17 @@ func (c *core) wanted() bool {
 	return c.wantUp
 }
 
+// keeps says whether a running engine is to run on. One that was let go and is
+// wanted again before it was stopped serves on.
+func (c *core) keeps() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wantUp && c.phase == stopping {
+		c.setLocked(serving, true)
+	}
+	return c.wantUp
+}
+
 // woke ends a wake. With a reason it has failed, and the engine is wanted no
 // more until the next Wake.
 func (c *core) woke(reason string) {

@@ -66,6 +66,23 @@ func TestWakeWhileStoppingIsNotLost(t *testing.T) {
 	require.Equal(t, pb.State_STATE_WAKING, state)
 }
 
+func TestEngineThatIsWantedAgainBeforeItWasStoppedServesOn(t *testing.T) {
+	t.Parallel()
+	c := demandCore()
+	s := c.join()
+	c.onWake(s, wakeMessage(1))
+	c.woke("")
+	require.True(t, c.keeps())
+	c.onSleep(s, 2)
+	c.onWake(s, wakeMessage(3))
+	require.True(t, c.keeps())
+	state, healthy, _ := c.said(s)
+	require.Equal(t, pb.State_STATE_SERVING, state)
+	require.True(t, healthy)
+	c.onSleep(s, 4)
+	require.False(t, c.keeps())
+}
+
 func TestLastRouterThatHoldsTheEngineMayLeave(t *testing.T) {
 	t.Parallel()
 	c := demandCore()

@@ -191,7 +191,7 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 		unwatch()
 		<-done
 	}()
-	for a.core.wanted() {
+	for a.core.keeps() {
 		select {
 		case <-e.proc.Done():
 			a.stop(e) // what it may have left in its process group

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -91,4 +92,23 @@ func TestAgentThatRestartsWhileItsEngineStartsIsWokenAgain(t *testing.T) {
 	r.await("ready")
 	require.Equal(t, 1, r.Serving(llama))
 	require.Empty(t, r.failed)
+}
+
+// A Wake that follows a Sleep at once may find the engine let go, but not yet
+// stopped.
+func TestWakeRightAfterASleepIsNotLost(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "serve")
+	cfg.IdleTimeout = time.Millisecond
+	start(t, cfg)
+	r.await("agent registered")
+	for range 20 {
+		r.SetWanted("llama", true)
+		r.await("ready")
+		r.SetWanted("llama", false)
+		for r.Serving(llama) > 0 {
+			runtime.Gosched()
+		}
+	}
 }
