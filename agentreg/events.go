@@ -71,8 +71,11 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 // asleepAgain logs that an engine which served has ended.
 func (r *Registry) asleepAgain(rec *record) {
 	cause := "the engine ended by itself"
-	if rec.slept {
+	switch {
+	case rec.slept:
 		cause = rec.cause
+	case !rec.hello.canWake:
+		cause = "it is not looked at: nobody needs it, or it does not answer"
 	}
 	for _, name := range rec.hello.info.Models {
 		r.log.Info().Str("model", name).Str("agent", rec.hello.info.ID).Str("cause", cause).Msg("asleep again")

@@ -28,6 +28,9 @@ const (
 	MaxModels = 256
 )
 
+// BackendPrefix begins the ids of backends without an agent.
+const BackendPrefix = "backend/"
+
 const (
 	maxName  = 256
 	maxKinds = 16
@@ -205,6 +208,12 @@ func (p *problems) group(g *pb.Group) groupSpec {
 		p.add("group.cost", "must be between 1 and the room of %d, is %d", g.GetRoom(), g.GetCost())
 	}
 	return groupSpec{name: g.GetName(), room: int64(g.GetRoom()), cost: int64(g.GetCost())} //nolint:gosec // bounded above
+}
+
+// CheckAddress says what is wrong with the address of an engine, nil for nothing.
+func CheckAddress(a netip.AddrPort) error {
+	_, err := checkAddress(a.String(), peerAddr{})
+	return err
 }
 
 // checkAddress reads where an agent's engine listens.

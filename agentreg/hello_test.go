@@ -237,3 +237,17 @@ func FuzzHello(f *testing.F) {
 		}
 	})
 }
+
+// Backends are the router's own: an agent that took the id of one would get its key.
+func TestIDsOfBackendsAreForTheRouterAlone(t *testing.T) {
+	t.Parallel()
+	r := New(Options{})
+	far := aHello(func(h *pb.Hello) { h.AgentId, h.Address = "backend/gpu", "192.0.2.1:8000" })
+	_, rej := (&service{registry: r}).check(far, peerAddr{local: true})
+	require.Equal(t, "invalid_hello: agent_id: must not begin with backend/: these are the router's own", rej.Error())
+	h, rej := (&service{registry: r, own: true}).check(far, peerAddr{})
+	require.Nil(t, rej)
+	require.Equal(t, "192.0.2.1:8000", h.info.Address)
+	require.NoError(t, CheckAddress(netip.MustParseAddrPort("[2001:db8::1]:80")))
+	require.EqualError(t, CheckAddress(netip.MustParseAddrPort("169.254.0.1:80")), "must not be a link-local address")
+}

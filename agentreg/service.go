@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/peer"
@@ -20,10 +21,16 @@ const flushTime = time.Second
 // Service is the gRPC service that agents connect to.
 func (r *Registry) Service() pb.AgentRegistryServer { return &service{registry: r} }
 
+// OwnService is Service for this process alone, which stands for the backends that
+// its configuration names: they may be at any address, and have the ids that begin
+// with BackendPrefix.
+func (r *Registry) OwnService() pb.AgentRegistryServer { return &service{registry: r, own: true} }
+
 type service struct {
 	pb.UnimplementedAgentRegistryServer
 
 	registry *Registry
+	own      bool
 }
 
 type stream = pb.AgentRegistry_ConnectServer
@@ -94,7 +101,7 @@ func (s *service) read(st stream, sess *session, timeout *time.Timer) error {
 	}
 	timeout.Stop()
 	r := s.registry
-	h, rej := checkHello(m.GetHello(), peerOf(st.Context()), r.opts.AllowCIDR)
+	h, rej := s.check(m.GetHello(), peerOf(st.Context()))
 	if rej != nil {
 		r.log.Warn().Str("code", rej.code).Str("problem", rej.message).Msg("agent rejected")
 		return rej
@@ -104,6 +111,21 @@ func (s *service) read(st stream, sess *session, timeout *time.Timer) error {
 		return err
 	}
 	return s.listen(st, rec)
+}
+
+// everywhere are all networks.
+var everywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+
+// check is checkHello by what this service allows. An agent that took a backend's id
+// would get its requests, and its key.
+func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
+	if s.own {
+		return checkHello(m, from, everywhere)
+	}
+	if strings.HasPrefix(m.GetAgentId(), BackendPrefix) {
+		return hello{}, &rejected{code: codeInvalidHello, message: "agent_id: must not begin with " + BackendPrefix + ": these are the router's own"}
+	}
+	return checkHello(m, from, s.registry.opts.AllowCIDR)
 }
 
 // listen takes the agent's messages until the stream ends.

@@ -4,6 +4,7 @@ package agentreg
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -54,6 +55,21 @@ type AgentStatus struct {
 	LastWakeError string
 	Joined        time.Time
 	LastSeen      time.Time
+}
+
+// IdleFor says how long an agent has had none of this router's requests since it
+// came into routing; without end for one that is not registered.
+func (r *Registry) IdleFor(id string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.agents[id]
+	switch {
+	case rec == nil:
+		return math.MaxInt64
+	case rec.replica.gate.inFlight() > 0:
+		return 0
+	}
+	return time.Since(r.epoch) - time.Duration(rec.replica.gate.idleSince.Load())
 }
 
 // Agents lists the registered agents by id.

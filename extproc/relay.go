@@ -58,7 +58,7 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 	ctx, cancel := context.WithCancel(h.st.gs.Context())
 	defer cancel()
 	answers := make(chan answer, 1)
-	request := h.st.relayRequest(ctx, g.Address())
+	request := h.st.relayRequest(ctx, g)
 	go func() {
 		resp, err := h.st.s.d.Relay.RoundTrip(request) //nolint:bodyclose // by whoever takes the answer
 		answers <- answer{resp: resp, err: err}
@@ -285,7 +285,7 @@ var hopByHop = map[string]bool{
 // connection or to us, or would make the relay's client refuse the whole: Envoy
 // (1.40) lets through hosts like a@b, and values with a CR. The answer must come in
 // identity coding: keepalives may have begun it.
-func (st *stream) relayRequest(ctx context.Context, address string) *http.Request {
+func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant) *http.Request {
 	r := &http.Request{
 		Method: st.req.Method,
 		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: cmp.Or(st.flight.admission.PathAndQuery, st.req.PathAndQuery)},
@@ -296,7 +296,7 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 	payload := st.payload
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(payload)), nil }
 	r.Body, _ = r.GetBody()
-	key := st.engineKey()
+	key := st.engineKey(g)
 	for name, value := range st.head.block.all() {
 		n := string(name)
 		switch {
@@ -318,7 +318,7 @@ func (st *stream) relayRequest(ctx context.Context, address string) *http.Reques
 		r.Header.Set(key[0], key[1])
 	}
 	r.Header.Set(headerRequestID, st.flight.id)
-	r.Header.Set(envoy.DestinationHeader, address)
+	r.Header.Set(envoy.DestinationHeader, g.Address())
 	return r.WithContext(ctx)
 }
 

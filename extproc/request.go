@@ -98,9 +98,9 @@ type Decider interface {
 	NotServed(model string, held bool, why error) *Refusal
 	// RetryAfter says in how many seconds a sleeping model may be up.
 	RetryAfter(model string) int
-	// EngineKey is the header with the key that the engines of a model want in place
-	// of the caller's; both are empty where they have none of their own.
-	EngineKey(model string) (header, value string)
+	// EngineKey is the header with the key that the engine of a grant for a model
+	// wants in place of the caller's; both are empty where it has none of its own.
+	EngineKey(model string, g holdstate.Grant) (header, value string)
 	// Models is the body of GET /v1/models; model is empty for the list. It is
 	// nil for a model that the caller does not know.
 	Models(c Caller, model string) []byte

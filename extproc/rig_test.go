@@ -232,7 +232,7 @@ func (r *rig) Freed(holdstate.Grant, int) { r.freed.Add(1) }
 
 func (r *rig) RetryAfter(string) int { return 30 }
 
-func (r *rig) EngineKey(string) (header, value string) {
+func (r *rig) EngineKey(string, holdstate.Grant) (header, value string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.engineKey[0], r.engineKey[1]

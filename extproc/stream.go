@@ -286,7 +286,7 @@ func (st *stream) routed(g holdstate.Grant) {
 
 // serve lets Envoy carry the request to a replica, and its answer back.
 func (st *stream) serve(g holdstate.Grant) error {
-	key := st.engineKey()
+	key := st.engineKey(g)
 	if !st.flight.carry(g) {
 		st.left() // its record has come already
 		return nil

@@ -3,6 +3,7 @@
 package sitemap
 
 import (
+	"errors"
 	"net/url"
 	"time"
 )
@@ -60,6 +61,14 @@ func (r *reader) wakeURL() string {
 		r.note("%s", message)
 	}
 	return s
+}
+
+// CheckWakeURL says what is wrong with the URL of a webhook, nil for nothing.
+func CheckWakeURL(s string) error {
+	if message := checkWakeURL(s); message != "" {
+		return errors.New(message)
+	}
+	return nil
 }
 
 // checkWakeURL allows http and a query, because hooks stand in clusters and

@@ -23,18 +23,19 @@ const maxWords = 200
 type api struct {
 	client *http.Client
 	base   string
+	key    string // a bearer token, empty for none
 }
 
 // newAPI asks a backend at the address that it resolved to, so that what is
 // checked is what is registered.
-func newAPI(cfg Config, backend *url.URL, at netip.AddrPort) api {
+func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 	client := cfg.HTTPClient
 	if client == nil {
 		dialer := &net.Dialer{}
 		client = &http.Client{
 			Transport: &http.Transport{
 				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-					return dialer.DialContext(ctx, network, at.String())
+					return dialer.DialContext(ctx, network, at().String())
 				},
 				// A kept connection may lead to a process that is gone.
 				DisableKeepAlives: true,
@@ -42,7 +43,7 @@ func newAPI(cfg Config, backend *url.URL, at netip.AddrPort) api {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return api{client: client, base: "http://" + backend.Host}
+	return api{client: client, base: "http://" + backend.Host, key: cfg.APIKey}
 }
 
 // get gives what the engine answers to a GET with 2xx.
@@ -65,6 +66,9 @@ func (a api) post(ctx context.Context, path string, body []byte) ([]byte, error)
 }
 
 func (a api) do(req *http.Request) ([]byte, error) {
+	if a.key != "" {
+		req.Header.Set("Authorization", "Bearer "+a.key)
+	}
 	res, err := a.client.Do(req)
 	if err != nil {
 		return nil, err

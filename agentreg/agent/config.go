@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,6 +64,8 @@ type Config struct {
 	Kinds  []string
 	// Slots is how many requests the engine takes at once.
 	Slots int
+	// APIKey is sent to the engine as a bearer token; empty for none.
+	APIKey string
 	// Region and Labels are passed on to the routers. Both may be empty.
 	Region string
 	Labels map[string]string
@@ -96,8 +99,10 @@ type Config struct {
 	HTTPClient *http.Client
 	Log        zerolog.Logger
 
-	// dial replaces the network in tests.
+	// dial replaces the network between the agent and its routers.
 	dial func(address string) (net.Conn, error)
+	// lookup replaces the resolver in tests.
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
 // Validate says everything that is wrong, by the names of the flags.

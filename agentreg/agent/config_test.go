@@ -97,11 +97,11 @@ func TestBackendIsResolvedToOneAddress(t *testing.T) {
 	} {
 		u, err := parseBackend(in)
 		require.NoError(t, err)
-		at, err := resolveBackend(t.Context(), u)
+		at, err := (&Config{}).resolve(t.Context(), u)
 		require.NoError(t, err)
-		require.Equal(t, want, at.String())
+		require.Equal(t, want, at[0].String())
 	}
-	_, err := resolveBackend(t.Context(), &url.URL{Host: "name.invalid:80"})
+	_, err := (&Config{}).resolve(t.Context(), &url.URL{Host: "name.invalid:80"})
 	require.ErrorContains(t, err, "resolving name.invalid")
 }
 

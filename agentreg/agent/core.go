@@ -112,6 +112,13 @@ func (c *core) adopt(models, kinds []string) {
 	c.cfg.Models, c.cfg.Kinds = models, kinds
 }
 
+// move notes where the engine is, while there is no session.
+func (c *core) move(address string, p phase) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.address, c.phase, c.healthy = address, p, p == serving
+}
+
 // wanted says whether the engine should be up.
 func (c *core) wanted() bool {
 	c.mu.Lock()

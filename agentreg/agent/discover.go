@@ -114,7 +114,7 @@ func (a *agent) discover(ctx context.Context) error {
 	}
 	models, kinds := choose(offers, a.cfg.kinds(), engines[a.cfg.Engine].kinds[0])
 	if len(models) == 0 {
-		return errors.New("asking for the models: the engine has none that fits: name them with --model")
+		return errors.New("asking for the models: the engine has none that fits: name them with --model, those of a backend with models")
 	}
 	a.cfg.Models, a.cfg.Kinds = models, nil
 	for _, k := range kinds {

@@ -15,6 +15,10 @@
 // else starts is waited for, asked for its models and warmed up before the first
 // connection to a router. What differs between engines is the table in engines.go.
 //
+// RunBackend is the same for an engine that runs elsewhere, inside of its only router.
+// It asks the engine only while that router says that somebody needs it, and looks its
+// name up again while it waits.
+//
 // core holds the phase and what each router last said; one mutex guards it.
 // One goroutine drives the engine towards what core wants. Each router address
 // has a link, whose goroutine sends what core has to say and reports what the

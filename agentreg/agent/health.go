@@ -119,6 +119,7 @@ func (a *agent) noteHealth(err error) {
 	}
 	if err != nil {
 		a.log.Warn().Err(err).Msg("engine is unhealthy")
+		poke(a.sick)
 		return
 	}
 	a.log.Info().Msg("engine is healthy again")

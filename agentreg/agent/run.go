@@ -30,6 +30,7 @@ type agent struct {
 	health   checker
 	engineAt netip.AddrPort
 	fail     func(err error)
+	sick     chan struct{} // the engine is not healthy any more
 	// background are health checks that a router asked for.
 	background sync.WaitGroup
 }
@@ -96,39 +97,54 @@ func newAgent(ctx context.Context, cfg Config) (*agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: --backend-url: %w", err)
 	}
-	at, err := resolveBackend(ctx, backend)
+	all, err := cfg.resolve(ctx, backend)
 	if err != nil {
 		return nil, fmt.Errorf("agent: --backend-url: %w", err)
 	}
+	at := all[0]
 	a := &agent{cfg: cfg, log: cfg.Log.With().Str("agent", cfg.ID).Logger()}
 	address := at.String()
 	if at.Addr().IsUnspecified() {
 		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
 	}
 	a.engineAt = at
-	a.api = newAPI(cfg, backend, at)
-	a.health = checker{api: a.api, path: cfg.HealthPath}
+	a.asks(backend, func() netip.AddrPort { return at })
 	a.core = newCore(cfg, uuid.NewString(), address)
 	return a, nil
 }
 
-// resolveBackend gives the one address that stands for the backend, IPv4 first.
-func resolveBackend(ctx context.Context, u *url.URL) (netip.AddrPort, error) {
+// asks sets where the engine is asked.
+func (a *agent) asks(backend *url.URL, at func() netip.AddrPort) {
+	a.api = newAPI(a.cfg, backend, at)
+	a.health = checker{api: a.api, path: a.cfg.HealthPath}
+	a.sick = make(chan struct{}, 1)
+}
+
+// resolve gives the addresses that stand for the backend, IPv4 first.
+func (c *Config) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort, error) {
 	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", u.Port())
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("reading the port: %w", err)
+		return nil, fmt.Errorf("reading the port: %w", err)
 	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("resolving %s: %w", u.Hostname(), err)
-	}
-	best := ips[0].Unmap()
-	for _, ip := range ips {
-		if ip = ip.Unmap(); ip.Is4() && !best.Is4() {
-			best = ip
+	lookup := c.lookup
+	if lookup == nil {
+		lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
-	return netip.AddrPortFrom(best, uint16(port)), nil //nolint:gosec // a port
+	ips, err := lookup(ctx, u.Hostname())
+	if err == nil && len(ips) == 0 {
+		err = errors.New("it has no address")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("resolving %s: %w", u.Hostname(), err)
+	}
+	list := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		list[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port)) //nolint:gosec // a port
+	}
+	slices.SortStableFunc(list, func(a, b netip.AddrPort) int { return a.Addr().BitLen() - b.Addr().BitLen() })
+	return list, nil
 }
 
 // firstReady waits for an engine that somebody else starts: as long as it takes

@@ -131,7 +131,7 @@ a-3    serving  no       1/1     10.0.0.2:80  custom  -                         
 `, out)
 	out, err = runAgainst(t, admin.Deps{Status: func() *admin.Status { return &admin.Status{Ready: true} }}, "status")
 	require.NoError(t, err)
-	require.Equal(t, "router    ready\nsite      none: nothing is held or redirected\nmap       none\nrequests  0 in flight\n", out)
+	require.Equal(t, "router    ready\nsite      none: nothing is redirected, and only models of backends are held\nmap       none\nrequests  0 in flight\n", out)
 	out, err = runAgainst(t, d, "status", "--json")
 	require.NoError(t, err)
 	require.Contains(t, out, `"not_ready": "it rains"`)

@@ -47,7 +47,7 @@ func serveFlags(cmd *cobra.Command, c *config.Serve, file *string) {
 // value.
 func settings(cmd *cobra.Command, c *config.Serve, file string) error {
 	if file != "" {
-		if err := config.ReadFile(file, cmd.Flags()); err != nil {
+		if err := c.ReadFile(file, cmd.Flags()); err != nil {
 			return usageError{err}
 		}
 	}

@@ -46,7 +46,7 @@ func printStatus(out io.Writer, s *admin.Status) {
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "router\t%s\n", state)
-	fmt.Fprintf(w, "site\t%s\n", cmp.Or(s.SiteID, "none: nothing is held or redirected"))
+	fmt.Fprintf(w, "site\t%s\n", cmp.Or(s.SiteID, "none: nothing is redirected, and only models of backends are held"))
 	fmt.Fprintf(w, "map\t%s\n", describeMap(s.Map))
 	fmt.Fprintf(w, "requests\t%d in flight\n", s.InFlight)
 	_ = w.Flush()

@@ -28,6 +28,7 @@ import (
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/audit"
+	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
@@ -50,6 +51,8 @@ type App struct {
 	keys     *access.Store
 	revoker  *revoker // nil without keys
 	engines  *enginekey.File
+	backends *backend.Set
+	placing  sync.Mutex // held while what follows from the placements is put in force
 	secrets  *hop.Secrets
 	decider  *decider
 	policy   *reload.File[policy.Policy]
@@ -102,6 +105,9 @@ func (a *App) wire() error {
 	files := reload.NewMetrics(c.MetricsPrefix, a.metrics)
 	err := a.files(files)
 	if err != nil {
+		return err
+	}
+	if a.backends, err = backend.New(c.Backends); err != nil {
 		return err
 	}
 	m := newMetrics(c.MetricsPrefix, a.metrics, a.tenants)
@@ -157,17 +163,15 @@ func (a *App) wire() error {
 		return err
 	}
 	a.maps = sitemap.NewStore(c.SiteID, func(_, m *sitemap.Map) {
-		a.mapped(m)
-		a.machine.Reconcile(func(t sitemap.Target) bool {
-			_, ok := holdable(m, t)
-			return ok
-		})
+		a.placed()
+		a.machine.Reconcile(placements{m, a.backends}.holdable)
 	}, sitemap.HintsFreshFor(c.HintsFreshFor))
 	if err := a.restore(); err != nil {
 		return err
 	}
+	a.placed()
 	a.metrics.MustRegister(
-		newDemand(c.MetricsPrefix, a.maps, a.machine),
+		newDemand(c.MetricsPrefix, a.placements, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	a.audit, err = audit.Open(c.AuditFile, audit.Options{
@@ -179,7 +183,7 @@ func (a *App) wire() error {
 	a.decider = &decider{
 		door:   newDoor(c, a.keys, a.secrets, a.metrics),
 		siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, engines: a.engines, metrics: m, log: a.log, changed: a.levels.changed,
+		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, engines: a.engines, backends: a.backends, metrics: m, log: a.log, changed: a.levels.changed,
 	}
 	var identities []string
 	if c.IdentityMetadata != "" {

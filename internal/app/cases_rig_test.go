@@ -135,6 +135,7 @@ type ask struct {
 
 	mu     sync.Mutex
 	events []string
+	set    map[string]string // headers that the answer sets
 	over   bool
 }
 
@@ -178,6 +179,12 @@ func (a *ask) receive() {
 			return
 		}
 		a.events = append(a.events, fmt.Sprintf("%v %s", time.Since(a.begin), told(m)))
+		for _, o := range m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
+			if a.set == nil {
+				a.set = map[string]string{}
+			}
+			a.set[o.GetHeader().GetKey()] = string(o.GetHeader().GetRawValue())
+		}
 		a.mu.Unlock()
 	}
 }
@@ -207,6 +214,14 @@ func (a *ask) all() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return strings.Join(a.events, "\n")
+}
+
+// sent is the value that a header was given.
+func (a *ask) sent(name string) string {
+	synctest.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.set[name]
 }
 
 // gone lets the client leave.

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/enginekey"
@@ -74,6 +75,10 @@ func Check(c *config.Serve) error {
 		_, err := wake.TLSFiles{Cert: path, Key: c.WebhookKeyFile}.Client()
 		return err
 	})
+	backends, err := backend.New(c.Backends)
+	if err != nil {
+		errs = append(errs, err)
+	}
 	var placed *sitemap.Map
 	check("map-file", c.MapFile, parsed(func(text []byte) (err error) {
 		placed, err = sitemap.Parse(text, c.SiteID)
@@ -82,23 +87,20 @@ func Check(c *config.Serve) error {
 	check("policy-file", c.PolicyFile, parsed(func(text []byte) error {
 		p, err := policy.Parse(text)
 		if err == nil {
-			err = shadowed(p, placed)
+			err = shadowed(p, placements{placed, backends}.models())
 		}
 		return err
 	}))
 	return errors.Join(errs...)
 }
 
-// shadowed finds aliases that are also models of the map: those could not be asked
-// for any more.
-func shadowed(p *policy.Policy, m *sitemap.Map) error {
-	if m == nil {
-		return nil
-	}
+// shadowed finds aliases that are also models of the map or of a backend: those could
+// not be asked for any more.
+func shadowed(p *policy.Policy, models []string) error {
 	var errs []error
-	for _, model := range m.Models() {
+	for _, model := range models {
 		if to := p.Resolve(model); to != model {
-			errs = append(errs, fmt.Errorf("models.%s.aliases: %s is a model of the map, which nobody could ask for", to, model))
+			errs = append(errs, fmt.Errorf("models.%s.aliases: %s is a model of the map or of a backend, which nobody could ask for", to, model))
 		}
 	}
 	return errors.Join(errs...)

@@ -56,7 +56,7 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 		require.ErrorContains(t, err, "--"+flag+": ")
 	}
 	require.ErrorContains(t, run(good[0], good[1], "--policy-file", file("shadow.yaml", "models: {other: {aliases: [m]}}")),
-		"--policy-file: models.other.aliases: m is a model of the map")
+		"--policy-file: models.other.aliases: m is a model of the map or of a backend")
 	text, err := os.ReadFile(filepath.Join(dir, "bad-map.json"))
 	require.NoError(t, err)
 	require.NotEmpty(t, text, "check moves nothing away")

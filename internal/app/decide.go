@@ -15,6 +15,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
@@ -33,7 +34,8 @@ type decider struct {
 	machine  *holdstate.Machine
 	capacity *admission.Capacity
 	policies func() *policy.Policy
-	engines  *enginekey.File // nil: no engine has a key of its own
+	engines  *enginekey.File // nil: no model's engines have a key of their own
+	backends *backend.Set
 	metrics  *metrics
 	log      zerolog.Logger
 	changed  func(model string) // who waits for the model may have changed
@@ -44,8 +46,13 @@ func (d *decider) Resolve(name string) string {
 	return d.policies().Resolve(name)
 }
 
-// EngineKey is the header with the own key of a model's engines.
-func (d *decider) EngineKey(model string) (header, value string) {
+// EngineKey is the header with the own key of a backend, or of a model's engines.
+func (d *decider) EngineKey(model string, g holdstate.Grant) (header, value string) {
+	if to, ok := g.(*admission.Grant); ok {
+		if key := d.backends.Key(to.Agent().ID); key != "" {
+			return "authorization", "Bearer " + key
+		}
+	}
 	if d.engines == nil {
 		return "", ""
 	}
@@ -78,18 +85,19 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 		return d.serve(r, who)
 	}
 
-	if d.siteID == "" {
+	now := d.placements()
+	p, here := now.here(t)
+	mayHold := here && p.ScaleFromZero && !r.Endpoint.CountTokens
+	switch {
+	case here: // a backend's model needs no map
+	case d.siteID == "":
 		return refuse(extproc.ModelNotFound(r.Model))
-	}
-	m := d.maps.Current()
-	if m == nil {
+	case now.m == nil:
 		return refuse(extproc.MapNotLoaded())
 	}
 
 	// Served by a sibling.
-	p, here := m.Here(t)
-	mayHold := here && p.ScaleFromZero && !r.Endpoint.CountTokens
-	if to := d.sibling(m, r, who, mayHold); to != nil {
+	if to := d.sibling(now.m, r, who, mayHold); to != nil {
 		return extproc.Decision{Redirect: to}
 	}
 
@@ -105,12 +113,6 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 	default:
 		return refuse(d.notHere(r.Model, here && !p.ScaleFromZero))
 	}
-}
-
-// holdable is the placement with which a map lets requests for a target be held here.
-func holdable(m *sitemap.Map, t sitemap.Target) (sitemap.Placement, bool) {
-	p, here := m.Here(t)
-	return p, here && p.ScaleFromZero
 }
 
 // notHere is the answer for a model that no replica serves and that may not be
@@ -231,7 +233,7 @@ func (c *caller) asks(t sitemap.Target, mayHold bool) sitemap.Query {
 
 // sibling is the site that the caller is sent to, nil when the request stays here.
 func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *caller, mayHold bool) *extproc.Redirect {
-	if who.key.RedirectNever {
+	if m == nil || d.siteID == "" || who.key.RedirectNever {
 		return nil
 	}
 	choice := m.Pick(who.asks(r.Target(), mayHold), time.Now())

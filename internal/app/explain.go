@@ -183,8 +183,13 @@ func (x *explaining) further(w *admission.Wish) bool {
 
 func (x *explaining) loaded() string {
 	s := x.maps.State()
-	x.m = s.Map
+	x.p, x.here = placements{s.Map, x.backends}.here(x.t)
+	if x.siteID != "" {
+		x.m = s.Map
+	}
 	switch {
+	case x.here && x.m == nil:
+		return "there is no sibling map, and a backend of this router needs none"
 	case x.siteID == "":
 		x.refuse(extproc.ModelNotFound(x.t.Model))
 		return "the router has no --site-id, so it redirects and holds nothing"
@@ -192,12 +197,14 @@ func (x *explaining) loaded() string {
 		x.refuse(extproc.MapNotLoaded())
 		return "no sibling map was pushed or restored yet"
 	}
-	x.p, x.here = x.m.Here(x.t)
 	return fmt.Sprintf("generation %d, %s %v ago", x.m.Generation(), s.Source, x.now.Sub(s.ReceivedAt).Round(time.Second))
 }
 
 func (x *explaining) redirect() string {
-	if x.who.key.RedirectNever {
+	switch {
+	case x.m == nil:
+		return "without a sibling map no other site is known"
+	case x.who.key.RedirectNever:
 		return "the key has redirect: never"
 	}
 	choice, siblings := x.m.Explain(x.who.asks(x.t, x.here && x.p.ScaleFromZero), x.now)
@@ -217,7 +224,10 @@ func (x *explaining) held() string {
 	case !x.p.ScaleFromZero:
 		return "the map places the model here without scale_from_zero"
 	}
-	const placed = "the map places the model here with scale_from_zero"
+	placed := "the map places the model here with scale_from_zero"
+	if _, own := x.backends.Here(x.t); own {
+		placed = "a backend of this router has the model"
+	}
 	if quota := x.who.key.Peek(x.t.Model, 1, x.now); !quota.OK {
 		x.refuse(extproc.RateLimited(quota.RetryAfter))
 		return placed + "; the quota of the key is used up"

@@ -4,6 +4,7 @@ package app
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
@@ -15,36 +16,39 @@ type hook struct {
 	kinds []sitemap.Kind
 }
 
-// hooksOf are the webhooks that a map names for a model at this site, each by a
-// name of its own. Placements with the same call share one, so that a machine that
+// hooksOf are the webhooks of a model at this site, each by a name of its own. Placements with the same call share one, so that a machine that
 // serves several kinds is asked for once.
-func hooksOf(m *sitemap.Map, model string) map[string]hook {
+func hooksOf(p placements, model string) map[string]hook {
 	hooks := map[string]hook{}
 	for _, kind := range sitemap.Kinds {
-		p, ok := holdable(m, sitemap.Target{Model: model, Kind: kind})
-		if !ok || p.Wake == nil {
-			continue
+		for _, w := range p.wakes(sitemap.Target{Model: model, Kind: kind}) {
+			cooldown := cmp.Or(w.Cooldown, wake.DefaultCooldown)
+			name := model + " " + w.Method + " " + w.URL
+			h, shared := hooks[name]
+			switch {
+			case !shared:
+				h.Hook = wake.Hook{Model: model, Kind: kind.String(), URL: w.URL, Method: w.Method, Cooldown: cooldown}
+			case slices.Contains(h.kinds, kind): // of another backend
+				continue
+			default:
+				h.Kind, h.Cooldown = "", max(h.Cooldown, cooldown)
+			}
+			h.kinds = append(h.kinds, kind)
+			hooks[name] = h
 		}
-		cooldown := cmp.Or(p.Wake.Cooldown, wake.DefaultCooldown)
-		name := model + " " + p.Wake.Method + " " + p.Wake.URL
-		h, shared := hooks[name]
-		if !shared {
-			h.Hook = wake.Hook{Model: model, Kind: kind.String(), URL: p.Wake.URL, Method: p.Wake.Method, Cooldown: cooldown}
-		} else {
-			h.Kind, h.Cooldown = "", max(h.Cooldown, cooldown)
-		}
-		h.kinds = append(h.kinds, kind)
-		hooks[name] = h
 	}
 	return hooks
 }
 
-// mapped puts the webhooks of a map in force. The wishes of its models are looked
-// at again: a hook may be new to them.
-func (a *App) mapped(m *sitemap.Map) {
+// placed puts the webhooks of the placements in force. The wishes of their models
+// are looked at again: a hook may be new to them.
+func (a *App) placed() {
+	a.placing.Lock() // the last to come must have seen everything
+	defer a.placing.Unlock()
+	p := a.placements()
 	all := map[string]wake.Hook{}
-	for _, model := range m.Holdable() {
-		for name, h := range hooksOf(m, model) {
+	for _, model := range p.held() {
+		for name, h := range hooksOf(p, model) {
 			all[name] = h.Hook
 			a.levels.changed(model)
 		}

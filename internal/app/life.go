@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/holdgate/holdgate/internal/backend"
 )
 
 // Start opens the listeners and serves. It returns when all of them are open.
@@ -39,6 +41,7 @@ func (a *App) Start(ctx context.Context) error {
 	if len(a.c.EnvoyAdmin) > 0 {
 		a.wg.Go(func() { newEnvoys(a.c.EnvoyAdmin, a.data, a.log).watch(background) })
 	}
+	a.wg.Go(func() { a.visitBackends(background, nil) })
 	for _, file := range a.watched {
 		a.wg.Go(func() { file.Watch(background) })
 	}
@@ -50,6 +53,14 @@ func (a *App) Start(ctx context.Context) error {
 	}
 	a.log.Info().Str("extproc", a.c.ExtProcListen).Str("agents", a.AgentsAddr()).Str("admin", a.AdminAddr()).Msg("holdgate is ready")
 	return nil
+}
+
+// visitBackends looks at the backends until ctx ends. client is nil but in tests.
+func (a *App) visitBackends(ctx context.Context, client *http.Client) {
+	a.backends.Run(ctx, backend.Options{
+		Registry: a.registry, Wanted: a.machine.Wanted, Client: client, Log: a.log,
+		OnModels: a.placed,
+	})
 }
 
 // lookAgain looks each second whether those who wait have room: a reloaded policy

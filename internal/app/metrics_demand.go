@@ -6,22 +6,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/sitemap"
 )
 
-// demand exports what each holdable model is asked for. Without a map it exports
-// only that, so that a restarted router does not claim that nobody waits.
+// demand exports what each holdable model is asked for. Without a map it says nothing
+// of the map's models, so that a restarted router does not claim that nobody waits.
 type demand struct {
-	maps                    *sitemap.Store
+	placements              func() placements
 	machine                 *holdstate.Machine
 	loaded, pending, wanted *prometheus.Desc
 }
 
-func newDemand(prefix string, maps *sitemap.Store, machine *holdstate.Machine) *demand {
+func newDemand(prefix string, now func() placements, machine *holdstate.Machine) *demand {
 	return &demand{
-		maps: maps, machine: machine,
+		placements: now, machine: machine,
 		loaded: prometheus.NewDesc(prefix+"map_loaded",
-			"1 while the router has a sibling map. Without one no model has a demand.", nil, nil),
+			"1 while the router has a sibling map. Without one only models of backends have a demand.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"pending_demand",
 			"Distinct requests that wait for the model: held, or released without a slot.", []string{"model"}, nil),
 		wanted: prometheus.NewDesc(prefix+"wake_wanted",
@@ -38,12 +37,9 @@ func (d *demand) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect is part of prometheus.Collector.
 func (d *demand) Collect(ch chan<- prometheus.Metric) {
-	m := d.maps.Current()
-	ch <- prometheus.MustNewConstMetric(d.loaded, prometheus.GaugeValue, flag(m != nil))
-	if m == nil {
-		return
-	}
-	for _, model := range m.Holdable() {
+	p := d.placements()
+	ch <- prometheus.MustNewConstMetric(d.loaded, prometheus.GaugeValue, flag(p.m != nil))
+	for _, model := range p.held() {
 		ch <- prometheus.MustNewConstMetric(d.pending, prometheus.GaugeValue, float64(d.machine.Demand(model)), model)
 		ch <- prometheus.MustNewConstMetric(d.wanted, prometheus.GaugeValue, flag(d.machine.Wanted(model)), model)
 	}

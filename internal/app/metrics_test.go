@@ -79,7 +79,7 @@ func checkMetrics(t *testing.T, a *App, documented map[string]string) {
 	require.Empty(t, problems)
 }
 
-const mapLoaded = "# HELP acme_map_loaded 1 while the router has a sibling map. Without one no model has a demand.\n# TYPE acme_map_loaded gauge\n"
+const mapLoaded = "# HELP acme_map_loaded 1 while the router has a sibling map. Without one only models of backends have a demand.\n# TYPE acme_map_loaded gauge\n"
 
 func TestDemandHasNoSeriesWithoutAMap(t *testing.T) {
 	t.Parallel()

@@ -4,11 +4,9 @@ package app
 
 import (
 	"encoding/json/v2"
-	"slices"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
-	"github.com/holdgate/holdgate/sitemap"
 )
 
 // modelEntry is a model as OpenAI's models API lists it, with its state.
@@ -62,13 +60,9 @@ func (d *decider) models() []modelView {
 		agents[s.Model] = s
 		names = append(names, s.Model)
 	}
-	m := d.maps.Current()
-	if m != nil {
-		names = append(names, m.Models()...)
-	}
-	slices.Sort(names)
+	p := d.placements()
 	list := []modelView{}
-	for _, name := range slices.Compact(names) {
+	for _, name := range sortedNames(append(names, p.models()...)) {
 		v := modelView{ModelState: agents[name], state: "asleep", wanted: d.machine.Wanted(name)}
 		v.Model = name
 		switch {
@@ -76,25 +70,12 @@ func (d *decider) models() []modelView {
 			v.state = "warm"
 		case v.Waking || v.wanted:
 			v.state = "waking"
-		case v.Asleep == 0 && !placedHere(m, name):
+		case v.Asleep == 0 && !p.placed(name):
 			v.state = "elsewhere"
 		}
 		list = append(list, v)
 	}
 	return list
-}
-
-// placedHere says whether the map places the model on this site for any kind.
-func placedHere(m *sitemap.Map, model string) bool {
-	if m == nil {
-		return false
-	}
-	for _, k := range sitemap.Kinds {
-		if _, here := m.Here(sitemap.Target{Model: model, Kind: k}); here {
-			return true
-		}
-	}
-	return false
 }
 
 // mustMarshal writes values whose text was checked to be UTF-8 when it came in.

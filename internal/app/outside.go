@@ -74,10 +74,9 @@ func (o *outside) stop(ctx context.Context) {
 func (a *App) look(model string) {
 	wanted := a.machine.Wanted(model)
 	a.registry.SetWanted(model, wanted)
-	if m := a.maps.Current(); m != nil {
-		for name, h := range hooksOf(m, model) {
-			a.outside.hooks.Wanted(name, wanted, a.isUp(model, h.kinds))
-		}
+	a.backends.Look(model)
+	for name, h := range hooksOf(a.placements(), model) {
+		a.outside.hooks.Wanted(name, wanted, a.isUp(model, h.kinds))
 	}
 	a.outside.keda.Changed(model)
 }
@@ -111,19 +110,12 @@ type wokenModels struct{ a *App }
 
 // Known is part of wake.Models.
 func (w wokenModels) Known(model, kind string) bool {
-	m := w.a.maps.Current()
-	if m == nil {
-		return false
-	}
+	p := w.a.placements()
 	if kind == "" {
-		return m.Holds(model)
+		return p.holds(model)
 	}
 	k, err := sitemap.ParseKind(kind)
-	if err != nil {
-		return false
-	}
-	_, ok := holdable(m, sitemap.Target{Model: model, Kind: k})
-	return ok
+	return err == nil && p.holdable(sitemap.Target{Model: model, Kind: k})
 }
 
 // Wanted is part of wake.Models.

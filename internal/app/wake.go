@@ -31,9 +31,9 @@ func (a *App) wakeFailed(model, reason string) error {
 	return nil
 }
 
-// knows says whether the map holds the model here or an agent has it.
+// knows says whether the model may be held here or an agent has it.
 func (a *App) knows(model string) bool {
-	if m := a.maps.Current(); m != nil && m.Holds(model) {
+	if a.placements().holds(model) {
 		return true
 	}
 	return slices.ContainsFunc(a.registry.Models(), func(s agentreg.ModelState) bool { return s.Model == model })

@@ -6,34 +6,37 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/strictyaml"
 )
 
-// ReadFile sets every flag that the command line did not set from a YAML file
-// whose keys are the flags' names.
-func ReadFile(path string, flags *pflag.FlagSet) error {
+// fileRules: a secret may be pasted where its file should be named.
+var fileRules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true}
+
+// ReadFile reads the backends and sets every flag that the command line did not set
+// from a YAML file. Its other keys are the flags' names.
+func (c *Serve) ReadFile(path string, flags *pflag.FlagSet) error {
 	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
-	var values map[string]yaml.Node
-	dec := yaml.NewDecoder(strings.NewReader(string(text)))
-	if err := dec.Decode(&values); err != nil {
+	err = fileRules.Parse(text, func(top strictyaml.Value) {
+		top.Mapping(func(key *yaml.Node, v strictyaml.Value) {
+			if key.Value == "backends" {
+				c.Backends = backend.Read(v)
+			} else if err := setFlag(flags, key.Value, v.Node); err != nil {
+				v.Add("%s", err.Error())
+			}
+		})
+	})
+	if err != nil {
 		return fmt.Errorf("reading %s: %w", path, err)
 	}
-	if dec.Decode(&yaml.Node{}) == nil {
-		return fmt.Errorf("reading %s: must hold one YAML document", path)
-	}
-	var errs []error
-	for name, node := range values {
-		if err := setFlag(flags, name, node); err != nil {
-			errs = append(errs, fmt.Errorf("%s:%d: %s: %w", path, node.Line, name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // parkVariable sets --admit-park-timeout.
@@ -52,7 +55,7 @@ func ReadEnvironment(flags *pflag.FlagSet) error {
 	return nil
 }
 
-func setFlag(flags *pflag.FlagSet, name string, node yaml.Node) error {
+func setFlag(flags *pflag.FlagSet, name string, node *yaml.Node) error {
 	flag := flags.Lookup(name)
 	if flag == nil || name == "config" {
 		return errors.New("is not a setting")
@@ -60,7 +63,7 @@ func setFlag(flags *pflag.FlagSet, name string, node yaml.Node) error {
 	if flag.Changed {
 		return nil
 	}
-	values := []*yaml.Node{&node}
+	values := []*yaml.Node{node}
 	if node.Kind == yaml.SequenceNode && flag.Value.Type() == "stringSlice" {
 		values = node.Content
 	}

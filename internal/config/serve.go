@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/backend"
 )
 
 // Serve is what holdgate serve runs with. Its flags and the keys of its file have
@@ -81,6 +82,9 @@ type Serve struct {
 	MetricsPrefix string
 	LogFormat     string
 	LogLevel      string
+
+	// Backends are in the file alone: no flag could say as much.
+	Backends []backend.Config
 }
 
 // MaxHoldBudget is the longest hold that a flag or a placement may ask for.
@@ -88,7 +92,7 @@ const MaxHoldBudget = time.Hour
 
 // Flags declares every flag with its default.
 func (c *Serve) Flags(f *pflag.FlagSet) {
-	f.StringVar(&c.SiteID, "site-id", "", "this site's name in the sibling map; without it nothing is held")
+	f.StringVar(&c.SiteID, "site-id", "", "this site's name in the sibling map; without it only models of backends are held")
 	f.StringVar(&c.ExtProcListen, "extproc-listen", "unix:///run/holdgate/extproc.sock", "where Envoy connects: unix:///path or host:port")
 	f.StringVar(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "where agents register: host:port or unix:///path")
 	f.StringVar(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "host:port of metrics, health and the map API")

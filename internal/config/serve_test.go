@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -133,33 +134,38 @@ wake-keepalive: 3s
 wake-hold-max-bytes: 1MiB
 agents-allow-cidr: [10.0.0.0/8, 192.168.0.0/16]
 queue-depth: 0
+backends:
+- {name: gpu, url: "http://gpu.test:8000", models: [m], max_wait: 1h}
 `), 0o600))
 	c, set, err := parse(t, "--wake-keepalive=7s")
 	require.NoError(t, err)
-	require.NoError(t, ReadFile(path, set))
+	require.NoError(t, c.ReadFile(path, set))
 	require.Equal(t, "from-file", c.SiteID)
 	require.Equal(t, "7s", c.WakeKeepalive.String())
 	require.Equal(t, Bytes(1<<20), c.WakeHoldMaxBytes)
 	require.Equal(t, []string{"10.0.0.0/8", "192.168.0.0/16"}, c.AgentsAllowCIDR)
 	require.Zero(t, c.QueueDepth)
+	require.Len(t, c.Backends, 1)
+	require.Equal(t, time.Hour, c.Backends[0].MaxWait)
 }
 
 func TestABadFileIsRefusedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"unknown: 1":                     "serve.yaml:1: unknown: is not a setting",
+		"unknown: 1":                     "serve.yaml: unknown: is not a setting (line 1)",
 		"config: x":                      "config: is not a setting",
-		"queue-depth: many":              "serve.yaml:1: queue-depth:",
+		"queue-depth: many":              "serve.yaml: queue-depth:",
 		"queue-depth: [1]":               "must be a single value",
 		"queue-depth: 1\nqueue-depth":    "reading",
-		"queue-depth: 1\nqueue-depth: 2": "already defined",
-		"site-id: a\n---\nsite-id: b":    "must hold one YAML document",
+		"queue-depth: 1\nqueue-depth: 2": "queue-depth: is there twice: it stands in line 1 (line 2)",
+		"site-id: a\nbackends:\n- {name: b, url: 'http://h', max_wait: 90m}": "serve.yaml: backends[0].max_wait: must be a duration above 0 and at most 1h, such as 240s, is \"90m\" (line 3)",
+		"site-id: a\n---\nsite-id: b":                                        "must hold one YAML document",
 	} {
 		path := filepath.Join(t.TempDir(), "serve.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		_, set, err := parse(t)
+		c, set, err := parse(t)
 		require.NoError(t, err)
-		require.ErrorContains(t, ReadFile(path, set), want, text)
+		require.ErrorContains(t, c.ReadFile(path, set), want, text)
 	}
 }
 

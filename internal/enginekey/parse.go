@@ -4,6 +4,7 @@ package enginekey
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -86,16 +87,25 @@ func readKey(v strictyaml.Value, dir string) (path, key string) {
 	if path = name; !filepath.IsAbs(name) {
 		path = filepath.Join(dir, name)
 	}
+	key, err := Read(path)
+	if err != nil {
+		v.Add("%s", err.Error())
+	}
+	return path, key
+}
+
+// Read reads a file that has an engine's key alone. The error says what the file
+// must be, and not its name.
+func Read(path string) (key string, err error) {
 	data, err := reload.Read(path, maxKey)
 	if err != nil {
-		v.Add("must name a file with the key: %s", why(err))
-		return path, ""
+		return "", fmt.Errorf("must name a file with the key: %s", why(err))
 	}
 	key = strings.TrimSpace(string(data))
 	if key == "" || strings.ContainsAny(key, " \t\r\n") || !httpguts.ValidHeaderFieldValue(key) {
-		v.Add("must name a file that has the key alone, on one line")
+		return "", errors.New("must name a file that has the key alone, on one line")
 	}
-	return path, key
+	return key, nil
 }
 
 // why says what is wrong with a file without its path.

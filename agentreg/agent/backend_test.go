@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// visited is a backend in a bubble, and the router that looks at it.
+type visited struct {
+	*network
+	t       *testing.T
+	reg     *agentreg.Registry
+	cfg     Config
+	hosts   atomic.Pointer[[]netip.Addr] // what its name stands for; nil: nothing
+	lookups atomic.Int64
+	wanted  atomic.Bool
+	changed chan struct{}
+	models  []string // those that it named
+	end     func()
+}
+
+// window is how long a backend is in use after its last request.
+const window = 2 * time.Minute
+
+// visiting runs f with a backend of the name engine.test at 192.0.2.1.
+func visiting(t *testing.T, edit func(*Config), f func(v *visited)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		v := &visited{network: newNetwork(t), t: t, changed: make(chan struct{}, 1)}
+		v.reg = agentreg.New(agentreg.Options{Log: zerolog.New(zerolog.NewTestWriter(t))})
+		v.named("192.0.2.1")
+		v.cfg = v.config()
+		v.cfg.ID, v.cfg.BackendURL, v.cfg.Routers = "backend/b", "http://engine.test:8000", nil
+		v.cfg.lookup = v.lookup
+		if edit != nil {
+			edit(&v.cfg)
+		}
+		v.run()
+		f(v)
+		v.end()
+	})
+}
+
+func (v *visited) run() {
+	srv := grpc.NewServer(v.reg.ServerOptions()...)
+	agentregpb.RegisterAgentRegistryServer(srv, v.reg.OwnService())
+	lis := bufconn.Listen(1 << 16)
+	go func() { _ = srv.Serve(lis) }()
+	ctx, cancel := context.WithCancel(v.t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- RunBackend(ctx, v.cfg, Demand{
+			Wanted:   func([]string) bool { return v.wanted.Load() },
+			InUse:    func() bool { return v.reg.IdleFor(v.cfg.ID) < window },
+			Changed:  v.changed,
+			OnModels: func(models, _ []string) { v.models = models },
+		}, lis.Dial)
+	}()
+	v.end = func() {
+		cancel()
+		require.NoError(v.t, <-done)
+		require.Empty(v.t, v.reg.Agents(), "it has said goodbye")
+		srv.Stop()
+	}
+	synctest.Wait()
+}
+
+// named lets the name stand for the addresses.
+func (v *visited) named(addresses ...string) {
+	var ips []netip.Addr
+	for _, a := range addresses {
+		ips = append(ips, netip.MustParseAddr(a))
+	}
+	v.hosts.Store(&ips)
+}
+
+func (v *visited) lookup(context.Context, string) ([]netip.Addr, error) {
+	v.lookups.Add(1)
+	return *v.hosts.Load(), nil
+}
+
+func (v *visited) want(wanted bool) {
+	v.wanted.Store(wanted)
+	poke(v.changed)
+	synctest.Wait()
+}
+
+// state is the backend as the router sees it.
+func (v *visited) state() string {
+	v.t.Helper()
+	agents := v.reg.Agents()
+	if len(agents) == 0 {
+		return "none"
+	}
+	require.Len(v.t, agents, 1)
+	a := agents[0]
+	require.Equal(v.t, a.State == "serving", a.InRouting)
+	require.False(v.t, a.CanWake)
+	return a.State + " " + a.Address
+}
+
+// asked is how often the engine was asked since the last call.
+func (v *visited) asked() int64 {
+	synctest.Wait()
+	return v.checks.Swap(0)
+}
+
+func TestABackendThatNobodyWantsIsNotAsked(t *testing.T) {
+	visiting(t, nil, func(v *visited) {
+		v.health.Store(http.StatusOK)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		after(time.Hour)
+		require.Zero(t, v.asked())
+		require.EqualValues(t, 1, v.lookups.Load())
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+	})
+}
+
+func TestAWantedBackendIsAskedAtOnceAndUntilItServes(t *testing.T) {
+	visiting(t, nil, func(v *visited) {
+		v.want(true)
+		require.EqualValues(t, 1, v.asked(), "at once")
+		after(time.Minute - time.Millisecond)
+		require.EqualValues(t, 599, v.asked())
+		require.EqualValues(t, 601, v.lookups.Load(), "once at the start, and for each question")
+		after(2 * time.Minute)
+		v.asked()
+		after(time.Minute)
+		require.EqualValues(t, 30, v.asked())
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+
+		v.want(false)
+		after(2 * time.Second)
+		v.asked()
+		after(time.Hour)
+		require.Zero(t, v.asked(), "wanted no more")
+
+		v.want(true)
+		v.health.Store(http.StatusOK)
+		after(100 * time.Millisecond)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state())
+		require.Equal(t, 1, v.reg.Serving(llama))
+	})
+}
+
+func TestABackendThatNobodyUsesIsLeftAloneUntilTheNextWish(t *testing.T) {
+	visiting(t, nil, func(v *visited) {
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state())
+		v.want(false)
+		slot, _ := v.reg.Take(llama)
+		after(2 * window)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state(), "it has a request")
+		slot.Release()
+		v.asked()
+		after(window)
+		require.InDelta(t, 60, v.asked(), 1)
+		after(2 * time.Second)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		v.asked()
+		after(time.Hour)
+		require.Zero(t, v.asked())
+
+		begin := time.Now()
+		v.want(true)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state())
+		require.Zero(t, time.Since(begin), "as soon as it answers")
+		require.EqualValues(t, 1, v.asked())
+	})
+}
+
+func TestABackendThatFailsIsLookedUpAgain(t *testing.T) {
+	visiting(t, nil, func(v *visited) {
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		v.want(false)
+		slot, _ := v.reg.Take(llama)
+		v.health.Store(0)
+		after(10 * time.Second)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		v.asked()
+		after(time.Hour)
+		require.Zero(t, v.asked(), "nobody waits for it")
+
+		v.named()
+		v.want(true)
+		after(time.Second)
+		require.Zero(t, v.asked(), "its name stands for nothing")
+		v.named("2001:db8::1", "192.0.2.9")
+		v.health.Store(http.StatusOK)
+		after(100 * time.Millisecond)
+		require.Contains(t, []string{"serving 192.0.2.9:8000", "serving [2001:db8::1]:8000"}, v.state())
+		require.Equal(t, 1, v.reg.Serving(llama))
+		slot.Release() // of an address that is no more
+		require.Zero(t, v.reg.Agents()[0].InFlight)
+	})
+}
+
+// A request has seen it refuse: one check decides, and those who wait are not told
+// to wait for the next one.
+func TestABackendThatRefusesARequestIsAskedAtOnce(t *testing.T) {
+	visiting(t, nil, func(v *visited) {
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		slot, _ := v.reg.Take(llama)
+		v.health.Store(0)
+		slot.Failed("refused")
+		slot.Release()
+		synctest.Wait()
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		v.named("192.0.2.2")
+		v.health.Store(http.StatusOK)
+		after(100 * time.Millisecond)
+		require.Equal(t, "serving 192.0.2.2:8000", v.state())
+
+		slot, _ = v.reg.Take(llama)
+		slot.Failed("it was one bad connection")
+		slot.Release()
+		synctest.Wait()
+		require.Equal(t, "serving 192.0.2.2:8000", v.state())
+	})
+}
+
+func TestEachTryTakesTheNextAddressIPv4First(t *testing.T) {
+	visiting(t, func(c *Config) { c.Models = []string{"llama"} }, func(v *visited) {
+		v.named("2001:db8::1", "192.0.2.1", "169.254.0.1")
+		b, err := newVisitor(v.cfg.withDefaults(), Demand{}, nil)
+		require.NoError(t, err)
+		for try, want := range []string{"192.0.2.1:8000", "[2001:db8::1]:8000", "192.0.2.1:8000"} {
+			require.Error(t, b.look(v.t.Context(), try))
+			require.Equal(t, want, b.at.Load().String())
+		}
+		list, err := b.resolve(v.t.Context())
+		require.NoError(t, err)
+		require.Len(t, list, 2, "no request can be sent to a link-local address")
+		v.named("169.254.0.1")
+		_, err = b.resolve(v.t.Context())
+		require.EqualError(t, err, "engine.test is 169.254.0.1:8000, which must not be a link-local address")
+	})
+}
+
+func TestABackendWithoutModelsIsAskedForThemOnce(t *testing.T) {
+	visiting(t, func(c *Config) { c.Models, c.Kinds = nil, nil }, func(v *visited) {
+		require.Equal(t, "none", v.state())
+		v.engine = newFake(VLLM)
+		v.health.Store(http.StatusOK)
+		after(time.Second)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state())
+		require.Equal(t, []string{"llama", "sql-lora"}, v.models)
+		after(window + 2*time.Second)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		v.asked()
+		after(time.Hour)
+		require.Zero(t, v.asked())
+	})
+}
+
+func TestABackendIsWarmedUpBeforeItServes(t *testing.T) {
+	f := newFake(Ollama)
+	f.refused.Store(2)
+	visiting(t, func(c *Config) { c.Engine = Ollama }, func(v *visited) {
+		v.engine = f
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		after(200 * time.Millisecond)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state())
+		require.EqualValues(t, 3, f.completions.Load())
+	})
+}
+
+func TestTheEngineIsAskedWithItsKey(t *testing.T) {
+	t.Parallel()
+	var got atomic.Value
+	visiting := beside(t, newFake(Custom), func(c *Config) { c.Engine, c.APIKey = Custom, "secret" })
+	visiting.api.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		got.Store(r.Header.Get("Authorization"))
+		return nil, errors.New("enough")
+	})
+	require.Error(t, visiting.health.check(t.Context()))
+	require.Equal(t, "Bearer secret", got.Load())
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestABackendOfABadURLIsRefused(t *testing.T) {
+	t.Parallel()
+	cfg := Config{ID: "backend/b", BackendURL: "https://engine.test", Engine: Custom}
+	err := RunBackend(t.Context(), cfg, Demand{}, func() (net.Conn, error) { return nil, errors.New("no") })
+	require.ErrorContains(t, err, "backend backend/b: url: must have the form http://host:port")
+	require.NoError(t, CheckBackendURL("http://engine.test"))
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/enginekey"
+	"github.com/holdgate/holdgate/internal/wake"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// quietAfter is how long after its last request a backend is still looked at. KEDA
+// is told for as long that it is in use.
+const quietAfter = wake.DefaultWindow
+
+// Options is what a Set runs with.
+type Options struct {
+	Registry *agentreg.Registry
+	// Wanted says whether somebody waits for the model.
+	Wanted func(model string) bool
+	// OnModels is called when a backend has named its models.
+	OnModels func()
+	// Client asks the engines; nil for one of each backend's own.
+	Client *http.Client
+	Log    zerolog.Logger
+}
+
+// Set is all backends.
+type Set struct{ all []*member }
+
+// member is one backend.
+type member struct {
+	Config
+
+	id     string // of its agent
+	key    string
+	offer  atomic.Pointer[offer]
+	looked chan struct{} // a wish may have changed
+}
+
+// offer is what a backend serves.
+type offer struct {
+	models []string
+	kinds  []sitemap.Kind
+}
+
+// New makes a Set of checked backends. It reads the files of their keys.
+func New(configs []Config) (*Set, error) {
+	s := &Set{}
+	var errs []error
+	for i, c := range configs {
+		m := &member{Config: c, id: agentreg.BackendPrefix + c.Name, looked: make(chan struct{}, 1)}
+		m.offer.Store(&offer{models: c.Models, kinds: c.kinds()})
+		if c.APIKeyFile != "" {
+			var err error
+			if m.key, err = enginekey.Read(c.APIKeyFile); err != nil {
+				errs = append(errs, fmt.Errorf("backends[%d].api_key_file: %w", i, err))
+			}
+		}
+		s.all = append(s.all, m)
+	}
+	return s, errors.Join(errs...)
+}
+
+// Run stands for the backends until ctx ends and the registry was told so.
+func (s *Set) Run(ctx context.Context, o Options) {
+	if len(s.all) == 0 {
+		return
+	}
+	server := grpc.NewServer(o.Registry.ServerOptions()...)
+	agentregpb.RegisterAgentRegistryServer(server, o.Registry.OwnService())
+	inMemory := bufconn.Listen(1 << 16)
+	var serving, running sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(inMemory) }) // it ends by Stop alone
+	for _, m := range s.all {
+		running.Go(func() {
+			if err := agent.RunBackend(ctx, m.agent(o), m.demand(o), inMemory.Dial); err != nil {
+				o.Log.Error().Err(err).Msg("a backend is not looked at")
+			}
+		})
+	}
+	running.Wait()
+	server.Stop()
+	serving.Wait()
+}
+
+// agent is the backend as an agent beside it would be configured.
+func (m *member) agent(o Options) agent.Config {
+	var kinds []string
+	for _, k := range m.Kinds {
+		kinds = append(kinds, k.String())
+	}
+	return agent.Config{
+		ID: m.id, Engine: m.Engine, BackendURL: m.URL, HealthPath: m.HealthPath, Models: m.Models, Kinds: kinds,
+		Slots: m.Slots, Region: m.Region, Labels: m.Labels, APIKey: m.key, HTTPClient: o.Client, Log: o.Log,
+	}
+}
+
+func (m *member) demand(o Options) agent.Demand {
+	return agent.Demand{
+		Wanted:  func(models []string) bool { return slices.ContainsFunc(models, o.Wanted) },
+		InUse:   func() bool { return o.Registry.IdleFor(m.id) < quietAfter },
+		Changed: m.looked,
+		OnModels: func(models, names []string) {
+			of := &offer{models: models}
+			for _, name := range names {
+				if k, err := agentreg.ParseKind(name); err == nil {
+					of.kinds = append(of.kinds, k)
+				}
+			}
+			m.offer.Store(of)
+			o.OnModels()
+		},
+	}
+}
+
+// Look has the backends of a model look whether it is wanted. It never blocks.
+func (s *Set) Look(model string) {
+	for _, m := range s.all {
+		if !slices.Contains(m.offer.Load().models, model) {
+			continue
+		}
+		select {
+		case m.looked <- struct{}{}:
+		default: // it has not looked yet, and will see this change too
+		}
+	}
+}
+
+// of are the backends that have the target.
+func (s *Set) of(t sitemap.Target) []*member {
+	var found []*member
+	for _, m := range s.all {
+		if of := m.offer.Load(); slices.Contains(of.models, t.Model) && slices.Contains(of.kinds, t.Kind) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// Here is the target as a placement at this site: requests for it may be held. Of
+// several backends the longest wait counts.
+func (s *Set) Here(t sitemap.Target) (p sitemap.Placement, ok bool) {
+	for _, m := range s.of(t) {
+		p.Target, p.ScaleFromZero, ok = t, true, true
+		p.HoldBudget = max(p.HoldBudget, m.MaxWait)
+	}
+	return p, ok
+}
+
+// Wakes are the webhooks of the target's backends.
+func (s *Set) Wakes(t sitemap.Target) []*sitemap.Wake {
+	var wakes []*sitemap.Wake
+	for _, m := range s.of(t) {
+		if m.Wake != nil {
+			wakes = append(wakes, m.Wake)
+		}
+	}
+	return wakes
+}
+
+// Models are the names of all models, sorted.
+func (s *Set) Models() []string {
+	models := map[string]struct{}{}
+	for _, m := range s.all {
+		for _, name := range m.offer.Load().models {
+			models[name] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(models))
+}
+
+// Key is the key of the backend with this agent's id, empty for none.
+func (s *Set) Key(agentID string) string {
+	for _, m := range s.all {
+		if m.id == agentID {
+			return m.key
+		}
+	}
+	return ""
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backend
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+func chat(model string) sitemap.Target { return sitemap.Target{Model: model, Kind: sitemap.Chat} }
+
+func TestSeveralBackendsMayHaveOneModel(t *testing.T) {
+	t.Parallel()
+	wakes := []*sitemap.Wake{{URL: "http://hooks/a"}, {URL: "http://hooks/b"}}
+	s, err := New([]Config{
+		{Name: "a", Engine: "vllm", Models: []string{"m", "n"}, MaxWait: time.Minute, Wake: wakes[0]},
+		{Name: "b", Engine: "vllm", Models: []string{"m"}, MaxWait: time.Hour, Wake: wakes[1]},
+		{Name: "c", Engine: "tei", Models: []string{"m", "e"}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"e", "m", "n"}, s.Models())
+	p, ok := s.Here(chat("m"))
+	require.True(t, ok)
+	require.Equal(t, sitemap.Placement{Target: chat("m"), ScaleFromZero: true, HoldBudget: time.Hour}, p)
+	require.Equal(t, wakes, s.Wakes(chat("m")))
+	require.Equal(t, wakes[:1], s.Wakes(chat("n")))
+	_, ok = s.Here(chat("e"))
+	require.False(t, ok, "tei embeds")
+	p, ok = s.Here(sitemap.Target{Model: "m", Kind: sitemap.Embedding})
+	require.True(t, ok)
+	require.Zero(t, p.HoldBudget, "the router's default")
+	require.Empty(t, s.Wakes(p.Target))
+}
+
+func TestNoBackendsAreNothing(t *testing.T) {
+	t.Parallel()
+	s, err := New(nil)
+	require.NoError(t, err)
+	s.Run(t.Context(), Options{})
+	s.Look("m")
+	require.Empty(t, s.Models())
+	require.Empty(t, s.Key("backend/a"))
+}
+
+// A backend that was not told its models is asked for them, with its key; then they
+// may be held.
+func TestABackendNamesItsModels(t *testing.T) {
+	t.Parallel()
+	key := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, os.WriteFile(key, []byte("secret\n"), 0o600))
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = w.Write([]byte(`{"data":[{"id":"m"}]}`))
+	}))
+	t.Cleanup(engine.Close)
+	s, err := New([]Config{{Name: "a", URL: engine.URL, Engine: "custom", Slots: 3, APIKeyFile: key}})
+	require.NoError(t, err)
+	require.Empty(t, s.Models())
+	require.Equal(t, "secret", s.Key("backend/a"))
+	require.Empty(t, s.Key("a"))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	named, served := make(chan []string, 1), make(chan *agentreg.AgentInfo, 1)
+	registry := agentreg.New(agentreg.Options{OnServing: func(a *agentreg.AgentInfo) { served <- a }})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Run(ctx, Options{
+			Registry: registry, Wanted: func(string) bool { return false }, Log: zerolog.Nop(),
+			OnModels: func() { named <- s.Models() },
+		})
+	}()
+	require.Equal(t, []string{"m"}, <-named)
+	a := <-served
+	require.Equal(t, "backend/a", a.ID)
+	require.Equal(t, engine.Listener.Addr().String(), a.Address)
+	p, ok := s.Here(chat("m"))
+	require.True(t, ok)
+	require.True(t, p.ScaleFromZero)
+	cancel()
+	<-ended
+	require.Empty(t, registry.Agents())
+}
