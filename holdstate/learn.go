@@ -18,6 +18,7 @@ const (
 	modelsKept   = 10_000 // models whose wakes are remembered
 	unknownRetry = 30     // seconds told while too little is known
 	maxRetry     = 60     // seconds told at most
+	noWake       = 100 * time.Millisecond
 )
 
 // wake is the wake that a model is in. It began when a request arrived for a
@@ -55,7 +56,9 @@ func (m *Machine) begin(mod *model, w *Waiter) {
 	m.waking.Add(1)
 }
 
-// woke ends the wake that waited for a replica of t, and learns how long it took.
+// woke ends the wake that waited for a replica of t, and learns how long it took. A
+// replica that is there sooner than any engine starts was up all the time: it was a
+// backend that nobody had looked at.
 func (m *Machine) woke(t sitemap.Target) {
 	mod := m.models[t.Model]
 	if mod == nil || !mod.wake.running || mod.wake.target != t {
@@ -63,6 +66,9 @@ func (m *Machine) woke(t sitemap.Target) {
 	}
 	took := time.Since(mod.wake.since)
 	m.giveUp(mod)
+	if took < noWake {
+		return
+	}
 	m.wakes.learn(mod.name, took)
 	m.after = append(m.after, func() { m.o.OnWake(mod.name, took) })
 }

@@ -94,8 +94,9 @@ func TestRetryAfterIsWhatIsLeftOfTheWake(t *testing.T) {
 func TestRetryAfterIsFromOneToSixtyAndSpread(t *testing.T) {
 	t.Parallel()
 	tests := map[time.Duration][]int{
-		0:                       {1},
-		time.Millisecond:        {1},
+		0:                       {30}, // it was up all the time
+		noWake - 1:              {30},
+		noWake:                  {1},
 		time.Second:             {1},
 		1001 * time.Millisecond: {2},
 		9 * time.Second:         {9},

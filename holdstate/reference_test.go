@@ -256,7 +256,9 @@ func (ref *reference) end(q *refRequest, o Outcome) {
 func (ref *reference) look(t sitemap.Target) {
 	if w := ref.wakes[t.Model]; w.running && w.target == t && len(ref.replicas[t]) > 0 {
 		delete(ref.wakes, t.Model)
-		ref.woke[t.Model] = append(ref.woke[t.Model], time.Since(w.since))
+		if took := time.Since(w.since); took >= noWake {
+			ref.woke[t.Model] = append(ref.woke[t.Model], took)
+		}
 	}
 	for _, q := range ref.requests {
 		serving := len(ref.replicas[t]) > 0

@@ -145,6 +145,7 @@ func TestABackendsModelIsHeldServedAndLeftAlone(t *testing.T) {
 			require.Equal(r.t, asked, e.asked.Load(), "nobody uses it")
 			again := r.chat("m", off...)
 			require.Contains(r.t, again.all(), "0s serve on 192.0.2.1:8000")
+			require.Equal(r.t, 1, r.count("hivenet_wake_seconds", "m"), "that was no wake")
 			again.gone()
 			pass(time.Second)
 			r.envoyEnds()
