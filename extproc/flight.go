@@ -19,6 +19,7 @@ type flight struct {
 	stream    string    // Envoy's own name of the request, empty in somebody else's Envoy
 	envoy     string    // the address that Envoy called from
 	admission Admission // written by the edge's pass, before the request is decided
+	clocks    clocks    // of its first pass
 
 	mu     sync.Mutex
 	rec    Record

@@ -23,17 +23,23 @@ type head struct {
 	contentLength   int64 // -1: not given
 	coding          coding
 	upgrade         bool
-	keepaliveOff    bool
-	patience        time.Duration // how long the client says it will wait; -1: it does not say
-	readTimeout     time.Duration // of the client's reads; 0: it does not say
-	badPatience     bool
-	authorization   string
-	apiKey          string
-	origin          string
-	traceID         string
-	failed          string   // in the rehold lane: the attempt that brought the request there
-	stream          string   // Envoy's own name of the request
-	private         []string // headers between the client, Envoy and us: they never reach the engine
+	clocks
+	badPatience   bool
+	authorization string
+	apiKey        string
+	origin        string
+	traceID       string
+	failed        string   // in the rehold lane: the attempt that brought the request there
+	stream        string   // Envoy's own name of the request
+	private       []string // headers between the client, Envoy and us: they never reach the engine
+}
+
+// clocks are what a client says of its waits. Some of the headers are taken away
+// before the engine, so only the first pass of a request has them.
+type clocks struct {
+	keepaliveOff bool
+	patience     time.Duration // how long the client says it will wait; -1: it does not say
+	readTimeout  time.Duration // of the client's reads; 0: it does not say
 }
 
 // own header names, and the prefixes that no engine sees.
@@ -51,7 +57,7 @@ const (
 )
 
 func readHead(block headerBlock) head {
-	h := head{block: block, contentLength: -1, patience: -1}
+	h := head{block: block, contentLength: -1, clocks: clocks{patience: -1}}
 	for name, value := range block.all() {
 		switch string(name) {
 		case ":method":

@@ -3,6 +3,7 @@
 package extproc
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -61,6 +62,41 @@ func TestTheLaneTriesTheNextReplica(t *testing.T) {
 		r.again(t, id, engineB, 200).requireEnded(t, bothDied)
 		require.Zero(t, r.InFlight())
 	})
+}
+
+// TestTheLaneKnowsTheClientsClocks though their headers did not go on with it.
+func TestTheLaneKnowsTheClientsClocks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		header, value string
+		want          []string
+	}{
+		"how long it waits": {headerPatience, "20s", []string{"15s head 200", `15s " "`, `20s "{\"error\":{` + quoted(wakingObject) + `}" end`}},
+		"no keepalives":     {headerKeepalive, "off", []string{`5m0s 503 {"error":{` + wakingObject + `}`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				t := r.t
+				r.slots.up(engineA, 1)
+				r.decide = func(q *Request) Decision {
+					r.decide = func(q *Request) Decision {
+						w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq})
+						require.NoError(t, err)
+						return Decision{Waiter: w, Held: true, Budget: cmp.Or(max(q.Patience, 0), budget)}
+					}
+					g, took := r.slots.Take(&holdstate.Request{Target: target}, nil)
+					require.Equal(t, holdstate.Taken, took)
+					return Decision{Grant: g}
+				}
+				id := uuid.NewString()
+				x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, c.header, c.value))
+				require.Contains(t, x.all()[0], "serve on ")
+				_ = x.stream.CloseSend()
+				r.again(t, id, engineA, 0).requireEnded(t, c.want...)
+			})
+		})
+	}
 }
 
 func TestARefusedConnectionDoesNotCountAsADeath(t *testing.T) {

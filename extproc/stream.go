@@ -130,7 +130,9 @@ func (st *stream) begin(lane string) (begun bool) {
 	}
 	if st.flight == nil {
 		st.flight = st.s.flights.start(st.head.requestID, st.head.stream, peerOf(st.gs.Context()))
+		st.flight.clocks = st.head.clocks
 	}
+	st.head.clocks = st.flight.clocks
 	st.req.ID = st.flight.id
 	st.req.Arrived = st.flight.arrived
 	st.req.Seq = st.flight.place()
