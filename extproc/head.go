@@ -57,7 +57,7 @@ const (
 )
 
 func readHead(block headerBlock) head {
-	h := head{block: block, contentLength: -1, clocks: clocks{patience: -1}}
+	h := head{block: block, contentLength: -1, patience: -1}
 	for name, value := range block.all() {
 		switch string(name) {
 		case ":method":

@@ -79,12 +79,13 @@ func TestTheLaneKnowsTheClientsClocks(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				r.slots.up(engineA, 1)
-				r.decide = func(q *Request) Decision {
-					r.decide = func(q *Request) Decision {
-						w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq})
-						require.NoError(t, err)
-						return Decision{Waiter: w, Held: true, Budget: cmp.Or(max(q.Patience, 0), budget)}
-					}
+				held := func(q *Request) Decision {
+					w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq})
+					require.NoError(t, err)
+					return Decision{Waiter: w, Held: true, Budget: cmp.Or(max(q.Patience, 0), budget)}
+				}
+				r.decide = func(*Request) Decision {
+					r.decide = held
 					g, took := r.slots.Take(&holdstate.Request{Target: target}, nil)
 					require.Equal(t, holdstate.Taken, took)
 					return Decision{Grant: g}
@@ -162,10 +163,10 @@ func TestAPlaceIsKeptAcrossTheLane(t *testing.T) {
 		pass(time.Second)
 		require.Equal(t, 2, r.machine.Demand(target.Model))
 		r.slots.up(engineB, 1)
-		_ = r.engine.call(t, 1).respond(200).Close()
-		third.requireEnded(t, "1s head 200", `1s "" end`)
+		requireServed(t, third, "1s", engineB)
 		require.Empty(t, second.all())
-		_ = r.engine.call(t, 2).respond(200).Close()
+		require.Equal(t, 1, r.endAllNow())
+		_ = r.engine.call(t, 1).respond(200).Close()
 		require.ErrorIs(t, second.end(), io.EOF)
 	})
 }
