@@ -33,6 +33,7 @@ type fakeSlots struct {
 
 	budgets map[sitemap.Target]int // of the gate; none: no gate
 	used    map[sitemap.Target]int
+	asked   int // how often Admit was called
 	further int // how often a request may go on to further replicas
 }
 
@@ -66,6 +67,7 @@ func (r *fakeRoom) Release() {
 func (s *fakeSlots) Admit(r *Request, behind bool) (Room, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked++
 	budget, gated := s.budgets[r.Target]
 	n := weight(r)
 	switch {

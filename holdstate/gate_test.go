@@ -62,6 +62,57 @@ func TestWhatIsLargerThanTheGateEndsAtOnce(t *testing.T) {
 	r.requireAtRest(t)
 }
 
+// A slot that became free must not cost a look at thousands who wait for room.
+func TestAFreeSlotCostsNoLookAtEverybody(t *testing.T) {
+	t.Parallel()
+	r := gated(1, Options{Limits: wide})
+	const waiters = 1000
+	var all []*Waiter
+	for range waiters {
+		all = append(all, r.hold(t, Request{Target: llama}))
+	}
+	r.up(llama, 1)
+	require.Equal(t, waiters, r.slots.asked, "the release looks at all: some may be larger than the gate")
+	for _, w := range all {
+		require.Equal(t, Granted, w.Status().State)
+		r.finish(w)
+	}
+	require.Less(t, r.slots.asked, 4*waiters)
+	r.requireAtRest(t)
+}
+
+func TestEachSecondEverybodyIsLookedAt(t *testing.T) {
+	t.Parallel()
+	r := gated(2, Options{Limits: wide})
+	first, waits, large := r.hold(t, Request{Target: llama, Detail: 2}), r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama, Detail: 2})
+	r.up(llama, 0)
+	r.slots.budgets[llama] = 1
+	r.UpdateAll()
+	require.Equal(t, []State{Admitted, Released, Ended}, states(first, waits, large))
+	first.Tell(Leave)
+	waits.Tell(Leave)
+	r.requireAtRest(t)
+}
+
+// What stood behind one that waited for room goes on when that one ends.
+func TestWhoGivesUpItsWaitForRoomLetsOthersThrough(t *testing.T) {
+	t.Parallel()
+	for name, event := range map[string]Event{"its budget ends": Expire, "its park ends": TimeOut, "its client leaves": Leave, "its key is revoked": Revoke} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := gated(2, Options{Limits: wide})
+			first, large, small := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama, Detail: 2}), r.hold(t, Request{Target: llama})
+			r.up(llama, 0)
+			require.Equal(t, []State{Admitted, Released, Released}, states(first, large, small))
+			large.Tell(event)
+			require.Equal(t, []State{Admitted, Ended, Admitted}, states(first, large, small))
+			first.Tell(Leave)
+			small.Tell(Leave)
+			r.requireAtRest(t)
+		})
+	}
+}
+
 func TestTheWaitForRoomEnds(t *testing.T) {
 	t.Parallel()
 	r := gated(1, Options{Limits: wide})

@@ -64,15 +64,15 @@ type Options struct {
 // Machine knows every waiter. It is safe for concurrent use.
 type Machine struct {
 	o       Options
-	waiting atomic.Int64 // waiters in any line; read without the lock
-	waking  atomic.Int64 // models in a wake; read without the lock
+	waiting atomic.Int64  // waiters in any line; read without the lock
+	waking  atomic.Int64  // models in a wake; read without the lock
+	seq     atomic.Uint64 // the last place that was given
 
 	mu       sync.Mutex
 	models   map[string]*model
 	lines    map[sitemap.Target]*lines
 	held     int
 	bytes    int64
-	seq      uint64
 	draining bool
 	holdable func(sitemap.Target) bool // as last told by Reconcile
 	wakes    wakes
@@ -97,6 +97,7 @@ type model struct {
 // released one wants it.
 type lines struct {
 	serving  bool
+	look     bool // everybody is asked what the gate says of it, also who stands behind others
 	held     line
 	ordinary line
 }
@@ -170,7 +171,8 @@ func (m *Machine) UpdateAll() {
 		return
 	}
 	m.change(func() {
-		for t := range m.lines {
+		for t, l := range m.lines {
+			l.look = true
 			m.update(t)
 		}
 	})
@@ -186,7 +188,7 @@ func (m *Machine) update(t sitemap.Target) {
 		return
 	}
 	if serving != l.serving {
-		l.serving = serving
+		l.serving, l.look = serving, true
 		event := Down
 		if serving {
 			event = Up

@@ -374,10 +374,10 @@ func (ref *reference) outlived(q *refRequest) {
 
 // tell is what a caller may say of its request.
 func (ref *reference) tell(q *refRequest, e Event) {
-	had := q.state == Admitted
+	inGate := q.state == Released || q.state == Admitted
 	defer func() {
-		if had {
-			ref.look(q.line.target) // others may have its room
+		if inGate {
+			ref.look(q.line.target) // others may have its room, or its turn
 		}
 	}()
 	switch {

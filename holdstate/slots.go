@@ -53,10 +53,11 @@ func (m *Machine) grant(l *lines) {
 	all := [...]*line{&l.held, &l.ordinary}
 	behind := false
 	for _, line := range all {
-		if line.gated > 0 {
-			behind = m.admit(line, behind)
+		if line.gated > 0 && (l.look || !behind) {
+			behind = m.admit(line, behind, l.look)
 		}
 	}
+	l.look = false
 	for _, line := range all {
 		if full := m.give(line); full {
 			break
@@ -70,11 +71,15 @@ func (m *Machine) grant(l *lines) {
 }
 
 // admit lets a line through the gate until one has no room: nobody overtakes it. It
-// reports whether somebody has none.
-func (m *Machine) admit(line *line, behind bool) bool {
+// reports whether somebody has none. Those behind are asked only on a look at all:
+// each slot that becomes free would cost a question for each waiter.
+func (m *Machine) admit(line *line, behind, all bool) bool {
 	for w := range line.inTurn() {
 		if w.state != Released {
 			continue
+		}
+		if behind && !all {
+			break
 		}
 		room, err := m.o.Slots.Admit(&w.request, behind)
 		switch {
@@ -94,7 +99,7 @@ func (m *Machine) admit(line *line, behind bool) bool {
 // give gives out slots, and reports whether none is free any more. A granted slot
 // spends its key's turn, so the next look begins anew.
 func (m *Machine) give(line *line) (full bool) {
-	for again := true; again; {
+	for again := line.n > line.gated; again; {
 		again = false
 		for w := range line.inTurn() {
 			if w.state != Admitted {

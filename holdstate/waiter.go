@@ -107,6 +107,7 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	return w, err
 }
 
+// mayQueue does not count a request that was let in before, unless nobody waits.
 func (m *Machine) mayQueue(r Request) error {
 	l, depth := m.lines[r.Target], m.o.Limits.QueueDepth
 	switch {
@@ -117,6 +118,10 @@ func (m *Machine) mayQueue(r Request) error {
 	}
 	return nil
 }
+
+// Place gives the next place to a request that need not wait now, for its Seq
+// should it wait later.
+func (m *Machine) Place() uint64 { return m.seq.Add(1) }
 
 func (m *Machine) mayHold(mod *model, r Request) error {
 	l := m.o.Limits
@@ -142,8 +147,7 @@ func (m *Machine) newWaiter(r Request) *Waiter {
 	}
 	w.again = w.seq != 0
 	if !w.again {
-		m.seq++
-		w.seq = m.seq
+		w.seq = m.Place()
 	}
 	m.bytes += w.bytes
 	return w
@@ -159,6 +163,7 @@ func (m *Machine) enter(w *Waiter) {
 		m.lines[w.target] = l
 	}
 	m.waiting.Add(1)
+	l.look = true
 	w.left = time.Time{}
 	if w.ordinary {
 		l.ordinary.add(w)
@@ -251,6 +256,10 @@ func (m *Machine) leaveGate(w *Waiter, was State, e Event) {
 		w.line.gated--
 		if e == Expire || e == TimeOut {
 			w.err = ErrNoRoom
+		}
+		if w.state == Ended && e != Refuse {
+			// Those behind it may have had room all the time.
+			m.after = append(m.after, func() { m.Update(w.target) })
 		}
 	case Admitted:
 		model, waited := w.target.Model, time.Since(w.admitted)

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package herd
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/admission"
+)
+
+const (
+	interval   = 15 * time.Second // of keepalives
+	holdBudget = 5 * time.Minute
+)
+
+// door is a site behind the real ext_proc server, with engines that a test plays. Its
+// policy is the part of holdgate serve's that a model has which sleeps.
+type door struct {
+	*site
+	server *extproc.Server
+	envoy  *grpc.ClientConn
+
+	mu      sync.Mutex
+	arrived map[*admission.Wish]*client
+	clients map[string]*client // by request id
+	records []*extproc.Record
+	routed  int
+}
+
+// newDoor makes a door in a bubble. A request may wait for a slot for slotWait, and an
+// engine works at it for another second than more.
+func newDoor(t *testing.T, policyText string, slotWait, more time.Duration) *door {
+	t.Helper()
+	d := &door{site: newSite(t, policyText, false), arrived: map[*admission.Wish]*client{}, clients: map[string]*client{}}
+	d.server = extproc.New(extproc.Options{
+		Keepalive: interval, RequestTimeout: slotWait, AdmitPark: 250 * time.Millisecond, MaxRequestBytes: 1 << 20,
+		MaxBodyBytesTotal: 1 << 28, RelayMaxBytes: 1 << 20, LateError: extproc.LateErrorBody,
+	}, extproc.Deps{Decider: d, Observer: d, Relay: engines{d.site, more}, Log: zerolog.Nop()})
+	server := grpc.NewServer(extproc.ServerOptions()...)
+	d.server.Register(server)
+	d.envoy = serve(t, server)
+	return d
+}
+
+// Admit is part of extproc.Decider.
+func (*door) Admit(c extproc.Credentials) extproc.Admission {
+	return extproc.Admission{Caller: extproc.Caller{TenantID: access.DefaultTenant, KeyID: c.APIKey}}
+}
+
+// Decide is part of extproc.Decider.
+func (d *door) Decide(r *extproc.Request) extproc.Decision {
+	wish := &admission.Wish{Key: &access.Key{ID: r.Caller.KeyID, Share: 1}, Tokens: r.Footprint()}
+	d.mu.Lock()
+	d.arrived[wish] = d.clients[r.ID]
+	d.mu.Unlock()
+	w, err := d.machine.Hold(holdstate.Request{Target: r.Target(), Key: r.Caller.KeyID, Bytes: r.BodySize, Seq: r.Seq, Detail: wish})
+	if err != nil {
+		return extproc.Decision{Refusal: extproc.TooManyWaiting(r.Model)}
+	}
+	return extproc.Decision{Waiter: w, Held: true, Budget: holdBudget}
+}
+
+// NotServed is part of extproc.Decider.
+func (*door) NotServed(model string, _ bool, why error) *extproc.Refusal {
+	if errors.Is(why, holdstate.ErrTimeout) {
+		return extproc.RequestTimeout(model)
+	}
+	return extproc.StillAtCapacity(model)
+}
+
+// Resolve is part of extproc.Decider.
+func (*door) Resolve(name string) string { return name }
+
+// Recheck is part of extproc.Decider.
+func (*door) Recheck(*extproc.Request) *extproc.Refusal { return nil }
+
+// RetryAfter is part of extproc.Decider.
+func (*door) RetryAfter(string) int { return 30 }
+
+// EngineKey is part of extproc.Decider.
+func (*door) EngineKey(string, holdstate.Grant) (header, value string) { return "", "" }
+
+// Models is part of extproc.Decider.
+func (*door) Models(extproc.Caller, string) []byte { return nil }
+
+// Routed is part of extproc.Observer.
+func (d *door) Routed(*extproc.Request, holdstate.Grant) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.routed++
+}
+
+// Ended is part of extproc.Observer.
+func (d *door) Ended(r *extproc.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.records = append(d.records, r)
+}
+
+// statuses counts how the requests ended on record.
+func (d *door) statuses() map[int]int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := map[int]int{}
+	for _, r := range d.records {
+		all[r.Status]++
+	}
+	return all
+}
+
+// served are those who had a slot, in order.
+func (d *door) served() []*client {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []*client
+	for _, s := range d.ledger.slots() {
+		all = append(all, d.arrived[s.wish])
+	}
+	return all
+}
+
+// Freed is part of extproc.Observer.
+func (*door) Freed(holdstate.Grant, int) {}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package herd
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/admission"
+)
+
+const (
+	visitors = 10_000
+	heavy    = "key-00" // half of all
+	light    = "key-49" // the last eight to arrive
+	ofHeavy  = 5_000
+	ofLight  = 8
+	work     = 2 * time.Second // of an engine on one request
+
+	// A replica may have 1,800 tokens in hand, so it depends on their sizes whether
+	// requests wait for room or for a slot.
+	floodPolicy = "models: {m: {max_inflight: 6, admit_budget_tokens: 2000}}"
+	tooLarge    = 1801
+)
+
+// visitor is one who waits.
+type visitor struct {
+	n      int // of arrival
+	key    string
+	wish   *admission.Wish
+	waiter *holdstate.Waiter
+	leaves bool // before the release
+	ended  int  // how often
+	err    error
+}
+
+// crowd is who arrives, in order: half of them of one key, a light key last.
+func crowd() []*visitor {
+	r := rand.New(rand.NewPCG(1, 2))
+	keys := slices.Repeat([]string{heavy}, ofHeavy)
+	for i := range visitors - ofHeavy - ofLight {
+		keys = append(keys, fmt.Sprintf("key-%02d", 1+i%48))
+	}
+	r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	keys = append(keys, slices.Repeat([]string{light}, ofLight)...)
+	all := make([]*visitor, len(keys))
+	for i, key := range keys {
+		all[i] = &visitor{n: i, key: key, leaves: i%100 == 7 && key != light}
+		tokens := r.Int64N(500) + 50
+		if i%1000 == 3 {
+			tokens = tooLarge
+		}
+		all[i].wish = &admission.Wish{Key: &access.Key{ID: key, Share: 1}, Tokens: tokens}
+	}
+	return all
+}
+
+// wait is a visitor's way from its hold to its end.
+func (v *visitor) wait(s *site) {
+	for {
+		st := v.waiter.Status()
+		switch st.State {
+		case holdstate.Granted:
+			v.waiter.Tell(holdstate.Done)
+			s.begins(st.Grant.Address())
+			time.Sleep(work)
+			s.ends(st.Grant.Address())
+			st.Grant.Release()
+			v.ended++
+			return
+		case holdstate.Ended:
+			v.err = st.Err
+			v.ended++
+			return
+		default:
+			<-v.waiter.Changed()
+		}
+	}
+}
+
+// flood lets the crowd wait, and replicas join one by one. It gives who had a slot,
+// in order, and when after the release.
+func flood(t *testing.T, inOrder bool) (served []*visitor, after []time.Duration) {
+	t.Helper()
+	s := newSite(t, floodPolicy, inOrder)
+	all := crowd()
+	of := map[*admission.Wish]*visitor{}
+	var wg sync.WaitGroup
+	for _, v := range all {
+		w, err := s.machine.Hold(holdstate.Request{Target: target, Key: v.key, Detail: v.wish})
+		require.NoError(t, err)
+		v.waiter, of[v.wish] = w, v
+		wg.Go(func() { v.wait(s) })
+	}
+	require.Equal(t, visitors, s.machine.Demand(target.Model))
+	for _, v := range all {
+		if v.leaves {
+			v.waiter.Tell(holdstate.Leave)
+		}
+	}
+	time.Sleep(time.Minute)
+	released := time.Now()
+	for range 25 {
+		s.join()
+		time.Sleep(5 * time.Second)
+	}
+	wg.Wait()
+	s.requireAtRest(visitors)
+	for _, v := range all {
+		require.Equal(t, 1, v.ended)
+		if v.wish.Tokens == tooLarge && !v.leaves {
+			require.ErrorIs(t, v.err, admission.ErrTooLarge)
+		} else {
+			require.NoError(t, v.err)
+		}
+	}
+	for _, given := range s.ledger.slots() {
+		served = append(served, of[given.wish])
+		after = append(after, given.at.Sub(released))
+	}
+	return served, after
+}
+
+// rounds is the order in which the crowd must have slots: each key one in each round,
+// the keys by their first arrival, strictly by arrival inside a key.
+func rounds(all []*visitor) (want []*visitor) {
+	var ring []string
+	of := map[string][]*visitor{}
+	for _, v := range all {
+		if of[v.key] == nil {
+			ring = append(ring, v.key)
+		}
+		of[v.key] = append(of[v.key], v)
+	}
+	for len(want) < len(all) {
+		for _, key := range ring {
+			if line := of[key]; len(line) > 0 {
+				want, of[key] = append(want, line[0]), line[1:]
+			}
+		}
+	}
+	return want
+}
+
+func numbers(of []*visitor) []int {
+	n := make([]int, len(of))
+	for i, v := range of {
+		n[i] = v.n
+	}
+	return n
+}
+
+func TestTenThousandWaitersOfFiftyKeys(t *testing.T) {
+	t.Parallel()
+	var willing []*visitor
+	for _, v := range crowd() {
+		if !v.leaves && v.wish.Tokens != tooLarge {
+			willing = append(willing, v)
+		}
+	}
+	for name, tt := range map[string]struct {
+		inOrder bool
+		want    []*visitor
+	}{
+		"fair":    {false, rounds(willing)},
+		"arrival": {true, willing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				served, after := flood(t, tt.inOrder)
+				require.Equal(t, numbers(tt.want), numbers(served))
+				report(t, name, served, after)
+			})
+		})
+	}
+}
+
+// report logs a row of the table in docs/performance.md, and demands that the rounds
+// in which every key has somebody are fair ones.
+func report(t *testing.T, order string, served []*visitor, after []time.Duration) {
+	t.Helper()
+	const whole = 50 * ofLight // slots of the rounds in which every key has somebody
+	first, last, has := map[string]int{}, map[string]int{}, map[string]int{}
+	for i, v := range served {
+		if _, seen := first[v.key]; !seen {
+			first[v.key] = i
+		}
+		last[v.key] = i
+		if i < whole {
+			has[v.key]++
+		}
+	}
+	fairness := jain(has, 50)
+	var small []time.Duration
+	for key := range last {
+		if key != heavy && key != light {
+			small = append(small, after[last[key]])
+		}
+	}
+	t.Logf("| %s | %d (%v) | %v | %v | %v | %.3f |", order, first[light]+1, after[first[light]], after[last[light]], slices.Max(small), after[last[heavy]], fairness)
+	if order == "fair" {
+		require.Less(t, first[light], 50, "the light key that came last is among the first")
+		require.InDelta(t, 1, fairness, 1e-9)
+	}
+}
+
+// jain is Jain's index of what n keys have: 1 where all have the same, 1/n where one
+// has all.
+func jain(has map[string]int, n float64) float64 {
+	sum, squares := 0.0, 0.0
+	for _, x := range has {
+		sum += float64(x)
+		squares += float64(x * x)
+	}
+	return sum * sum / (n * squares)
+}

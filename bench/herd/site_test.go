@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package herd
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/holdgate/holdgate/agentreg"
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// slots is what each engine takes at once.
+const slots = 4
+
+var target = sitemap.Target{Model: "m", Kind: sitemap.Chat}
+
+// site is what gives slots to those who wait, as holdgate serve puts it together.
+type site struct {
+	t        *testing.T // of the bubble
+	registry *agentreg.Registry
+	machine  *holdstate.Machine
+	ledger   *ledger
+	conn     *grpc.ClientConn
+	joined   int
+
+	mu       sync.Mutex
+	outcomes map[holdstate.Outcome]int
+	running  map[string]int // by engine
+	most     map[string]int // that ran at once, by engine
+}
+
+// newSite makes a site in a bubble, which ends with the test.
+func newSite(t *testing.T, policyText string, inOrder bool) *site {
+	t.Helper()
+	p, err := policy.Parse([]byte(policyText))
+	require.NoError(t, err)
+	s := &site{t: t, outcomes: map[holdstate.Outcome]int{}, running: map[string]int{}, most: map[string]int{}}
+	s.registry = agentreg.New(agentreg.Options{
+		Log: zerolog.Nop(), Liveness: 24 * time.Hour,
+		OnChange: func(t sitemap.Target) { s.machine.Update(t) },
+	})
+	s.ledger = &ledger{t: t, Capacity: admission.NewCapacity(s.registry, func() *policy.Policy { return p })}
+	s.machine = holdstate.New(holdstate.Options{
+		Limits: holdstate.Limits{PerModel: 1 << 20, PerKey: 1 << 20, Total: 1 << 20, Bytes: 1 << 30, QueueDepth: 30},
+		Slots:  s.ledger, InOrder: inOrder,
+		OnOutcome: func(o holdstate.Outcome, _ time.Duration) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.outcomes[o]++
+		},
+	})
+	agents := grpc.NewServer()
+	pb.RegisterAgentRegistryServer(agents, s.registry.Service())
+	s.conn = serve(t, agents)
+	background, end := context.WithCancel(t.Context())
+	go s.lookAgain(background)
+	t.Cleanup(func() {
+		end()
+		s.registry.Drain()
+	})
+	return s
+}
+
+// lookAgain is what the app does each second.
+func (s *site) lookAgain(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.machine.UpdateAll()
+		}
+	}
+}
+
+// localListener makes connections look as if they came over a unix socket.
+type localListener struct{ net.Listener }
+
+type localConn struct{ net.Conn }
+
+func (localConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+func (l localListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return localConn{c}, nil
+}
+
+// serve gives a connection to a server in memory.
+func serve(t *testing.T, server *grpc.Server) *grpc.ClientConn {
+	t.Helper()
+	listener := bufconn.Listen(1 << 18)
+	go func() { _ = server.Serve(localListener{listener}) }()
+	conn, err := grpc.NewClient("passthrough:///herd", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		server.Stop()
+	})
+	return conn
+}
+
+// join registers one more agent.
+func (s *site) join() {
+	s.t.Helper()
+	stream, err := pb.NewAgentRegistryClient(s.conn).Connect(s.t.Context())
+	require.NoError(s.t, err)
+	s.joined++
+	require.NoError(s.t, stream.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: &pb.Hello{
+		AgentId: fmt.Sprint("agent-", s.joined), Instance: uuid.NewString(), Address: fmt.Sprint("127.0.0.1:", 8000+s.joined),
+		Models: []string{target.Model}, Kinds: []string{"chat"}, Slots: slots, Engine: "custom", State: pb.State_STATE_SERVING,
+	}}}))
+	m, err := stream.Recv()
+	require.NoError(s.t, err)
+	require.NotNil(s.t, m.GetWelcome(), "%v", m)
+	synctest.Wait()
+}
+
+// begins notes a request that an engine works at, ends the end of its work.
+func (s *site) begins(engine string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[engine]++
+	s.most[engine] = max(s.most[engine], s.running[engine])
+}
+
+func (s *site) ends(engine string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[engine]--
+}
+
+// requireAtRest demands that every count is 0, that no engine ever had more than its
+// slots, and that this many ended, each once.
+func (s *site) requireAtRest(ended int) {
+	s.t.Helper()
+	synctest.Wait()
+	require.Zero(s.t, s.machine.Demand(target.Model))
+	require.False(s.t, s.machine.Waiting(target))
+	gate, queue := s.machine.Depths(target.Model)
+	require.Zero(s.t, gate+queue)
+	require.Equal(s.t, s.registry.Capacity(target).Slots, s.registry.Capacity(target).Free)
+	for _, l := range s.ledger.Loads() {
+		require.Zero(s.t, l.Requests+l.Tokens)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := 0
+	for _, n := range s.outcomes {
+		all += n
+	}
+	require.Equal(s.t, ended, all)
+	require.Len(s.t, s.most, s.joined, "engines that worked")
+	for engine := range s.most {
+		require.Zero(s.t, s.running[engine])
+		require.Equal(s.t, slots, s.most[engine], engine)
+	}
+}
+
+// ledger is the capacity, with a note of every slot that it gave.
+type ledger struct {
+	*admission.Capacity
+	t *testing.T
+
+	mu    sync.Mutex
+	given []slot
+}
+
+// slot is one that was given to a request.
+type slot struct {
+	wish *admission.Wish
+	at   time.Time
+}
+
+// Admit is part of holdstate.Slots.
+func (l *ledger) Admit(r *holdstate.Request, behind bool) (holdstate.Room, error) {
+	room, err := l.Capacity.Admit(r, behind)
+	if room != nil {
+		l.requireWithinLimits()
+	}
+	return room, err
+}
+
+// Take is part of holdstate.Slots.
+func (l *ledger) Take(r *holdstate.Request, room holdstate.Room) (holdstate.Grant, holdstate.Took) {
+	g, took := l.Capacity.Take(r, room)
+	if took == holdstate.Taken {
+		l.mu.Lock()
+		l.given = append(l.given, slot{r.Detail.(*admission.Wish), time.Now()})
+		l.mu.Unlock()
+	}
+	return g, took
+}
+
+// requireWithinLimits demands that no more is in hand than the policy allows.
+func (l *ledger) requireWithinLimits() {
+	for _, load := range l.Loads() {
+		if load.RequestLimit > 0 && load.Requests > load.RequestLimit || load.TokenLimit > 0 && load.Tokens > load.TokenLimit {
+			l.t.Errorf("%+v is over its limit", load)
+		}
+	}
+}
+
+// slots are those that were given, in their order.
+func (l *ledger) slots() []slot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.given
+}
