@@ -207,6 +207,23 @@ func TestDepthZeroTurnsReleasedRequestsAway(t *testing.T) {
 	r.requireAtRest(t)
 }
 
+func TestDepthZeroStillWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	limits := wide
+	limits.QueueDepth = 0
+	r := gated(2, Options{Limits: limits})
+	replica := r.up(llama, 2)
+	first := r.hold(t, Request{Target: llama, Detail: 2})
+	served, turnedAway := r.queue(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
+	require.Equal(t, []State{Granted, Released, Released}, states(first, served, turnedAway))
+	replica.free = 0
+	r.finish(first)
+	require.Equal(t, []State{Granted, Ended}, states(served, turnedAway), "there is room for both, and a slot for one")
+	require.ErrorIs(t, turnedAway.Status().Err, ErrNoQueue)
+	r.finish(served)
+	r.requireAtRest(t)
+}
+
 func TestTheWaitForASlotIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

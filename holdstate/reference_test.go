@@ -183,7 +183,7 @@ func (ref *reference) refusesQueue(r Request) string {
 	switch {
 	case ref.draining:
 		return ErrDraining.Error()
-	case queued >= ref.o.Limits.QueueDepth:
+	case ref.o.Limits.QueueDepth > 0 && queued >= ref.o.Limits.QueueDepth:
 		return ErrNoQueue.Error()
 	}
 	return ""

@@ -94,7 +94,7 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
 	m.change(func() {
-		if err = m.mayQueue(r); err != nil {
+		if err = m.mayQueue(r, r.Room != nil); err != nil {
 			return
 		}
 		w = m.newWaiter(r)
@@ -107,13 +107,14 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	return w, err
 }
 
-// mayQueue does not count a request that was let in before, unless nobody waits.
-func (m *Machine) mayQueue(r Request) error {
+// mayQueue counts those that wait, unless the request was let in before. Without a
+// queue they may still wait for room, which is bounded by time alone.
+func (m *Machine) mayQueue(r Request, room bool) error {
 	l, depth := m.lines[r.Target], m.o.Limits.QueueDepth
 	switch {
 	case m.draining:
 		return ErrDraining
-	case depth == 0, l != nil && l.ordinary.n >= depth && !r.Again:
+	case depth == 0 && room, depth > 0 && l != nil && l.ordinary.n >= depth && !r.Again:
 		return ErrNoQueue
 	}
 	return nil

@@ -16,11 +16,11 @@ func (m *Machine) WouldHold(r Request) error {
 	return m.mayHold(mod, r)
 }
 
-// WouldQueue is WouldHold for Queue.
-func (m *Machine) WouldQueue(t sitemap.Target) error {
+// WouldQueue is WouldHold for Queue, of a request that has room or has none.
+func (m *Machine) WouldQueue(t sitemap.Target, room bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.mayQueue(Request{Target: t})
+	return m.mayQueue(Request{Target: t}, room)
 }
 
 // Depths counts those of a model that wait for room in the gate, and those that

@@ -5,6 +5,7 @@ package access
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -113,6 +114,18 @@ func (k *Keys) Renew(old *Key) *Key {
 		return old
 	}
 	return k.byHash[old.hash]
+}
+
+// Models yields what each list of the file names of models: those that a key may use,
+// and those of its quota.
+func (k *Keys) Models() iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		for _, key := range k.byID {
+			if !yield(slices.Collect(maps.Keys(key.models))) || key.quota != nil && !yield(slices.Collect(maps.Keys(key.quota.models))) {
+				return
+			}
+		}
+	}
 }
 
 // Len is the number of keys, with those that have expired.

@@ -34,6 +34,7 @@ type caller struct {
 	rateLimit string // what the quota still had; empty: it has none
 
 	wish admission.Wish
+	seq  uint64 // its place, once it had a slot without waiting for it; 0: none
 }
 
 // door says who may come in: it knows the keys and the tokens of redirected

@@ -13,6 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/sitemap"
 )
 
 const (
@@ -97,7 +101,7 @@ func TestReleasedRequestsWaitForRoomUntilTheirBudgetEnds(t *testing.T) {
 		require.Contains(t, second.all(), `5m0s 503 {"error":{"code":"model_waking","message":"model m woke up but is still at capacity; retry in 30 seconds"`)
 		pass(time.Second)
 		r.envoyEnds()
-	}, "--wake-keepalive=0", "--policy-file", temporary(t, "models: {m: {max_inflight: 1, admit_budget_tokens: 100}}"))
+	}, "--admit-park-timeout=0", "--wake-keepalive=0", "--policy-file", temporary(t, "models: {m: {max_inflight: 1, admit_budget_tokens: 100}}"))
 }
 
 func TestAReloadedPolicyIsUsedWithinASecond(t *testing.T) {
@@ -158,4 +162,63 @@ func TestWithoutAQueueTheNextStepIsTriedAtOnce(t *testing.T) {
 		pass(time.Second)
 		r.envoyEnds()
 	}, "--queue-depth=0", "--wake-keepalive=0", "--policy-file", temporary(t, stepsPolicy))
+}
+
+func TestNobodyOvertakesThoseWhoWaitForRoom(t *testing.T) {
+	t.Parallel()
+	for _, depth := range []string{"0", "1"} {
+		t.Run(depth, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				first, second, third := r.words(170), r.words(170), r.words(170)
+				r.joinAs("c", pb.State_STATE_SERVING, inRegion("us", 4), "m")
+				r.joinAs("b", pb.State_STATE_SERVING, inRegion("eu", 1), "m")
+				require.Contains(t, first.all(), "serve on 127.0.0.1:8002")
+				require.Contains(t, second.all(), "serve on 127.0.0.1:8001")
+				_ = r.chat("m") // fills the queue, where there is one
+				small := r.chat("m")
+				after := "0s" // the queue is full
+				if depth == "0" {
+					require.Empty(t, small.all())
+					after = "250ms"
+				}
+				pass(250 * time.Millisecond)
+				require.Contains(t, small.all(), after+" 429 {\"error\":{\"code\":\""+full, "though it is small enough, and a further step has a slot")
+				require.Empty(t, third.all(), "it waits for room")
+				pass(time.Second)
+				r.envoyEnds()
+				require.Contains(t, third.all(), "serve on")
+				r.envoyEnds()
+			}, "--queue-depth="+depth, "--wake-keepalive=0", "--policy-file",
+				temporary(t, "models: {m: {admit_budget_tokens: 200, steps: [{name: near, match: {region: eu}}, {name: any}]}}"))
+		})
+	}
+}
+
+func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		decide := func(seq uint64, who *caller) extproc.Decision {
+			return r.decider.Decide(&extproc.Request{
+				Caller: extproc.Caller{Detail: who}, Endpoint: &extproc.Endpoint{Kind: sitemap.Chat}, Model: "m", Patience: -1, Seq: seq,
+			})
+		}
+		r.joinAs("a", pb.State_STATE_SERVING, inRegion("eu", 1), "m")
+		r.joinAs("b", pb.State_STATE_SERVING, inRegion("eu", 1), "m")
+		failing := &caller{key: access.Anonymous()}
+		first, second := decide(0, failing), decide(0, &caller{key: access.Anonymous()})
+		later := decide(0, &caller{key: access.Anonymous()})
+		require.NotNil(t, later.Waiter)
+		require.NotNil(t, decide(0, &caller{key: access.Anonymous()}).Refusal, "the queue is full")
+		first.Grant.Failed("it was a test")
+		first.Grant.Release()
+		again := decide(0, failing)
+		require.NotNil(t, again.Waiter, "it was let in before")
+		second.Grant.Release()
+		require.Equal(t, holdstate.Admitted, later.Waiter.Status().State, "it came later")
+		s := again.Waiter.Tell(holdstate.Done)
+		require.NotNil(t, s.Grant)
+		s.Grant.Release()
+		later.Waiter.Tell(holdstate.Done).Grant.Release()
+	}, "--queue-depth=1")
 }

@@ -300,6 +300,8 @@ func (p *played) receive() {
 		case m.GetSleep() != nil:
 			p.got = append(p.got, "sleep")
 			p.seq = max(p.seq, m.GetSleep().GetSeq())
+		case m.GetStatusRequest() != nil:
+			p.seq = max(p.seq, m.GetStatusRequest().GetSeq())
 		}
 		p.mu.Unlock()
 	}

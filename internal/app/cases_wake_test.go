@@ -19,7 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/wake"
+	"github.com/holdgate/holdgate/sitemap"
 )
 
 // A hook is called while its model is wanted and nothing of it is up, also when a
@@ -146,6 +148,32 @@ func TestEveryPlacedModelHasOneSeriesOfEachGaugeFromTheStart(t *testing.T) {
 			a.gone()
 		}
 	})
+}
+
+// Each router of a site exports what it holds itself, so that their sum is right
+// without a leader.
+func TestRoutersOfASiteExportTheirOwnDemand(t *testing.T) {
+	t.Parallel()
+	var sum int
+	for _, holds := range []int{2, 0, 1} {
+		r := &rig{App: newApp(t), t: t}
+		_, err := r.maps.Push([]byte(rigMap), false)
+		require.NoError(t, err)
+		var all []*holdstate.Waiter
+		for range holds {
+			w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "m", Kind: sitemap.Chat}})
+			require.NoError(t, err)
+			all = append(all, w)
+		}
+		require.Equal(t, []int{holds, min(holds, 1)}, []int{r.demand("m"), r.wanted("m")})
+		sum += r.demand("m")
+		for _, w := range all {
+			w.Tell(holdstate.Leave)
+		}
+		require.Zero(t, r.demand("m"))
+		require.NoError(t, r.audit.Close())
+	}
+	require.Equal(t, 3, sum)
 }
 
 // The wake of a model is timed once, however many wait for it; a request to a model

@@ -5,7 +5,10 @@ package app
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/rs/zerolog"
 
@@ -54,11 +57,36 @@ func Check(c *config.Serve) error {
 			errs = append(errs, err) // it names the flag
 		}
 	}
-	check("auth-file", c.AuthFile, parsed(func(text []byte) error {
-		_, err := access.Parse(text)
+	var placed *sitemap.Map
+	check("map-file", c.MapFile, parsed(func(text []byte) (err error) {
+		placed, err = sitemap.Parse(text, c.SiteID)
 		return err
 	}))
-	check("engine-auth-file", c.EngineAuthFile, parsed(func(text []byte) error { return enginekey.Check(c.EngineAuthFile, text) }))
+	backends, err := backend.New(c.Backends)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	var p *policy.Policy
+	check("policy-file", c.PolicyFile, parsed(func(text []byte) (err error) {
+		if p, err = policy.Parse(text); err == nil {
+			err = shadowed(p, placements{placed, backends}.models())
+		}
+		return err
+	}))
+	check("auth-file", c.AuthFile, parsed(func(text []byte) error {
+		keys, err := access.Parse(text)
+		if err == nil {
+			err = misnamed(p, keys.Models())
+		}
+		return err
+	}))
+	check("engine-auth-file", c.EngineAuthFile, parsed(func(text []byte) error {
+		keys, err := enginekey.Parse(c.EngineAuthFile, text)
+		if err == nil {
+			err = misnamed(p, slices.Values([][]string{keys.Models()}))
+		}
+		return err
+	}))
 	check("hop-secret-file", c.HopSecretFile, func(path string) error {
 		_, err := hop.Load(path)
 		return err
@@ -75,22 +103,6 @@ func Check(c *config.Serve) error {
 		_, err := wake.TLSFiles{Cert: path, Key: c.WebhookKeyFile}.Client()
 		return err
 	})
-	backends, err := backend.New(c.Backends)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	var placed *sitemap.Map
-	check("map-file", c.MapFile, parsed(func(text []byte) (err error) {
-		placed, err = sitemap.Parse(text, c.SiteID)
-		return err
-	}))
-	check("policy-file", c.PolicyFile, parsed(func(text []byte) error {
-		p, err := policy.Parse(text)
-		if err == nil {
-			err = shadowed(p, placements{placed, backends}.models())
-		}
-		return err
-	}))
 	return errors.Join(errs...)
 }
 
@@ -102,6 +114,24 @@ func shadowed(p *policy.Policy, models []string) error {
 		if to := p.Resolve(model); to != model {
 			errs = append(errs, fmt.Errorf("models.%s.aliases: %s is a model of the map or of a backend, which nobody could ask for", to, model))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// misnamed finds aliases in lists of models that do not have the model itself: requests
+// are for the model that an alias stands for, and would not be found in the list.
+func misnamed(p *policy.Policy, lists iter.Seq[[]string]) error {
+	wrong := map[string]error{}
+	for list := range lists {
+		for _, name := range list {
+			if model := p.Resolve(name); !slices.Contains(list, model) {
+				wrong[name] = fmt.Errorf("%s is an alias of model %s in --policy-file, and no request is for it: name %s", name, model, model)
+			}
+		}
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(wrong)) {
+		errs = append(errs, wrong[name])
 	}
 	return errors.Join(errs...)
 }

@@ -57,6 +57,17 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 	}
 	require.ErrorContains(t, run(good[0], good[1], "--policy-file", file("shadow.yaml", "models: {other: {aliases: [m]}}")),
 		"--policy-file: models.other.aliases: m is a model of the map or of a backend")
+	alias := file("alias.yaml", "models: {m: {aliases: [n, o]}}")
+	hash := hashOf("k")
+	for flag, name := range map[string]string{
+		"auth-file":        file("models-keys.yaml", "keys: [{key_hash: "+hash+", tenant: t, models: [n]}]"),
+		"engine-auth-file": file("alias-engines.yaml", "models: {n: {api_key_file: token}}"),
+	} {
+		require.ErrorContains(t, run("--policy-file", alias, "--"+flag, name), "--"+flag+": n is an alias of model m in --policy-file, and no request is for it: name m")
+	}
+	quota := file("quota-keys.yaml", "keys: [{key_hash: "+hash+", tenant: t, quota: {per_model: {o: {requests_per_minute_per_replica: 1}}}}]")
+	require.ErrorContains(t, run("--policy-file", alias, "--auth-file", quota), "--auth-file: o is an alias of model m")
+	require.NoError(t, run("--policy-file", alias, "--auth-file", file("m-keys.yaml", "keys: [{key_hash: "+hash+", tenant: t, models: [m, other]}]")))
 	text, err := os.ReadFile(filepath.Join(dir, "bad-map.json"))
 	require.NoError(t, err)
 	require.NotEmpty(t, text, "check moves nothing away")

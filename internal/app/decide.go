@@ -137,7 +137,7 @@ func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
 		}
 		q.Room = room
 		if g, took := d.take(&q); took {
-			return extproc.Decision{Grant: g}
+			return d.granted(g, who)
 		}
 	}
 	w, err := d.machine.Queue(q)
@@ -147,7 +147,7 @@ func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
 	if errors.Is(err, holdstate.ErrNoQueue) {
 		g, why := d.further(&q)
 		if g != nil {
-			return extproc.Decision{Grant: g}
+			return d.granted(g, who)
 		}
 		err = why
 	}
@@ -156,6 +156,15 @@ func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
 		d.machine.Update(q.Target) // somebody else may have that room
 	}
 	return d.turnedAway(model, err)
+}
+
+// granted serves a request that did not wait. Should its replica fail, it has a place
+// before all who came later.
+func (d *decider) granted(g holdstate.Grant, who *caller) extproc.Decision {
+	if who.seq == 0 {
+		who.seq = d.machine.Place()
+	}
+	return extproc.Decision{Grant: g}
 }
 
 // take takes a slot for a request that has room.
@@ -171,6 +180,9 @@ func (d *decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
 // further steps, if one is free.
 func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 	if q.Room == nil {
+		if !q.Again && d.roomAwaited(q.Target.Model) {
+			return nil, holdstate.ErrNoRoom
+		}
 		room, err := d.capacity.Admit(q, false)
 		if err != nil {
 			return nil, err
@@ -186,6 +198,12 @@ func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 		}
 	}
 	return nil, holdstate.ErrNoQueue
+}
+
+// roomAwaited says whether requests for a model wait for room: nobody overtakes them.
+func (d *decider) roomAwaited(model string) bool {
+	gate, _ := d.machine.Depths(model)
+	return gate > 0
 }
 
 // turnedAway refuses a request that may not wait.
@@ -305,7 +323,8 @@ func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
 	}
 	w.Key = who.key
 	return holdstate.Request{
-		Target: r.Target(), Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize, Seq: r.Seq, Again: w.Again(), Detail: w,
+		Target: r.Target(), Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
+		Seq: cmp.Or(r.Seq, who.seq), Again: w.Again(), Detail: w,
 	}
 }
 

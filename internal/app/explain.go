@@ -152,7 +152,7 @@ func (x *explaining) capacityFor() string {
 		x.Decision = admin.DecisionServe
 		return ""
 	}
-	err = x.machine.WouldQueue(x.t)
+	err = x.machine.WouldQueue(x.t, room && !waits)
 	switch {
 	case err == nil && (!room || waits):
 		x.Decision = admin.DecisionQueue
@@ -161,7 +161,7 @@ func (x *explaining) capacityFor() string {
 		x.Decision = admin.DecisionQueue
 		return "; the request waits for one in the capacity queue"
 	case !errors.Is(err, holdstate.ErrNoQueue):
-	case !room:
+	case !room, x.roomAwaited(x.t.Model):
 		err = holdstate.ErrNoRoom
 	case x.further(w):
 		x.Decision = admin.DecisionServe

@@ -44,6 +44,9 @@ func (k *Keys) Of(model string) (header, value string) {
 	return e.header, e.value
 }
 
+// Models are the models whose engines have a key, in alphabetical order.
+func (k *Keys) Models() []string { return slices.Sorted(maps.Keys(k.models)) }
+
 // Files are the files of the keys.
 func (k *Keys) Files() []string {
 	files := map[string]struct{}{}

@@ -67,11 +67,11 @@ func TestABadFileIsRefusedWithoutWhatMayBeAKey(t *testing.T) {
 		"models: {\"\": {api_key_file: good}}":                       "must not be empty",
 		"models: {m: {api_key_file: good}, m: {api_key_file: good}}": "models.m: is there twice",
 	} {
-		err := Check(folder(t, text), []byte(text))
+		_, err := Parse(folder(t, text), []byte(text))
 		require.ErrorContains(t, err, want, text)
 		require.NotContains(t, err.Error(), secret, text)
 	}
-	err := Check("x", []byte("models: {m: {header: x}, n: {}}"))
+	_, err := Parse("x", []byte("models: {m: {header: x}, n: {}}"))
 	require.ErrorContains(t, err, "models.m.header")
 	require.ErrorContains(t, err, "models.n: needs", "all problems at once")
 }

@@ -27,12 +27,9 @@ const (
 
 var rules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true}
 
-// Check reports all that is wrong with the text of a file of keys, which lies at
-// path, and with the files that it names.
-func Check(path string, data []byte) error {
-	_, err := parser(path)(data)
-	return err
-}
+// Parse reads and checks the text of a file of keys, which lies at path, and the
+// files that it names.
+func Parse(path string, data []byte) (*Keys, error) { return parser(path)(data) }
 
 // parser reads the file of keys at path. Every problem is reported at once.
 func parser(path string) func(data []byte) (*Keys, error) {

@@ -15,6 +15,9 @@ const (
 	maxTries    = 1_000
 )
 
+// maxLabels is how many labels an agent may have (agentreg.MaxLabels).
+const maxLabels = 64
+
 // Problem is one thing that is wrong with a policy file.
 type Problem = strictyaml.Problem
 
@@ -98,8 +101,23 @@ func readSteps(v value) []Step {
 			return
 		}
 		first[s.Name] = v.Path
+		checkReached(v, steps)
 	})
 	return steps
+}
+
+// checkReached finds a last step that can never have a replica of its own: what it
+// matches, a step before it matches too, and tries without end.
+func checkReached(v value, steps []Step) {
+	last := len(steps) - 1
+	m := &steps[last].Match
+	for i := range steps[:last] {
+		s := &steps[i]
+		if s.Name != "" && s.MaxTries == 0 && s.Match.Fits(m.Engine, m.Region, m.Labels) {
+			v.Add("matches no replica that step %s does not match, which has no max_tries", v.Quote(s.Name))
+			return
+		}
+	}
 }
 
 func readMatch(v value) Match {
@@ -115,6 +133,9 @@ func readMatch(v value) Match {
 				}
 				m.Labels[key.Value] = v.Name()
 			})
+			if n := len(m.Labels); n > maxLabels {
+				v.Add("must be at most %d, which is what an agent may have, are %d", maxLabels, n)
+			}
 		},
 	})
 	return m

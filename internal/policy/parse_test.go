@@ -128,6 +128,18 @@ func TestParseRefuses(t *testing.T) {
 				`models.a.steps[5].name: is there twice: "x" is the name of models.a.steps[3] (line 9)`,
 			},
 		},
+		"steps that give nothing new": {
+			"models:\n  a:\n    steps:\n    - {name: eu, match: {region: eu}}\n    - {name: again, match: {region: eu}}\n" +
+				"    - {name: any}\n    - {name: a100, match: {engine: vllm, labels: {gpu: a100}}, max_tries: 1}",
+			[]string{
+				`models.a.steps[1]: matches no replica that step "eu" does not match, which has no max_tries (line 5)`,
+				`models.a.steps[3]: matches no replica that step "any" does not match, which has no max_tries (line 7)`,
+			},
+		},
+		"more labels than an agent has": {
+			"models: {a: {steps: [{name: x, match: {labels: {" + manyLabels(65) + "}}}]}}",
+			[]string{"models.a.steps[0].match.labels: must be at most 64, which is what an agent may have, are 65 (line 1)"},
+		},
 		"bad matches": {
 			`models: {a: {steps: [{name: x, match: {engine: 1, regoin: eu, region: "", labels: {"": a, b: 2}}}]}}`,
 			[]string{
@@ -148,6 +160,31 @@ func TestParseRefuses(t *testing.T) {
 			require.ErrorAs(t, err, &problems)
 			require.Equal(t, strings.Join(tt.want, "\n"), err.Error())
 			require.Len(t, problems, len(tt.want))
+		})
+	}
+}
+
+func manyLabels(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("l%d: v", i))
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestStepsThatGiveMoreAreTaken(t *testing.T) {
+	t.Parallel()
+	for name, steps := range map[string]string{
+		"the narrow one first":          "{name: eu, match: {region: eu}}, {name: any}",
+		"tries of the first are used":   "{name: any, max_tries: 2}, {name: eu, match: {region: eu}}, {name: rest}",
+		"other regions, other engines":  "{name: a, match: {region: eu}}, {name: b, match: {region: us}}, {name: c, match: {engine: vllm}}",
+		"one label of two":              "{name: a, match: {labels: {gpu: a100, zone: z}}}, {name: b, match: {labels: {gpu: a100}}}",
+		"another value":                 "{name: a, match: {labels: {gpu: a100}}}, {name: b, match: {labels: {gpu: h100}}}",
+		"as many labels as agents have": "{name: a, match: {labels: {" + manyLabels(64) + "}}}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.NotEmpty(t, parse(t, "models: {m: {steps: ["+steps+"]}}").Model("m").Steps)
 		})
 	}
 }

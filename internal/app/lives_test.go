@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+var chatOfM = sitemap.Target{Model: "m", Kind: sitemap.Chat}
+
+// livesPolicies are what a policy file says in turn.
+var livesPolicies = []string{
+	"{}",
+	"{max_inflight: 2}",
+	"{max_inflight: 3, admit_budget_tokens: 40, steps: [{name: near, match: {region: eu}, max_tries: 1}, {name: any}]}",
+	"{admit_budget_tokens: 60, steps: [{name: near, match: {region: eu}}, {name: far, match: {region: us}, max_tries: 2}]}",
+	"{steps: [{name: any, max_tries: 2}]}",
+}
+
+// guest is a request that a test leads to its end, as a stream would.
+type guest struct {
+	who     *caller
+	waiter  *holdstate.Waiter
+	relayed bool // its waiter lives until the engine has answered
+	grant   holdstate.Grant
+	seq     uint64
+}
+
+// life is a model's, with everything that can happen to it.
+type life struct {
+	*rig
+	rand     *rand.Rand
+	guests   []*guest
+	agents   map[string]*played
+	policy   string // its file
+	reloaded bool
+	changed  bool // the policy, less than a second ago
+	queue    bool
+}
+
+// decide asks anew what happens to a guest.
+func (l *life) decide(g *guest) {
+	d := l.decider.Decide(&extproc.Request{
+		Caller: extproc.Caller{Detail: g.who}, Endpoint: &extproc.Endpoint{Kind: sitemap.Chat}, Model: "m", Patience: -1, Seq: g.seq,
+	})
+	if g.grant != nil || g.seq != 0 {
+		require.False(l.t, d.Refusal != nil && d.Refusal.Status == http.StatusTooManyRequests, "it was let in before")
+	}
+	g.waiter, g.grant, g.relayed = d.Waiter, d.Grant, d.Held && l.rand.IntN(2) == 0
+}
+
+// look does what streams do when their waiter has changed, until nothing changes.
+func (l *life) look() {
+	for again := true; again; {
+		again = false
+		synctest.Wait()
+		for _, g := range l.guests {
+			again = l.follow(g) || again
+		}
+		l.guests = slices.DeleteFunc(l.guests, func(g *guest) bool { return g.waiter == nil && g.grant == nil })
+	}
+}
+
+func (l *life) follow(g *guest) (changed bool) {
+	if g.waiter == nil || g.grant != nil {
+		return false
+	}
+	switch s := g.waiter.Status(); s.State {
+	case holdstate.Granted:
+		g.grant, g.seq = s.Grant, s.Seq
+		if !g.relayed {
+			g.waiter.Tell(holdstate.Done)
+			g.waiter = nil
+		}
+	case holdstate.Ended:
+		g.waiter, g.seq = nil, s.Seq
+		if s.Outcome == holdstate.Pending {
+			l.decide(g) // its last replica left before it was held
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// ends lets the engine of a guest answer, or fail.
+func (l *life) ends(g *guest, failed bool) {
+	grant := g.grant
+	if failed {
+		grant.Failed("it was a test")
+	}
+	switch {
+	case g.waiter != nil && failed:
+		grant.Release()
+		g.grant = nil
+		g.waiter.Tell(holdstate.Back)
+	case failed:
+		grant.Release()
+		l.decide(g)
+	default:
+		if g.waiter != nil {
+			g.waiter.Tell(holdstate.Done)
+		}
+		grant.Release()
+		g.waiter, g.grant = nil, nil
+	}
+}
+
+// gives ends a guest's wait, or its patience with this part of it.
+func (l *life) gives(g *guest, leaves bool) {
+	s := g.waiter.Status()
+	switch {
+	case leaves:
+		s = g.waiter.Tell(holdstate.Leave)
+	case s.State == holdstate.Held:
+		s = g.waiter.Tell(holdstate.Expire)
+	case s.State != holdstate.Granted:
+		s = g.waiter.Tell(holdstate.TimeOut)
+	}
+	if leaves && s.Grant != nil {
+		s.Grant.Release()
+		g.waiter = nil
+	}
+}
+
+// step is one thing that happens.
+func (l *life) step() {
+	id := string(rune('a' + l.rand.IntN(4)))
+	g := &guest{}
+	if len(l.guests) > 0 {
+		g = l.guests[l.rand.IntN(len(l.guests))]
+	}
+	switch n := l.rand.IntN(100); {
+	case n < 30:
+		key := &access.Key{ID: fmt.Sprint("k", l.rand.IntN(3)), Share: []float64{0.5, 1}[l.rand.IntN(2)]}
+		who := &caller{key: key}
+		who.wish.Key, who.wish.Tokens = key, l.rand.Int64N(45)
+		g = &guest{who: who}
+		l.decide(g)
+		l.guests = append(l.guests, g)
+	case n < 65 && g.grant != nil:
+		l.ends(g, n < 40)
+	case n < 75 && g.waiter != nil && g.grant == nil:
+		l.gives(g, n < 66)
+	case n < 82 && l.agents[id] == nil:
+		l.agents[id] = l.joinAs(id, pb.State_STATE_SERVING, inRegion([]string{"eu", "us"}[l.rand.IntN(2)], l.rand.Uint32N(3)+1), "m")
+	case n < 85 && l.agents[id] != nil:
+		l.agents[id].leave()
+		delete(l.agents, id)
+	case n < 92 && l.agents[id] != nil:
+		l.agents[id].says(l.t, pb.State_STATE_SERVING)
+	case n < 93:
+		l.reload(livesPolicies[l.rand.IntN(len(livesPolicies))])
+	}
+	l.look()
+}
+
+func (l *life) reload(text string) {
+	require.NoError(l.t, os.WriteFile(l.policy, []byte("models: {m: "+text+"}"), 0o600))
+	require.NoError(l.t, l.App.policy.Reload())
+	l.reloaded, l.changed = true, true
+}
+
+// check demands that nobody waits for what is there, and that the books are right.
+func (l *life) check() {
+	second := l.changed || l.rand.IntN(2) == 0
+	if second {
+		pass(time.Second)
+		l.look()
+		l.changed = false
+	}
+	var requests, tokens int64
+	allFit, released := true, 0
+	for _, g := range l.guests {
+		state := holdstate.Granted
+		if g.grant == nil {
+			state = g.waiter.Status().State
+		}
+		room, slot, err := l.decider.capacity.Look(chatOfM, &g.who.wish)
+		switch state { //nolint:exhaustive // the others have a slot, or are no guests any more
+		case holdstate.Held:
+			require.Zero(l.t, l.registry.Serving(chatOfM), "held though it is served")
+			continue
+		case holdstate.Released:
+			require.False(l.t, second && err != nil, "it can have no room: %v", err)
+			released++
+			allFit = allFit && room
+			continue
+		case holdstate.Admitted:
+			require.True(l.t, l.queue, "nobody waits for a slot")
+			require.False(l.t, err == nil && slot, "a slot is free that it may have")
+		}
+		requests++
+		tokens += g.who.wish.Tokens
+	}
+	require.False(l.t, released > 0 && allFit, "there is room for all who wait for it")
+	for _, load := range l.decider.capacity.Loads() {
+		if !l.reloaded {
+			require.Equal(l.t, []int64{requests, tokens}, []int64{load.Requests, load.Tokens})
+		}
+	}
+}
+
+// TestLives leads a model through lives of requests that come, leave, time out, fail
+// and come back, of replicas that join, leave and recover, and of policies that change.
+func TestLives(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(100) {
+		path := temporary(t, "models: {m: "+livesPolicies[seed%5]+"}")
+		depth := []string{"0", "3"}[seed/5%2]
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				go r.lookAgain(r.t.Context())
+				l := &life{rig: r, rand: rand.New(rand.NewPCG(seed, 1)), agents: map[string]*played{}, policy: path, queue: depth != "0"}
+				for n := range 150 {
+					l.step()
+					if n%5 == 0 {
+						l.check()
+					}
+				}
+				l.rest()
+			}, "--queue-depth="+depth, "--policy-file", path, "--wake-cooldown=1s")
+		})
+	}
+}
+
+// rest ends everybody and demands that nothing is left of them.
+func (l *life) rest() {
+	for len(l.guests) > 0 {
+		for _, g := range slices.Clone(l.guests) {
+			switch {
+			case g.grant != nil:
+				l.ends(g, false)
+			case g.waiter != nil:
+				l.gives(g, true)
+			}
+		}
+		l.look()
+	}
+	for _, load := range l.decider.capacity.Loads() {
+		require.Zero(l.t, load.Requests+load.Tokens)
+	}
+	c := l.registry.Capacity(chatOfM)
+	require.Equal(l.t, c.Slots, c.Free)
+	require.False(l.t, l.machine.Waiting(chatOfM))
+	for _, p := range l.agents {
+		p.leave()
+	}
+	synctest.Wait()
+}
