@@ -249,8 +249,14 @@ func TestAgentThatDoesNotReadLosesItsStream(t *testing.T) {
 		rt := newRouter(t)
 		a := rt.connect(aHello())
 		rt.update(func() {
-			for range outboxSize + 2 {
-				rt.agents["a"].session.send(rt.welcome())
+			sess := rt.agents["a"].session
+			for over := false; !over; { // the writer takes some, but not as fast as this
+				sess.send(rt.welcome())
+				select {
+				case <-sess.done:
+					over = true
+				default:
+				}
 			}
 		})
 		synctest.Wait()

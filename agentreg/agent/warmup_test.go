@@ -4,6 +4,7 @@ package agent
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,10 +131,23 @@ func TestWokenEngineServesAfterTheWarmUp(t *testing.T) {
 	require.Equal(t, 1, r.Serving(llama))
 }
 
+// engineWithoutChat is healthy and has no chat completions.
+type engineWithoutChat struct{}
+
+func (engineWithoutChat) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	if r.Method == http.MethodPost {
+		http.NotFound(w, r)
+	}
+	return w.Result(), nil
+}
+
 func TestWakeFailsWhenTheWarmUpNeverWorks(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t)
-	cfg := onDemand(t, r, "serve") // it has no chat completions
+	cfg := onDemand(t, r, "serve")
+	// Not the engine itself: that takes as long to be healthy as the machine likes.
+	cfg.HTTPClient = &http.Client{Transport: engineWithoutChat{}}
 	cfg.Warmup = new(true)
 	cfg.WakeTimeout = 400 * time.Millisecond
 	start(t, cfg)
