@@ -6,7 +6,9 @@
 // Every child leads its own process group, so a terminal's Ctrl-C reaches only
 // this process, which then decides the order of the end. The kernel sends the
 // child SIGTERM when the thread that started it ends, so children are started
-// from one thread that is never given back.
+// from one thread that is never given back. That does not reach what a child has
+// started itself, and a child may ignore it: a guard ends the whole group when this
+// process is killed.
 package proc
 
 import (
@@ -50,14 +52,18 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	}
 	cmd.SysProcAttr.Setpgid = true
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
+	g := newGuard()
 	result := make(chan error)
 	starts() <- startRequest{cmd: cmd, result: result}
 	if err := <-result; err != nil {
+		g.dismiss()
 		return nil, fmt.Errorf("starting %s: %w", cmd.Path, err)
 	}
 	p := &Process{cmd: cmd, done: make(chan struct{})}
+	g.watch(p.Pid())
 	go func() {
 		p.err = cmd.Wait()
+		g.dismiss()
 		close(p.done)
 	}()
 	return p, nil
