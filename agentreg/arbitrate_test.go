@@ -35,7 +35,7 @@ func TestAgentThatCannotSleepTakesItsRoomForEver(t *testing.T) {
 		g.wait(time.Minute)
 		require.Empty(t, g.told())
 		require.Len(t, g.failures(), 1)
-		g.agents["a"].end()
+		g.agents["a"].send(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}})
 		require.Equal(t, told{"b": {"wake b"}}, g.told())
 	})
 }
@@ -69,6 +69,10 @@ func TestAgentThatSaysByeKeepsItsRoomUntilItsAnswersHaveEnded(t *testing.T) {
 				require.Empty(t, g.told())
 				require.Empty(t, g.failures())
 				slot.Release()
+				if name == "on demand" {
+					require.Empty(t, g.told(), "now its engine is stopped")
+					g.wait(DefaultLiveness)
+				}
 				require.Equal(t, told{"b": {"wake b"}}, g.told())
 			})
 		})

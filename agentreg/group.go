@@ -44,7 +44,7 @@ func (r *Registry) conflict(h hello) *rejected {
 		return nil
 	}
 	for rec := range g.members {
-		if rec.hello.info.ID != h.info.ID {
+		if rec.hello.info.ID != h.info.ID && !rec.released {
 			return &rejected{code: codeInvalidHello, message: fmt.Sprintf(
 				"group.room: is %d, but %d for agent %q of group %q: all agents of a group must say the same (--group-max-awake, --group-memory)",
 				h.group.room, g.room, rec.hello.info.ID, g.name)}
@@ -61,20 +61,49 @@ func (r *Registry) enterGroup(rec *record) {
 	}
 	g := r.groups[spec.name]
 	if g == nil {
-		g = &group{name: spec.name, room: spec.room, members: map[*record]struct{}{}}
+		g = &group{name: spec.name, members: map[*record]struct{}{}}
 		r.groups[spec.name] = g
+	}
+	g.room = spec.room // all say the same, but those that are gone
+	for old := range g.members {
+		if old.released && old.followedBy(rec) {
+			old.timer.Stop()
+			delete(g.members, old)
+		}
 	}
 	g.members[rec] = struct{}{}
 	rec.group = g
 }
 
+// leaveGroup takes rec out of its group at once when its engine does not run, or
+// when it said Bye and the engine is not its to stop. Else it may come back, or
+// still be stopping its engine: it keeps its room for a while.
 func (r *Registry) leaveGroup(rec *record) {
 	g := rec.group
 	if g == nil {
 		return
 	}
+	if rec.occupies() && (rec.hello.canWake || !rec.leaving) {
+		rec.timer = time.AfterFunc(r.opts.Liveness, func() {
+			r.update(func() {
+				g.drop(r, rec)
+				r.arbitrate()
+			})
+		})
+		return
+	}
+	g.drop(r, rec)
+}
+
+// followedBy says whether rec proves that the engine of an agent that is gone is rec's
+// now, or has ended: it is the same agent, or came after the end of one that took leave.
+func (a *record) followedBy(rec *record) bool {
+	return a.hello.info.Instance == rec.hello.info.Instance || a.leaving && a.hello.info.ID == rec.hello.info.ID
+}
+
+func (g *group) drop(r *Registry, rec *record) {
 	delete(g.members, rec)
-	if len(g.members) == 0 {
+	if len(g.members) == 0 && r.groups[g.name] == g {
 		delete(r.groups, g.name)
 	}
 }
@@ -89,7 +118,7 @@ func (a *record) occupies() bool {
 
 // leaves says whether the room that the agent takes will be free soon.
 func (a *record) leaves() bool {
-	return a.occupies() && (a.leaving || a.hello.canWake && a.asleep())
+	return a.occupies() && (a.leaving || a.released || a.hello.canWake && a.asleep())
 }
 
 // takesMore is what the agent would take of the room that it does not take now.
@@ -104,7 +133,7 @@ func (a *record) takesMore() int64 {
 // enough, or is still on its way to serve and nobody waits for it any more.
 func (r *Registry) mayClose(a *record) bool {
 	switch {
-	case !a.hello.canWake || a.slept || a.leaving:
+	case !a.hello.canWake || a.slept || a.leaving || a.released:
 		return false
 	case a.waking():
 		return !r.wantedAny(a)
@@ -125,7 +154,7 @@ func (a *record) crowded() string {
 	left := g.room
 	var fixed []string
 	for rec := range g.members {
-		if !rec.hello.canWake && !rec.leaving {
+		if !rec.hello.canWake && !rec.leaving && !rec.released {
 			left -= rec.hello.group.cost
 			fixed = append(fixed, rec.hello.info.ID)
 		}

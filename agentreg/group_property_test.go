@@ -67,7 +67,7 @@ func newGPU(t *rapid.T) *gpu {
 // connect makes a new agent of a: its engine does not run.
 func (w *gpu) connect(t *rapid.T, a *gpuAgent) {
 	w.started++
-	a.hello.Instance = instance(w.started)
+	a.hello.Instance, a.hello.State = instance(w.started), pb.State_STATE_ASLEEP
 	a.told, a.state, a.ending, a.wanted, a.handled, a.upSince = nil, pb.State_STATE_ASLEEP, false, false, 0, time.Time{}
 	a.rec = offline(t, w.r, a.hello)
 	w.say(a)
@@ -119,6 +119,22 @@ func (w *gpu) proceed(a *gpuAgent) {
 	case a.state == pb.State_STATE_WAKING:
 		a.state, a.upSince = pb.State_STATE_SERVING, time.Now()
 	}
+	w.say(a)
+}
+
+// reconnect ends the stream of an agent that comes back in time. Its engine does not
+// notice.
+func (w *gpu) reconnect(t *rapid.T, a *gpuAgent) {
+	w.r.dismiss(a.rec.session)
+	for range rapid.IntRange(0, int(DefaultLiveness/time.Second)-1).Draw(t, "away") {
+		w.pass(time.Second)
+	}
+	a.told, a.handled = nil, 0
+	a.hello.State = a.state
+	if a.ending {
+		a.hello.State = pb.State_STATE_ASLEEP
+	}
+	a.rec = offline(t, w.r, a.hello)
 	w.say(a)
 }
 
@@ -252,6 +268,7 @@ func TestAGroupIsNeverTooFullAndEveryoneGetsATurn(t *testing.T) {
 				"heartbeat":  do(w.say),
 				"fail":       do(w.fail),
 				"crash":      func(t *rapid.T) { w.crash(t, rapid.SampledFrom(w.agents).Draw(t, "agent")) },
+				"reconnect":  func(t *rapid.T) { w.reconnect(t, rapid.SampledFrom(w.agents).Draw(t, "agent")) },
 				"wanted":     func(t *rapid.T) { w.r.SetWanted(model(t), rapid.IntRange(0, 3).Draw(t, "unwanted") != 0) },
 				"take":       func(t *rapid.T) { w.take(model(t)) },
 				"release":    do(w.freeAll),
@@ -263,6 +280,8 @@ func TestAGroupIsNeverTooFullAndEveryoneGetsATurn(t *testing.T) {
 				w.freeAll(a)
 				w.r.dismiss(a.rec.session)
 			}
+			time.Sleep(DefaultLiveness)
+			synctest.Wait()
 			if len(w.r.groups)+len(w.r.agents)+len(w.r.lingering) != 0 {
 				t.Fatal("something is left")
 			}

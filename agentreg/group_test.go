@@ -273,7 +273,7 @@ func TestModelNobodyWaitsForGivesUpItsWake(t *testing.T) {
 	}
 }
 
-func TestRoomOfAnAgentThatLeavesIsFreeAtOnce(t *testing.T) {
+func TestAgentThatIsGoneKeepsItsRoomUntilItsEngineMustHaveEnded(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]pb.State{"serving": pb.State_STATE_SERVING, "waking": pb.State_STATE_WAKING} {
 		t.Run(name, func(t *testing.T) {
@@ -284,8 +284,61 @@ func TestRoomOfAnAgentThatLeavesIsFreeAtOnce(t *testing.T) {
 				g.agents["a"].status(state)
 				g.told()
 				g.agents["a"].end()
+				g.wait(DefaultLiveness - time.Millisecond)
+				require.Empty(t, g.told(), "the engine of a may still run")
+				g.wait(time.Millisecond)
 				require.Equal(t, told{"b": {"wake b"}}, g.told())
 			})
 		})
 	}
+}
+
+func TestAgentThatComesBackFindsItsRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1))
+		g.agents["a"].end()
+		g.want("b")
+		require.Empty(t, g.told())
+		g.join(member("a", 1, 1, up))
+		g.wait(minUp)
+		require.Equal(t, told{"a": {"sleep"}}, g.told())
+		g.agents["a"].status(pb.State_STATE_ASLEEP)
+		require.Equal(t, told{"b": {"wake b"}}, g.told())
+		require.Len(t, g.groups["gpu0"].members, 2)
+	})
+}
+
+func TestEngineOfAnAgentThatWasKilledMayOutliveItsRestart(t *testing.T) {
+	t.Parallel()
+	for name, bye := range map[string]bool{"killed": false, "ended in order": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1))
+				if bye {
+					g.agents["a"].send(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}})
+				} else {
+					g.agents["a"].end()
+				}
+				g.join(member("a", 1, 1, restarted))
+				g.want("b")
+				if !bye {
+					require.Empty(t, g.told())
+					g.wait(DefaultLiveness)
+				}
+				require.Equal(t, told{"b": {"wake b"}}, g.told())
+			})
+		})
+	}
+}
+
+func TestAgentThatSleptFreesNothingWhenItIsGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newOnGPU(t, member("a", 1, 1), member("b", 1, 1))
+		g.agents["a"].end()
+		g.want("b")
+		require.Equal(t, told{"b": {"wake b"}}, g.told())
+	})
 }
