@@ -26,6 +26,10 @@ const (
 // for the Wake to count as meant for the next one.
 const recently = time.Second
 
+// lostRouter is how long a router that is gone, and did not say Sleep, keeps the
+// engine: Envoy carries its answers on without it.
+const lostRouter = 30 * time.Second
+
 // core is what the agent knows. Links change it by what routers say, the
 // driver of the engine by what the engine does.
 type core struct {
@@ -40,6 +44,7 @@ type core struct {
 	wantUp   bool
 	wokenAt  time.Time // the last Wake that found the engine serving
 	sessions map[*session]struct{}
+	lost     map[*session]*time.Timer // of routers that are gone and still keep the engine
 	kick     chan struct{} // wantUp changed
 }
 
@@ -57,6 +62,7 @@ func newCore(cfg Config, instance, address string) *core {
 	return &core{
 		cfg: cfg, instance: instance, address: address,
 		sessions: map[*session]struct{}{},
+		lost:     map[*session]*time.Timer{},
 		kick:     make(chan struct{}, 1),
 	}
 }
@@ -208,7 +214,7 @@ func (c *core) onSleep(s *session, seq uint64) {
 // letGo begins the stop of the engine when every connected router has let it
 // go. Without routers the engine keeps what it has.
 func (c *core) letGo() {
-	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 {
+	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 || len(c.lost) > 0 {
 		return
 	}
 	for s := range c.sessions {
@@ -267,14 +273,32 @@ func (c *core) close(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sessions, s)
+	if !s.slept && c.phase == serving {
+		c.lost[s] = time.AfterFunc(lostRouter, func() { c.forget(s) })
+	}
 	c.letGo()
 }
 
-// welcome notes which router a stream leads to.
+// forget ends what a router that is gone has a say in.
+func (c *core) forget(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.lost, s)
+	c.letGo()
+}
+
+// welcome notes which router a stream leads to. One that was gone is back, and
+// knows what it has in the engine.
 func (c *core) welcome(s *session, router string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.router = router
+	for old, timer := range c.lost {
+		if old.router == router {
+			timer.Stop()
+			delete(c.lost, old)
+		}
+	}
 }
 
 // connected says whether a stream leads to router.

@@ -83,15 +83,39 @@ func TestEngineThatIsWantedAgainBeforeItWasStoppedServesOn(t *testing.T) {
 	require.False(t, c.keeps())
 }
 
-func TestLastRouterThatHoldsTheEngineMayLeave(t *testing.T) {
+func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 	t.Parallel()
-	c := demandCore()
-	one, two := c.join(), c.join()
-	c.onWake(one, wakeMessage(1))
-	c.woke("")
-	c.onSleep(one, 2)
-	c.close(two)
-	require.False(t, c.wanted())
+	for name, tc := range map[string]struct {
+		next  func(c *core)
+		keeps time.Duration
+	}{
+		"gone for good":          {func(*core) {}, lostRouter},
+		"a new one in its place": {func(c *core) { s := c.join(); c.welcome(s, "new"); c.onSleep(s, 1) }, lostRouter},
+		"back again":             {func(c *core) { s := c.join(); c.welcome(s, "two"); c.onSleep(s, 1) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := demandCore()
+				one, two := c.join(), c.join()
+				c.welcome(one, "one")
+				c.welcome(two, "two")
+				c.onWake(one, wakeMessage(1))
+				c.woke("")
+				c.onSleep(one, 2)
+				c.close(two) // Envoy may carry its answers on
+				require.True(t, c.wanted())
+				tc.next(c)
+				time.Sleep(tc.keeps - time.Nanosecond)
+				synctest.Wait()
+				kept := c.wanted()
+				require.Equal(t, tc.keeps > 0, kept)
+				time.Sleep(time.Nanosecond)
+				synctest.Wait()
+				require.False(t, c.wanted())
+			})
+		})
+	}
 }
 
 func TestEngineIsKeptWithoutRouters(t *testing.T) {

@@ -191,7 +191,18 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 		unwatch()
 		<-done
 	}()
-	for a.core.keeps() {
+	for said := false; ; {
+		var again <-chan time.Time
+		if !a.core.keeps() {
+			if !a.busy(ctx) {
+				break
+			}
+			if !said {
+				a.log.Info().Msg("the engine still has requests: it is stopped after them")
+				said = true
+			}
+			again = time.After(retryEvery)
+		}
 		select {
 		case <-e.proc.Done():
 			a.stop(e) // what it may have left in its process group
@@ -200,10 +211,18 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 			a.stop(e)
 			return nil
 		case <-a.core.kick:
+		case <-again:
 		}
 	}
 	a.stop(e)
 	return nil
+}
+
+// busy says whether the engine tells of requests. The routers know of none, but a
+// router that was restarted does not know what Envoy still carries.
+func (a *agent) busy(ctx context.Context) bool {
+	s := a.askSignals(ctx, engines[a.cfg.Engine].signals)
+	return s.running != nil && *s.running > 0 || s.waiting != nil && *s.waiting > 0
 }
 
 // start runs the command.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -309,4 +310,24 @@ func (b *lockedBuffer) await(t *testing.T, want string) {
 			require.Failf(t, "output is missing", "%q in %q", want, got)
 		}
 	}
+}
+
+func TestEngineThatStillHasRequestsIsNotStopped(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	cfg := onDemand(t, r, "busy")
+	cfg.Engine = LlamaCpp
+	cfg.IdleTimeout = 50 * time.Millisecond
+	a := start(t, cfg)
+	r.await("agent registered")
+	r.SetWanted("llama", true)
+	r.await("ready")
+	r.SetWanted("llama", false) // as after a restart, the router knows of no request
+	a.await("the engine still has requests: it is stopped after them")
+	require.NotZero(t, enginePid(t, cfg))
+	res, err := http.Post(cfg.BackendURL+"/done", "", nil)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	a.await("engine stopped")
+	require.Zero(t, enginePid(t, cfg))
 }

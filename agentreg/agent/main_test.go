@@ -59,6 +59,13 @@ func playEngine(mode string) int {
 			}
 		})
 	}
+	if mode == "busy" {
+		var done atomic.Bool
+		http.HandleFunc("POST /done", func(http.ResponseWriter, *http.Request) { done.Store(true) })
+		http.HandleFunc("/slots", func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `[{"is_processing": %t}]`, !done.Load())
+		})
+	}
 	if err := http.ListenAndServe(os.Getenv("TEST_ADDRESS"), nil); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
