@@ -101,7 +101,7 @@ func (c *conversation) take(ctx context.Context, m *pb.RouterMessage) error {
 	case *pb.RouterMessage_Welcome:
 		c.welcomed = true
 		c.link.router = m.Welcome.GetRouterId()
-		c.link.logged = ""
+		clear(c.link.logged)
 		a.core.welcome(c.session, c.link.router)
 		a.log.Info().Str("router", c.link.address).Msg("registered with the router")
 	case *pb.RouterMessage_Reject:

@@ -45,7 +45,7 @@ type core struct {
 	wokenAt  time.Time // the last Wake that found the engine serving
 	sessions map[*session]struct{}
 	lost     map[*session]*time.Timer // of routers that are gone and still keep the engine
-	kick     chan struct{} // wantUp changed
+	kick     chan struct{}            // wantUp changed
 }
 
 // session is one router's stream as core sees it.

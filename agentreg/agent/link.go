@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"regexp"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,10 +39,10 @@ var errSameRouter = errors.New("another connection leads to the same router")
 // link keeps one router address connected.
 type link struct {
 	agent   *agent
-	address string // ip:port or unix:///path
-	host    string // the name that the router must prove to have
-	router  string // the id of the router that was last found there
-	logged  string // the problem that was last logged
+	address string          // ip:port or unix:///path
+	host    string          // the name that the router must prove to have
+	router  string          // the id of the router that was last found there
+	logged  map[string]bool // the problems that were logged since it was last connected
 }
 
 // run connects and connects again until ctx ends, or until gone says that the
@@ -68,13 +69,27 @@ func (l *link) run(ctx context.Context, gone func() bool) {
 	}
 }
 
-// note logs a problem when it is another one than before.
+// numbers are what makes problems differ that are the same: ports and times.
+var numbers = regexp.MustCompile("[0-9]+")
+
+// note logs a problem that is new since the link was last connected.
 func (l *link) note(err error) {
-	if err == nil || errors.Is(err, errSameRouter) || err.Error() == l.logged {
+	if err == nil || errors.Is(err, errSameRouter) {
 		return
 	}
-	l.logged = err.Error()
-	l.agent.log.Warn().Str("router", l.address).Err(err).Msg("not connected to the router")
+	problem := numbers.ReplaceAllString(err.Error(), "")
+	if l.logged[problem] {
+		return
+	}
+	if l.logged == nil {
+		l.logged = map[string]bool{}
+	}
+	l.logged[problem] = true
+	line := l.agent.log.Warn().Str("router", l.address).Err(err)
+	if advice := l.agent.cfg.TLS.advice(err.Error()); advice != "" {
+		line = line.Str("advice", advice)
+	}
+	line.Msg("not connected to the router")
 }
 
 // once is one connection, from dialing to its end. It reports whether the

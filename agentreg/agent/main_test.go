@@ -76,7 +76,7 @@ var llama = sitemap.Target{Model: "llama", Kind: sitemap.Chat}
 
 // event is a line of the router's or the agent's log.
 type event struct {
-	Message, Model, Cause, Reason, Error, State string
+	Message, Model, Cause, Reason, Error, State, Advice string
 }
 
 // events collects log lines, so that tests can wait for them.

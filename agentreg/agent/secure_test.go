@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -60,20 +61,21 @@ func TestRouterAndAgentProveThemselves(t *testing.T) {
 		host    string
 		tls     TLS
 		refused string
+		advice  string // its flag
 	}{
-		"own authority, by address":  {nil, nil, "127.0.0.1", TLS{CAFile: ours.File}, ""},
-		"own authority, by name":     {nil, []func(*x509.Certificate){certstest.Named("localhost")}, "localhost", TLS{CAFile: ours.File}, ""},
-		"another name":               {nil, []func(*x509.Certificate){named}, "localhost", TLS{CAFile: ours.File}, "certificate is valid for router.test, not localhost"},
-		"the name that is asked for": {nil, []func(*x509.Certificate){named}, "localhost", TLS{CAFile: ours.File, ServerName: "router.test"}, ""},
-		"wrong authority":            {nil, nil, "127.0.0.1", TLS{CAFile: other.File}, "certificate signed by unknown authority"},
-		"the system's authorities":   {nil, nil, "127.0.0.1", TLS{On: true}, "certificate signed by unknown authority"},
-		"expired":                    {nil, []func(*x509.Certificate){expired}, "127.0.0.1", TLS{CAFile: ours.File}, "certificate has expired"},
-		"no TLS":                     {nil, nil, "127.0.0.1", TLS{}, "connecting to"},
-		"mutual":                     {ours, nil, "127.0.0.1", own(ours), ""},
+		"own authority, by address":  {nil, nil, "127.0.0.1", TLS{CAFile: ours.File}, "", ""},
+		"own authority, by name":     {nil, []func(*x509.Certificate){certstest.Named("localhost")}, "localhost", TLS{CAFile: ours.File}, "", ""},
+		"another name":               {nil, []func(*x509.Certificate){named}, "localhost", TLS{CAFile: ours.File}, "certificate is valid for router.test, not localhost", "--tls-server-name"},
+		"the name that is asked for": {nil, []func(*x509.Certificate){named}, "localhost", TLS{CAFile: ours.File, ServerName: "router.test"}, "", ""},
+		"wrong authority":            {nil, nil, "127.0.0.1", TLS{CAFile: other.File}, "certificate signed by unknown authority", "--tls-ca-file"},
+		"the system's authorities":   {nil, nil, "127.0.0.1", TLS{On: true}, "certificate signed by unknown authority", "--tls-ca-file"},
+		"expired":                    {nil, []func(*x509.Certificate){expired}, "127.0.0.1", TLS{CAFile: ours.File}, "certificate has expired", "--agents-tls-cert-file"},
+		"no TLS":                     {nil, nil, "127.0.0.1", TLS{}, "connecting to", "--tls-ca-file"},
+		"mutual":                     {ours, nil, "127.0.0.1", own(ours), "", ""},
 		// The router may have closed the connection before the agent reads why.
-		"mutual without any": {ours, nil, "127.0.0.1", TLS{CAFile: ours.File}, "connecting to"},
-		"mutual of another":  {ours, nil, "127.0.0.1", own(other), "connecting to"},
-		"mutual expired":     {ours, nil, "127.0.0.1", own(ours, expired), "connecting to"},
+		"mutual without any": {ours, nil, "127.0.0.1", TLS{CAFile: ours.File}, "connecting to", "--tls-cert-file"},
+		"mutual of another":  {ours, nil, "127.0.0.1", own(other), "connecting to", "--tls-cert-file"},
+		"mutual expired":     {ours, nil, "127.0.0.1", own(ours, expired), "connecting to", "--tls-cert-file"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -86,10 +88,35 @@ func TestRouterAndAgentProveThemselves(t *testing.T) {
 				r.await("agent registered")
 				return
 			}
-			require.Contains(t, a.await("not connected to the router").Error, c.refused)
+			refusal := a.await("not connected to the router")
+			require.Contains(t, refusal.Error, c.refused)
+			require.Contains(t, refusal.Advice, c.advice)
 			require.Empty(t, r.Agents())
 		})
 	}
+}
+
+func TestAgentSaysWhatToChangeAboutARouterWithoutTLS(t *testing.T) {
+	t.Parallel()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r := routerOn(t, lis, lis.Addr().String())
+	cfg := sleeper(t, r)
+	cfg.TLS.CAFile = certstest.New(t).File
+	require.Contains(t, start(t, cfg).await("not connected to the router").Advice, "leave out --tls and --tls-ca-file")
+}
+
+func TestProblemThatDiffersOnlyInItsNumbersIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	log := newEvents(t)
+	l := &link{agent: &agent{log: zerolog.New(log)}}
+	for _, problem := range []string{"port 1 broken", "at 10:01", "port 2 broken", "at 10:02"} {
+		l.note(errors.New(problem))
+	}
+	require.Len(t, log.list, 2)
+	clear(l.logged) // as when it was connected
+	l.note(errors.New("port 3 broken"))
+	require.Len(t, log.list, 3)
 }
 
 func TestFilesOfAnAgentMayBeReplacedWhileItRuns(t *testing.T) {

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import "strings"
+
+// advices say what to change when a connection fails with these words.
+var advices = []struct{ words, advice string }{
+	{"first record does not look like a TLS handshake", "the router speaks no TLS: leave out --tls and --tls-ca-file, or give the router --agents-tls-cert-file"},
+	{"looked like an HTTP/1.1 header", "this is no port for agents: give --router the address of --agents-listen"},
+	{"signed by unknown authority", "--tls-ca-file must have the authority that signed the router's certificate (--agents-tls-cert-file)"},
+	{"remote error: tls:", "the router does not accept the agent: give it a --tls-cert-file that an authority of the router's --agents-client-ca-file has signed"},
+	{"has expired or is not yet valid", "renew the router's certificate (--agents-tls-cert-file)"},
+	{"x509: cannot validate certificate for", "give --router a name that is in the router's certificate, or --tls-server-name"},
+	{"x509: certificate is valid for", "give --router a name that is in the router's certificate, or --tls-server-name"},
+}
+
+// closings are how a connection looks that the router ended in its beginning.
+var closings = []string{"server preface: EOF", "connection reset by peer", "broken pipe"}
+
+// advice says what to change about a router that cannot be connected to, empty
+// when that is not known.
+func (t TLS) advice(problem string) string {
+	for _, a := range advices {
+		if strings.Contains(problem, a.words) {
+			return a.advice
+		}
+	}
+	for _, c := range closings {
+		switch {
+		case !strings.Contains(problem, c):
+		case !t.on():
+			return "the router may want TLS: --tls-ca-file, or --tls"
+		case t.CertFile == "":
+			return "the router may want a certificate: --tls-cert-file and --tls-key-file"
+		default:
+			return "the router may not accept --tls-cert-file: an authority of its --agents-client-ca-file must have signed it"
+		}
+	}
+	return ""
+}
