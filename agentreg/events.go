@@ -135,7 +135,7 @@ func (r *Registry) resultFrom(rec *record, w *pb.WakeResult) {
 // cleanReason makes an agent's words fit for a log line and an error message.
 func cleanReason(s string) string {
 	s = strings.Map(func(c rune) rune {
-		if unicode.IsControl(c) || c == unicode.ReplacementChar {
+		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
 			return ' '
 		}
 		return c

@@ -3,6 +3,7 @@
 package agentreg
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,4 +294,10 @@ func TestAgentWithTwoModelsIsWokenForEither(t *testing.T) {
 		require.Equal(t, 1, rt.Serving(llama))
 		require.Equal(t, 1, rt.Serving(sitemap.Target{Model: "qwen"}))
 	})
+}
+
+func TestWordsOfAFailedWakeAreFitForALineAndAnError(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "red  left right", cleanReason("\x00red\r\nleft\u202eright\ufffd"))
+	require.Equal(t, strings.Repeat("é", maxReason/2)+"…", cleanReason(strings.Repeat("é", maxReason)))
 }

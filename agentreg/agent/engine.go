@@ -231,7 +231,7 @@ func (a *agent) start() (*engine, error) {
 	cmd.Dir = a.cfg.Dir
 	cmd.Env = append(os.Environ(), a.cfg.Env...)
 	cmd.WaitDelay = drainTime
-	last := &lastWords{}
+	last := &lastWords{secrets: secretsOf(a.cfg.Exec, cmd.Env)}
 	e := &engine{stdout: a.lines(a.cfg.Stdout, last), stderr: a.lines(a.cfg.Stderr, last), last: last}
 	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
 	p, err := proc.Start(cmd)

@@ -143,6 +143,15 @@ func TestLastWordsAreAFewShortLinesForPeople(t *testing.T) {
 	require.Equal(t, "one | ERROR two ? | "+strings.Repeat("é", 70)+"…", last.String())
 }
 
+func TestLastWordsHaveNoSecretsAndNothingThatCannotBeSeen(t *testing.T) {
+	t.Parallel()
+	command := []string{"engine", "--api-key", "sk-12345678", "--ui-password=pa55word", "--model-token-limit", "4096", "--port", "12345678"}
+	last := &lastWords{secrets: secretsOf(command, []string{"HF_TOKEN=hf_abcdefgh", "HOME=/home/engine", "EMPTY_KEY="})}
+	last.add("key sk-12345678, pa55word, hf_abcdefgh; 4096 12345678 /home/engine")
+	last.add("left\u202eright\u200b!")
+	require.Equal(t, "key ***, ***, ***; 4096 12345678 /home/engine | left right !", last.String())
+}
+
 func TestCommandThatDoesNotExistIsReported(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t)

@@ -71,6 +71,8 @@ func (w *lineWriter) flush() {
 
 // lastWords keeps the last lines of both outputs of an engine.
 type lastWords struct {
+	secrets *strings.Replacer // what the engine was given and clients may not see; nil: nothing
+
 	mu    sync.Mutex
 	lines []string
 }
@@ -80,8 +82,11 @@ var colors = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
 func (l *lastWords) add(line string) {
 	line = colors.ReplaceAllString(strings.ToValidUTF8(line, "?"), "")
+	if l.secrets != nil {
+		line = l.secrets.Replace(line)
+	}
 	line = strings.TrimSpace(strings.Map(func(c rune) rune {
-		if unicode.IsControl(c) {
+		if !unicode.IsPrint(c) {
 			return ' '
 		}
 		return c
@@ -107,4 +112,39 @@ func (l *lastWords) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.lines, " | ")
+}
+
+// secretName is what a flag or a variable that has a secret is called.
+var secretName = regexp.MustCompile("(?i)key|token|secret|passw")
+
+// minSecret keeps words that are too short for a secret readable.
+const minSecret = 8
+
+// secretsOf hides the values of a command's flags and of variables whose names say
+// that they are secret. Engines like to print how they were started.
+func secretsOf(command, env []string) *strings.Replacer {
+	var pairs []string
+	hide := func(name, value string) {
+		if secretName.MatchString(name) && len(value) >= minSecret {
+			pairs = append(pairs, value, "***")
+		}
+	}
+	flag := ""
+	for _, word := range command {
+		name, value, ok := strings.Cut(word, "=")
+		switch {
+		case !strings.HasPrefix(word, "-"):
+			hide(flag, word)
+			flag = ""
+		case ok:
+			hide(name, value)
+		default:
+			flag = word
+		}
+	}
+	for _, entry := range env {
+		name, value, _ := strings.Cut(entry, "=")
+		hide(name, value)
+	}
+	return strings.NewReplacer(pairs...)
 }

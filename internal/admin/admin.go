@@ -8,6 +8,7 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
 	"fmt"
@@ -184,7 +185,7 @@ func fail(w http.ResponseWriter, status int, code, message string) {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.MarshalWrite(w, v, json.Deterministic(true))
+	_ = json.MarshalWrite(w, v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 }
 
 // jsonErrors answers in JSON where the mux would answer in text.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // ErrUnknownModel is a model that neither the map nor an agent knows.
@@ -56,8 +57,9 @@ func (d Deps) wakeFailed(w http.ResponseWriter, r *http.Request, model string) {
 	if err == nil && len(text) > 0 {
 		err = json.Unmarshal(text, &body, json.RejectUnknownMembers(true))
 	}
-	if err != nil || len(body.Reason) > maxReason {
-		fail(w, http.StatusBadRequest, "request_invalid", `the body must be empty or {"reason": TEXT} with at most 256 bytes of text`)
+	hidden := func(c rune) bool { return !unicode.IsPrint(c) }
+	if err != nil || len(body.Reason) > maxReason || strings.ContainsFunc(body.Reason, hidden) {
+		fail(w, http.StatusBadRequest, "request_invalid", `the body must be empty or {"reason": TEXT} with at most 256 bytes of text on one line`)
 		return
 	}
 	if body.Reason == "" {
