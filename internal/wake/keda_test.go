@@ -345,6 +345,7 @@ func TestBadMetadataIsRefusedByEveryMethod(t *testing.T) {
 		"of another kind": {map[string]string{"model": "llama", "kind": "rerank"}, `"llama" for rerank`},
 		"no kind":         {map[string]string{"model": "llama", "kind": "video"}, `"video"`},
 		"threshold zero":  {map[string]string{"model": "llama", "threshold": "0"}, "threshold"},
+		"threshold tiny":  {map[string]string{"model": "llama", "threshold": "0.0009"}, "threshold"},
 		"threshold NaN":   {map[string]string{"model": "llama", "threshold": "NaN"}, "threshold"},
 		"threshold Inf":   {map[string]string{"model": "llama", "threshold": "+Inf"}, "threshold"},
 		"threshold word":  {map[string]string{"model": "llama", "threshold": "one"}, `"one"`},

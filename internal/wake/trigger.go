@@ -15,8 +15,11 @@ import (
 )
 
 // maxThreshold is far above what a replica can serve at once, and far below what
-// Kubernetes can count in thousandths.
-const maxThreshold = 1e9
+// Kubernetes can count in thousandths. Less than one of these would be 0 there.
+const (
+	minThreshold = 0.001
+	maxThreshold = 1e9
+)
 
 // trigger is what the metadata of a ScaledObject's trigger says.
 type trigger struct {
@@ -41,8 +44,8 @@ func (k *KEDA) trigger(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	if s := meta["threshold"]; s != "" {
 		v, err := strconv.ParseFloat(s, 64)
 		// NaN is in no range.
-		if err != nil || !(v > 0 && v <= maxThreshold) {
-			return t, status.Errorf(codes.InvalidArgument, "metadata threshold: %q is not a number above 0", s)
+		if err != nil || !(v >= minThreshold && v <= maxThreshold) {
+			return t, status.Errorf(codes.InvalidArgument, "metadata threshold: %q is not a number from 0.001 to 1e9", s)
 		}
 		t.threshold = v
 	}
