@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kballard/go-shellquote"
@@ -54,8 +55,16 @@ func (f *file) read(top value) {
 				v.Bad("must be ip:port, such as 127.0.0.1:8080")
 			}
 		},
-		"admin":  func(v value) { f.Admin = word(v) },
-		"serve":  func(v value) { f.Serve = words(v) },
+		"admin": func(v value) { f.Admin = word(v) },
+		"serve": func(v value) {
+			f.Serve = map[string]string{}
+			v.Mapping(func(key *yaml.Node, v value) {
+				if slices.Contains(ownFlags, key.Value) {
+					v.At(key).Add("is not for this file to set: holdgate up does")
+				}
+				f.Serve[key.Value] = word(v)
+			})
+		},
 		"groups": func(v value) { v.Mapping(f.group) },
 		"models": func(v value) {
 			v.List(f.model)
@@ -81,8 +90,8 @@ func (f *file) model(v value) {
 		"warmup":       func(v value) { m.Warmup = flag(v) },
 		"exec":         func(v value) { m.words = readCommand(v) },
 		"dir":          func(v value) { m.Dir = word(v) },
-		"env":          func(v value) { m.Env = words(v) },
-		"health_path":  func(v value) { m.HealthPath = word(v) },
+		"env":          func(v value) { m.Env = environment(v) },
+		"health_path":  func(v value) { m.HealthPath = path(v) },
 		"slots":        func(v value) { m.Slots = int(v.Number(agentreg.MaxSlots)) },
 		"idle_timeout": func(v value) { m.IdleTimeout = span(v, 1, maxTimeout) },
 		"min_up_time":  func(v value) { m.MinUpTime = span(v, 0, maxTimeout) },
@@ -175,10 +184,28 @@ func word(v value) string {
 	return v.Value
 }
 
-func words(v value) map[string]string {
+// ownFlags are the flags of holdgate serve that make the parts find each other.
+var ownFlags = []string{
+	"site-id", "extproc-listen", "relay", "agents-listen", "admin-listen", "envoy-admin", "map-file", "ports-file",
+}
+
+func environment(v value) map[string]string {
 	list := map[string]string{}
-	v.Mapping(func(key *yaml.Node, v value) { list[key.Value] = word(v) })
+	v.Mapping(func(key *yaml.Node, v value) {
+		list[key.Value] = word(v)
+		if key.Value == "" || strings.ContainsAny(key.Value, "=\x00") || strings.Contains(list[key.Value], "\x00") {
+			v.At(key).Add("is no variable of an environment")
+		}
+	})
 	return list
+}
+
+func path(v value) string {
+	p := word(v)
+	if !strings.HasPrefix(p, "/") {
+		v.Bad("must begin with /")
+	}
+	return p
 }
 
 // span reads a time between two others.

@@ -3,6 +3,9 @@
 package up
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +86,11 @@ func TestAFileThatIsWrongNamesThePlace(t *testing.T) {
 		a + ", hold_budget: 2h}]":            `models[0].hold_budget: must be a time such as 90s or 5m, at most 1h0m0s, is "2h" (line 1)`,
 		a + ", idle_timeout: 0s}]":           `models[0].idle_timeout: must be a time`,
 		a + ", kinds: [text]}]":              `models[0].kinds[0]: must be chat, embedding or rerank, is "text" (line 1)`,
+		a + "}]\nserve: {map-file: /x}":      "serve.map-file: is not for this file to set: holdgate up does (line 2)",
+		a + ", health_path: up}]":            `models[0].health_path: must begin with /, is "up" (line 1)`,
+		a + `, env: {"": x}}]`:               "is no variable of an environment (line 1)",
+		a + `, env: {A: "x\0"}}]`:            "models[0].env.A: is no variable of an environment (line 1)",
+		a + ", env: {A=B: x}}]":              `models[0].env."A=B": is no variable of an environment (line 1)`,
 		a + ", max_awake: 1}]":               "models[0]: has max_awake or memory, and no group (line 1)",
 		a + ", group: g, max_awake: 0}]":     "models[0].max_awake: must be a whole number from 1 to 65536",
 		a + ", group: g, max_awake: 1},\n{name: b, exec: sh, group: g, max_awake: 2}]": "models[1]: max_awake is 2, and line 1 says something else for group g (line 2)",
@@ -96,4 +104,12 @@ func TestAFileThatIsWrongNamesThePlace(t *testing.T) {
 		_, err := parse([]byte(text))
 		require.ErrorContains(t, err, want, text)
 	}
+}
+
+func TestLogOfAModelIsAFileThatCanBeMade(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a/b", "..", strings.Repeat("x", 256), strings.Repeat("/", 256)} {
+		require.NoError(t, os.WriteFile(filepath.Join(t.TempDir(), logName(name)), nil, 0o600), name)
+	}
+	require.Equal(t, "a%2Fb.log", logName("a/b"))
 }

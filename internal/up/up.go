@@ -220,7 +220,7 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 	if err != nil {
 		return fmt.Errorf("finding a free port: %w", err)
 	}
-	out, err := os.OpenFile(r.path(url.PathEscape(m.Name)+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	out, err := os.OpenFile(r.path(logName(m.Name)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the engine's log: %w", err)
 	}
@@ -235,6 +235,10 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 		Log: r.Log.Level(zerolog.WarnLevel),
 	})
 }
+
+// logName is the file of an engine's log, which no file system finds too long. Models
+// whose names differ only far behind share one.
+func logName(model string) string { return fmt.Sprintf("%.200s.log", url.PathEscape(model)) }
 
 // free checks that nobody listens on the address that clients will use. Envoy would
 // share it with another Envoy, and each would get some of the requests.
