@@ -27,10 +27,11 @@ const maxReason = 256
 const failedSuffix = "/failed"
 
 // wake asks for a model ahead of its traffic, or reports that its wake failed. The
-// model is the rest of the path, decoded once, so that a name may have slashes.
+// model is the rest of the path, decoded once, so that a name may have slashes. One
+// that ends in /failed has its last slash encoded.
 func (d Deps) wake(w http.ResponseWriter, r *http.Request) {
 	model := r.PathValue("model")
-	if name, failed := strings.CutSuffix(model, failedSuffix); failed && name != "" {
+	if name := strings.TrimSuffix(model, failedSuffix); name != "" && strings.HasSuffix(r.URL.EscapedPath(), failedSuffix) {
 		d.wakeFailed(w, r, name)
 		return
 	}

@@ -40,6 +40,7 @@ func TestOddWakesAreAnswered(t *testing.T) {
 		"no time":                  {"m?for=0s", "", http.StatusBadRequest, "above 0"},
 		"unknown":                  {"x", "", http.StatusNotFound, "the model is not known here: x"},
 		"no text":                  {"%ff", "", http.StatusNotFound, "the model is not known here: \ufffd"},
+		"name like a report":       {"m%2Ffailed", "", http.StatusAccepted, `{"model":"m/failed","wanted_for":"5m0s"}`},
 		"failed":                   {"m/failed", `{"reason":"no GPU left: é"}`, http.StatusAccepted, `{"model":"m"}`},
 		"failed, more than a line": {"m/failed", `{"reason":"no\nGPU"}`, http.StatusBadRequest, "on one line"},
 		"failed, hidden letters":   {"m/failed", `{"reason":"no\u202eGPU"}`, http.StatusBadRequest, "on one line"},
