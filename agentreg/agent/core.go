@@ -273,7 +273,7 @@ func (c *core) close(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sessions, s)
-	if !s.slept && c.phase == serving {
+	if c.onDemand() && !s.slept && c.phase == serving {
 		c.lost[s] = time.AfterFunc(lostRouter, func() { c.forget(s) })
 	}
 	c.letGo()

@@ -191,16 +191,13 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 		unwatch()
 		<-done
 	}()
-	for said := false; ; {
+	for {
 		var again <-chan time.Time
 		if !a.core.keeps() {
 			if !a.busy(ctx) {
 				break
 			}
-			if !said {
-				a.log.Info().Msg("the engine still has requests: it is stopped after them")
-				said = true
-			}
+			a.sayBusy()
 			again = time.After(retryEvery)
 		}
 		select {
@@ -225,6 +222,13 @@ func (a *agent) busy(ctx context.Context) bool {
 	return s.running != nil && *s.running > 0 || s.waiting != nil && *s.waiting > 0
 }
 
+// sayBusy logs once in the life of an engine why it is not stopped.
+func (a *agent) sayBusy() {
+	if a.saidBusy.CompareAndSwap(false, true) {
+		a.log.Info().Msg("the engine still has requests: it is stopped after them")
+	}
+}
+
 // start runs the command.
 func (a *agent) start() (*engine, error) {
 	cmd := exec.Command(a.cfg.Exec[0], a.cfg.Exec[1:]...) //nolint:gosec,noctx // the user's command; proc ends it
@@ -238,6 +242,7 @@ func (a *agent) start() (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.saidBusy.Store(false)
 	e.proc = p
 	return e, nil
 }

@@ -323,20 +323,34 @@ func (b *lockedBuffer) await(t *testing.T, want string) {
 
 func TestEngineThatStillHasRequestsIsNotStopped(t *testing.T) {
 	t.Parallel()
-	r := newRouter(t)
-	cfg := onDemand(t, r, "busy")
-	cfg.Engine = LlamaCpp
-	cfg.IdleTimeout = 50 * time.Millisecond
-	a := start(t, cfg)
-	r.await("agent registered")
-	r.SetWanted("llama", true)
-	r.await("ready")
-	r.SetWanted("llama", false) // as after a restart, the router knows of no request
-	a.await("the engine still has requests: it is stopped after them")
-	require.NotZero(t, enginePid(t, cfg))
-	res, err := http.Post(cfg.BackendURL+"/done", "", nil)
-	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
-	a.await("engine stopped")
-	require.Zero(t, enginePid(t, cfg))
+	for name, end := range map[string]func(r *router, a *running){
+		// After a restart the router knows of no request.
+		"by a router": func(r *router, _ *running) { r.SetWanted("llama", false) },
+		"at the end of an agent without a router": func(r *router, a *running) {
+			r.server.Stop()
+			a.await("not connected to the router")
+			a.end()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRouter(t)
+			cfg := onDemand(t, r, "busy")
+			cfg.Engine = LlamaCpp
+			cfg.IdleTimeout = 50 * time.Millisecond
+			cfg.DrainTimeout = time.Minute
+			a := start(t, cfg)
+			r.await("agent registered")
+			r.SetWanted("llama", true)
+			r.await("ready")
+			end(r, a)
+			a.await("the engine still has requests: it is stopped after them")
+			require.NotZero(t, enginePid(t, cfg))
+			res, err := http.Post(cfg.BackendURL+"/done", "", nil)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			a.await("engine stopped")
+			require.Zero(t, enginePid(t, cfg))
+		})
+	}
 }

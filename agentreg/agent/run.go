@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,6 +32,7 @@ type agent struct {
 	engineAt netip.AddrPort
 	fail     func(err error)
 	sick     chan struct{} // the engine is not healthy any more
+	saidBusy atomic.Bool   // of the engine that runs
 	// background are health checks that a router asked for.
 	background sync.WaitGroup
 }
@@ -75,7 +77,13 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.patience() > 0 {
 		a.log.Info().Msg("leaving the routers: the engine stops when their requests are over; a second Ctrl-C ends it at once")
 	}
+	late, tooLate := context.WithTimeout(engineCtx, a.patience())
+	defer tooLate()
 	links.Wait()
+	// A router that was gone before could not say what Envoy still carries.
+	for a.busy(late) && pause(late, eagerPoll) {
+		a.sayBusy()
+	}
 	stopEngine()
 	engine.Wait()
 	a.background.Wait()
