@@ -116,6 +116,25 @@ func TestEachKindHasItsHook(t *testing.T) {
 	}, "both", "both")
 }
 
+// A hook that refuses is no reason to give up what an agent is waking.
+func TestAHookThatRefusesEndsNoWaitForAnAgentThatWakes(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		p := r.join(pb.State_STATE_ASLEEP, "m")
+		first := r.chat("m")
+		synctest.Wait()
+		r.hookRefused("m", "its wake hook answered 404")
+		synctest.Wait()
+		require.Equal(r.t, 1, r.demand("m"))
+		p.leave()
+		synctest.Wait()
+		r.hookRefused("m", "its wake hook answered 404")
+		synctest.Wait()
+		require.Equal(r.t, 1, r.holds("wake_failed"))
+		require.Contains(r.t, first.all(), "its wake hook answered 404")
+	})
+}
+
 // A model that nobody has asked for has its series, and five hundred of them have
 // one of each and no label but the model.
 func TestEveryPlacedModelHasOneSeriesOfEachGaugeFromTheStart(t *testing.T) {

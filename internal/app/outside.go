@@ -42,7 +42,7 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 	}
 	o.hooks = wake.NewWebhooks(wake.WebhookOptions{
 		Demand:   func(model string) int { return a.machine.Demand(model) },
-		OnFailed: func(model, reason string) { a.machine.Fail(model, reason) },
+		OnFailed: a.hookRefused,
 		Headers:  headers, TLS: hookTLS, Registerer: a.metrics, Prefix: a.c.MetricsPrefix, Log: a.log,
 	})
 	o.keda = wake.NewKEDA(wake.KEDAOptions{Models: wokenModels{a}, Log: a.log})
@@ -58,6 +58,14 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 	a.health.SetServingStatus(externalscaler.ExternalScaler_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(o.server, a.health)
 	return o, nil
+}
+
+// hookRefused ends the waiters of a model whose hook refused, unless an agent is
+// bringing the model up all the same: its word is the one that counts then.
+func (a *App) hookRefused(model, reason string) {
+	if !a.registry.Waking(model) {
+		a.machine.Fail(model, reason)
+	}
 }
 
 // stop tells nobody any more. KEDA connects again at once when its streams end
