@@ -98,6 +98,25 @@ func TestAnOrdinaryRequestParks(t *testing.T) {
 	})
 }
 
+// TestRoomInTheLastMomentCounts is for room that comes as the time to park ends.
+func TestRoomInTheLastMomentCounts(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		for range 50 {
+			r.slots.up(engineA, 0)
+			r.slots.shutGate(true, nil)
+			x := r.ask(t, chat(false))
+			<-time.After(250 * time.Millisecond) // not pass: what follows comes in the same moment
+			r.slots.shutGate(false, nil)
+			pass(time.Minute)
+			require.Len(t, x.all(), 1)
+			require.NotContains(t, x.all()[0], "250ms 504", "it has waited for a slot for no time")
+			r.slots.down(engineA)
+		}
+	})
+}
+
 func TestWhatCanNeverHaveRoomEndsAtTheRelease(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

@@ -119,7 +119,7 @@ func (h *hold) untilSlot() (holdstate.Status, error) {
 				h.budget.Reset(0)
 			}
 		case <-park:
-			h.w.Tell(holdstate.TimeOut)
+			h.w.Tell(holdstate.Expire) // which leaves it alone when it was let through in this moment
 			h.park = nil
 		case <-queue:
 			h.w.Tell(holdstate.TimeOut)

@@ -30,7 +30,6 @@
 //	Released --Down--> Held
 //	Released --HasRoom--> Admitted
 //	Released --Expire--> Ended (released)
-//	Released --TimeOut--> Ended (released)
 //	Released --Refuse--> Ended (released)
 //	Released --Leave--> Ended (disconnected)
 //	Released --Revoke--> Ended (removed)

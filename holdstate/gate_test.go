@@ -97,7 +97,7 @@ func TestEachSecondEverybodyIsLookedAt(t *testing.T) {
 // What stood behind one that waited for room goes on when that one ends.
 func TestWhoGivesUpItsWaitForRoomLetsOthersThrough(t *testing.T) {
 	t.Parallel()
-	for name, event := range map[string]Event{"its budget ends": Expire, "its park ends": TimeOut, "its client leaves": Leave, "its key is revoked": Revoke} {
+	for name, event := range map[string]Event{"its budget or its park ends": Expire, "its client leaves": Leave, "its key is revoked": Revoke} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := gated(2, Options{Limits: wide})
@@ -121,10 +121,25 @@ func TestTheWaitForRoomEnds(t *testing.T) {
 	held, ordinary := r.hold(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
 	require.Equal(t, []State{Granted, Released, Released}, states(runs, held, ordinary))
 	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrNoRoom, Seq: 2}, held.Tell(Expire), "its hold budget")
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrNoRoom, Seq: 3}, ordinary.Tell(TimeOut), "its time to park")
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrNoRoom, Seq: 3}, ordinary.Tell(Expire), "its time to park")
 	require.Equal(t, []error{ErrNoRoom, ErrNoRoom}, r.refused)
 	require.Equal(t, map[Outcome]int{OutcomeReleased: 1}, r.outcomes)
 	r.finish(runs)
+	r.down(llama, replica)
+	r.requireAtRest(t)
+}
+
+// TestAWaitThatIsOverDoesNotEndTheNext is for a clock that runs out in the moment in
+// which its wait ends.
+func TestAWaitThatIsOverDoesNotEndTheNext(t *testing.T) {
+	t.Parallel()
+	r := gated(1, Options{Limits: wide})
+	replica := r.up(llama, 0)
+	first, second := r.queue(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
+	require.Equal(t, Admitted, first.Tell(Expire).State, "its time to park")
+	require.Equal(t, Released, second.Tell(TimeOut).State, "its time for a slot")
+	first.Tell(Leave)
+	second.Tell(Leave)
 	r.down(llama, replica)
 	r.requireAtRest(t)
 }

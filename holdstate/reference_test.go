@@ -383,7 +383,7 @@ func (ref *reference) tell(q *refRequest, e Event) {
 	switch {
 	case e == Expire && q.state == Held:
 		ref.end(q, OutcomeExpired)
-	case (e == Expire || e == TimeOut) && q.state == Released:
+	case e == Expire && q.state == Released:
 		q.err = ErrNoRoom
 		ref.end(q, OutcomeReleased)
 	case e == TimeOut && q.state == Admitted:

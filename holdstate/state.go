@@ -25,8 +25,8 @@ const (
 	Slot                  // a slot was taken for it
 	Back                  // the engine it was given refused, or died before its head
 	Done                  // the engine has answered: it needs no place any more
-	Expire                // the hold budget ran out
-	TimeOut               // the wait for room or for a slot took longer than allowed
+	Expire                // the hold budget, or the time to park, ran out
+	TimeOut               // the wait for a slot took longer than allowed
 	Refuse                // it can have no room or no slot, however long it waits
 	Leave                 // the client went away
 	Unplace               // the map no longer places its target here
@@ -91,7 +91,6 @@ var steps = map[State]map[Event]step{
 		Down:    {to: Held},
 		HasRoom: {to: Admitted},
 		Expire:  {to: Ended, outcome: OutcomeReleased},
-		TimeOut: {to: Ended, outcome: OutcomeReleased},
 		Refuse:  {to: Ended, outcome: OutcomeReleased},
 		Leave:   {to: Ended, outcome: OutcomeDisconnected},
 		Revoke:  {to: Ended, outcome: OutcomeRemoved},

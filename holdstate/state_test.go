@@ -28,7 +28,7 @@ func TestEveryStateMeetsEveryEvent(t *testing.T) {
 	rows := map[State][]string{
 		//         Up          Down    HasRoom     Slot       Back    Done              Expire           TimeOut           Refuse            Leave                 Unplace          Revoke           Drain             Fail
 		Held:     {"Released", stay, stay, stay, stay, stay, "Ended expired", stay, stay, "Ended disconnected", "Ended removed", "Ended removed", "Ended draining", "Ended wake_failed"},
-		Released: {stay, "Held", "Admitted", stay, stay, stay, "Ended released", "Ended released", "Ended released", "Ended disconnected", stay, "Ended removed", "Ended draining", stay},
+		Released: {stay, "Held", "Admitted", stay, stay, stay, "Ended released", stay, "Ended released", "Ended disconnected", stay, "Ended removed", "Ended draining", stay},
 		Admitted: {stay, "Held", stay, "Granted", stay, stay, stay, "Ended released", "Ended released", "Ended disconnected", stay, "Ended removed", "Ended draining", stay},
 		Granted:  {stay, stay, stay, stay, "Held", "Ended released", stay, stay, stay, "Ended released", stay, stay, stay, stay},
 		Ended:    {stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay, stay},

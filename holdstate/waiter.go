@@ -255,7 +255,7 @@ func (m *Machine) leaveGate(w *Waiter, was State, e Event) {
 	switch was {
 	case Released:
 		w.line.gated--
-		if e == Expire || e == TimeOut {
+		if e == Expire {
 			w.err = ErrNoRoom
 		}
 		if w.state == Ended && e != Refuse {
