@@ -18,8 +18,11 @@ type Identity struct {
 // ErrIdentity is the class of what Identify refuses.
 var ErrIdentity = errors.New("the identity is bad")
 
-// identityLine begins the lines of identities. No id of a key begins with it.
-const identityLine = "\x00"
+// What the lines of identities and of keys begin with.
+const (
+	identityLine = "\x00"
+	keyLine      = "\x01"
+)
 
 // Identify makes a key of an identity. It shares the quota, and the share of a model,
 // with the key that has its id, if there is one. k may be nil.

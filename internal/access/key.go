@@ -51,8 +51,9 @@ func (k *Key) Allowed(model string) bool {
 // when there is none.
 func (k *Key) Expires() (at time.Time, ok bool) { return k.expires, !k.expires.IsZero() }
 
-// Line names who waits, empty for Anonymous. An identity waits apart from a key with
-// the same id; one without an id stands for its tenant.
+// Line names who waits, empty for Anonymous: a key by its hash, as its id may be given
+// to another. An identity waits apart from a key with the same id; one without an id
+// stands for its tenant.
 func (k *Key) Line() string { return k.line }
 
 // Expired says whether the key is no longer good.

@@ -34,7 +34,7 @@ func (k *Keys) add(key *Key) {
 	if key.Name == "" {
 		key.Name = key.ID
 	}
-	key.line = key.ID
+	key.line = keyLine + string(key.hash[:])
 	k.byHash[key.hash], k.byID[key.ID] = key, key
 }
 
@@ -90,7 +90,9 @@ func (k *Keys) ByID(id string) *Key { return k.byID[id] }
 // Good says whether the key behind a line is still good. An identity always is: it is
 // not of a keys file.
 func (k *Keys) Good(line string, now time.Time) bool {
-	key := k.byID[line]
+	var hash [sha256.Size]byte
+	copy(hash[:], line[len(keyLine):])
+	key := k.byHash[hash]
 	return strings.HasPrefix(line, identityLine) || key != nil && !key.Expired(now)
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json/v2"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -198,6 +199,26 @@ func TestANewExpiryCounts(t *testing.T) {
 		require.Empty(t, one.all())
 		pass(time.Second)
 		require.Contains(t, one.all(), "40s 401 ")
+	}, "--auth-file", keys)
+}
+
+// The id says whose key it is. Which key is good is said by its hash alone.
+func TestAKeyThatIsReplacedEndsItsHeldRequests(t *testing.T) {
+	t.Parallel()
+	keys := temporary(t, oneKey(""))
+	bubble(t, func(r *rig) {
+		t := r.t
+		replace := func(text string) {
+			require.NoError(t, os.WriteFile(keys, []byte(text), 0o600))
+			require.NoError(t, r.keys.Reload())
+		}
+		held := r.chat("m", "x-api-key", testKey)
+		pass(20 * time.Second)
+		replace(strings.Replace(oneKey(""), "id: k", "id: renamed", 1))
+		require.Equal(t, 1, r.demand("m"))
+		replace(strings.NewReplacer("id: k", "id: renamed", hashOf(testKey), hashOf("new")).Replace(oneKey("")))
+		require.Zero(t, r.demand("m"))
+		require.Contains(t, held.all(), `20s "{\"error\":{\"code\":\"unauthorized\"`)
 	}, "--auth-file", keys)
 }
 

@@ -232,7 +232,7 @@ func (x *explaining) held() string {
 		x.refuse(extproc.RateLimited(quota.RetryAfter))
 		return placed + "; the quota of the key is used up"
 	}
-	if err := x.machine.WouldHold(holdstate.Request{Target: x.t, Key: x.who.key.ID}); err != nil {
+	if err := x.machine.WouldHold(holdstate.Request{Target: x.t, Key: x.who.key.Line()}); err != nil {
 		x.refuse(x.notHeld(x.t.Model, err))
 		return fmt.Sprintf("%s; %v", placed, err)
 	}

@@ -245,6 +245,16 @@ func TestExplainHasTheFacts(t *testing.T) {
 	})
 }
 
+func TestExplainCountsTheHoldsOfTheKey(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		held := r.chat("m", "x-api-key", testKey)
+		require.Equal(t, "refuse 503 model_waking", said(r.explain(admin.ExplainQuery{Model: "m", KeyID: "k"})))
+		held.gone()
+		require.Equal(t, "hold 5m0s", said(r.explain(admin.ExplainQuery{Model: "m", KeyID: "k"})))
+	}, "--wake-hold-max-per-key=1", "--auth-file", temporary(t, oneKey("")))
+}
+
 func TestStatusShowsModelsAndAgents(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, &admin.Status{
