@@ -3,8 +3,11 @@
 package extproc
 
 import (
+	"bytes"
+	"encoding/json/jsontext"
 	"io"
 	"math"
+	"slices"
 )
 
 // Footprint estimates what the request takes of an engine, in tokens: one for each
@@ -44,8 +47,9 @@ var notText = map[string]bool{
 	"role": true, "type": true, "id": true, "tool_call_id": true, "tool_use_id": true, "cache_control": true,
 }
 
-// longestName is more than any name that is looked for.
-const longestName = 32
+// longestName is more than any name that is looked for takes with all its letters
+// escaped.
+const longestName = 96
 
 // textMeter counts the text of a JSON text that is known to be valid.
 type textMeter struct {
@@ -58,7 +62,7 @@ type textMeter struct {
 	ended   bool // behind a string that may be a name
 	number  bool // inside a number
 	length  int64
-	name    []byte // the beginning of the last string
+	name    []byte // the beginning of the last string as it stands
 	counts  bool   // inside one of textMembers
 	whole   bool   // of which every byte counts
 	muted   int    // the depth of the object with one of notText; 0: none
@@ -92,13 +96,12 @@ func (m *textMeter) inside(p []byte) int {
 		if m.escaped = false; p[0] == 'u' {
 			m.length -= 2 // of the backslash and four digits
 		}
+		m.keep(p[:1])
 		return 1
 	}
 	if n := plainPrefix(p); n > 0 {
 		m.length += int64(n)
-		if room := longestName - len(m.name); room > 0 {
-			m.name = append(m.name, p[:min(n, room)]...)
-		}
+		m.keep(p[:n])
 		return n
 	}
 	switch p[0] {
@@ -109,7 +112,13 @@ func (m *textMeter) inside(p []byte) int {
 		m.escaped = true
 	}
 	m.length++
+	m.keep(p[:1])
 	return 1
+}
+
+// keep adds to the last string what it has room for.
+func (m *textMeter) keep(p []byte) {
+	m.name = append(m.name, p[:min(len(p), longestName-len(m.name))]...)
 }
 
 // outside takes a byte between strings.
@@ -153,12 +162,22 @@ func (m *textMeter) countNumber(c byte) {
 // member begins a member with the name that was read last.
 func (m *textMeter) member() {
 	if m.depth == 1 {
-		m.whole, m.counts = textMembers[string(m.name)]
+		m.whole, m.counts = textMembers[string(m.unescaped())]
 		return
 	}
-	if m.counts && m.muted == 0 && notText[string(m.name)] {
+	if m.counts && m.muted == 0 && notText[string(m.unescaped())] {
 		m.muted = m.depth
 	}
+}
+
+// unescaped is the last string as an engine reads it.
+func (m *textMeter) unescaped() []byte {
+	if bytes.IndexByte(m.name, '\\') < 0 {
+		return m.name
+	}
+	quoted := slices.Concat([]byte{'"'}, m.name, []byte{'"'})
+	name, _ := jsontext.AppendUnquote(nil, quoted) // one that was cut is no name that is looked for
+	return name
 }
 
 // unmute is for the end of a member.

@@ -5,6 +5,7 @@ package extproc
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -37,31 +38,34 @@ func TestTheFootprintIsTextAndDeclaredOutput(t *testing.T) {
 		body string
 		want int64
 	}{
-		"a message":                   {`"messages": [{"role": "user", "content": "` + text + `"}]`, 100},
-		"rounded up":                  {`"messages": [{"role": "user", "content": "1234"}]`, 2},
-		"parts":                       {`"messages": [{"role": "user", "content": [{"type": "text", "text": "` + text + `"}]}]`, 100},
-		"a system prompt":             {`"system": "` + text + `", "messages": []`, 100},
-		"the declared output":         {`"messages": [], "max_tokens": 500`, 500},
-		"the larger of two":           {`"messages": [], "max_tokens": 500, "max_completion_tokens": 700`, 700},
-		"the output of responses":     {`"input": "` + text + `", "max_output_tokens": 40`, 140},
-		"tools, every byte":           {`"tools": ["` + strings.Repeat("x", 315) + `"]`, 100},
-		"an image":                    {`"messages": [{"content": [{"type": "image_url", "image_url": {"url": "` + media + `"}}]}]`, 0},
-		"an image as one string":      {`"input": [{"content": [{"type": "input_image", "image_url": "` + media + `"}, {"text": "` + text + `"}]}]`, 100},
-		"audio":                       {`"messages": [{"content": [{"input_audio": {"data": "` + media + `", "format": "wav"}}]}]`, 0},
-		"an image of messages":        {`"messages": [{"content": [{"type": "image", "source": {"type": "base64", "data": "` + media + `"}}, {"text": "` + text + `"}]}]`, 100},
-		"the member after one":        {`"messages": [{"content": [{"image_url": {"a": {"b": ["` + media + `"]}}, "text": "` + text + `"}]}]`, 100},
-		"no text":                     {`"user": "` + text + `", "metadata": {"messages": "` + text + `"}`, 0},
-		"names are no text":           {`"messages": [{"` + text + `": 1}]`, 1},
-		"a prompt of tokens":          {`"prompt": [1, 22, -3, 4.5e+3]`, 4},
-		"inputs":                      {`"input": ["` + text + `", "` + text + `"]`, 200},
-		"a query with documents":      {`"query": "` + text + `", "documents": ["` + text + `", {"text": "` + text + `"}]`, 300},
-		"escapes":                     {`"prompt": "` + strings.Repeat(`\n`, 32) + `"`, 10},
-		"characters that are escaped": {`"prompt": "` + strings.Repeat(`\u00e9`, 32) + `"`, 30},
-		"characters of several bytes": {`"prompt": "` + strings.Repeat("é", 16) + `"`, 10},
-		"a quote and a colon in text": {`"prompt": "\"messages\": {\\"`, 5},
-		"a name that is escaped":      {`"prompt": [{"te\u0078t": "` + text + `"}]`, 100},
-		"a name like one, but longer": {`"messages_and_more_than_any_name_that_counts": "` + text + `"`, 0},
-		"nothing":                     {`"messages": []`, 0},
+		"a message":                    {`"messages": [{"role": "user", "content": "` + text + `"}]`, 100},
+		"rounded up":                   {`"messages": [{"role": "user", "content": "1234"}]`, 2},
+		"parts":                        {`"messages": [{"role": "user", "content": [{"type": "text", "text": "` + text + `"}]}]`, 100},
+		"a system prompt":              {`"system": "` + text + `", "messages": []`, 100},
+		"the declared output":          {`"messages": [], "max_tokens": 500`, 500},
+		"the larger of two":            {`"messages": [], "max_tokens": 500, "max_completion_tokens": 700`, 700},
+		"the output of responses":      {`"input": "` + text + `", "max_output_tokens": 40`, 140},
+		"tools, every byte":            {`"tools": ["` + strings.Repeat("x", 315) + `"]`, 100},
+		"an image":                     {`"messages": [{"content": [{"type": "image_url", "image_url": {"url": "` + media + `"}}]}]`, 0},
+		"an image as one string":       {`"input": [{"content": [{"type": "input_image", "image_url": "` + media + `"}, {"text": "` + text + `"}]}]`, 100},
+		"audio":                        {`"messages": [{"content": [{"input_audio": {"data": "` + media + `", "format": "wav"}}]}]`, 0},
+		"an image of messages":         {`"messages": [{"content": [{"type": "image", "source": {"type": "base64", "data": "` + media + `"}}, {"text": "` + text + `"}]}]`, 100},
+		"the member after one":         {`"messages": [{"content": [{"image_url": {"a": {"b": ["` + media + `"]}}, "text": "` + text + `"}]}]`, 100},
+		"no text":                      {`"user": "` + text + `", "metadata": {"messages": "` + text + `"}`, 0},
+		"names are no text":            {`"messages": [{"` + text + `": 1}]`, 1},
+		"a prompt of tokens":           {`"prompt": [1, 22, -3, 4.5e+3]`, 4},
+		"inputs":                       {`"input": ["` + text + `", "` + text + `"]`, 200},
+		"a query with documents":       {`"query": "` + text + `", "documents": ["` + text + `", {"text": "` + text + `"}]`, 300},
+		"escapes":                      {`"prompt": "` + strings.Repeat(`\n`, 32) + `"`, 10},
+		"characters that are escaped":  {`"prompt": "` + strings.Repeat(`\u00e9`, 32) + `"`, 30},
+		"characters of several bytes":  {`"prompt": "` + strings.Repeat("é", 16) + `"`, 10},
+		"a quote and a colon in text":  {`"prompt": "\"messages\": {\\"`, 5},
+		"a name that is escaped":       {`"prompt": [{"te\u0078t": "` + text + `"}]`, 100},
+		"a first name that is escaped": {`"mess\u0061g\u0065s": [{"role": "user", "content": "` + text + `"}]`, 100},
+		"escaped as far as can be":     {`"` + escaped("messages") + `": [{"` + escaped("image_url") + `": "` + media + `", "content": "` + text + `"}]`, 100},
+		"a name with other letters":    {`"messagesé": "` + text + `"`, 0},
+		"a name like one, but longer":  {`"messages_and_more_than_any_name_that_counts": "` + text + `"`, 0},
+		"nothing":                      {`"messages": []`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,6 +75,14 @@ func TestTheFootprintIsTextAndDeclaredOutput(t *testing.T) {
 			}
 		})
 	}
+}
+
+// escaped is a name of which every letter is escaped.
+func escaped(name string) (all string) {
+	for _, c := range name {
+		all += fmt.Sprintf(`\u%04x`, c)
+	}
+	return all
 }
 
 func TestTheFootprintOfACompressedBodyIsThatOfItsText(t *testing.T) {
