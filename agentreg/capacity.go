@@ -31,7 +31,7 @@ func (r *Registry) CapacityFrom(t sitemap.Target, f Filter) Capacity {
 		c.Replicas++
 		c.Slots += g.slots
 		if n := g.n.Load(); n&closed == 0 {
-			c.Free += max(0, g.slots-n-g.others.Load())
+			c.Free += max(0, g.slots-n-rep.beyond())
 		}
 	}
 	return c

@@ -102,7 +102,7 @@ func (r *Registry) countOthers(rec *record, s *pb.Status) {
 func (r *Registry) countOwn(rec *record, s *pb.Status) {
 	now := rec.lastSeen
 	before := rec.fewer
-	if s.InFlight == nil || int64(s.GetInFlight()) >= rec.replica.gate.inFlight() {
+	if s.InFlight == nil || int64(s.GetInFlight()) >= rec.replica.gate.inFlight()+rec.replica.earlier() {
 		rec.fewer = fewer{}
 		return
 	}

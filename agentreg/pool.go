@@ -70,7 +70,21 @@ type replica struct {
 	info    *AgentInfo
 	targets []sitemap.Target
 	gate    gate
+	// before are replicas that the engine was to earlier instances of its agent: what
+	// was sent to them is in flight until its slots are released.
+	before []*replica
 }
+
+// earlier is the number of slots taken on earlier instances.
+func (rep *replica) earlier() (n int64) {
+	for _, b := range rep.before {
+		n += b.gate.inFlight()
+	}
+	return n
+}
+
+// beyond is how many slots are taken by what the gate does not count.
+func (rep *replica) beyond() int64 { return max(rep.gate.others.Load(), rep.earlier()) }
 
 // pool is one target's replicas in routing. The slice never changes.
 type pool struct {
@@ -103,7 +117,7 @@ func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 		if n&closed != 0 || f != nil && !f.Fits(rep.info) {
 			continue
 		}
-		l := n + rep.gate.others.Load()
+		l := n + rep.beyond()
 		if l >= rep.gate.slots {
 			if best == nil {
 				o = Full

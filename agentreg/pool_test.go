@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
@@ -102,6 +104,55 @@ func TestAFullCacheIsALoad(t *testing.T) {
 	report()
 	slot, _ = r.Take(llama)
 	require.Equal(t, "a", slot.Agent().ID)
+}
+
+// An agent that was started again stands beside the same engine.
+func TestRequestsOfAnEarlierInstanceTakeSlotsOfTheEngine(t *testing.T) {
+	t.Parallel()
+	for name, left := range map[string]bool{"its stream has ended": true, "its stream is still open": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rt := newRouter(t)
+				fewer := 0
+				rt.opts.OnFewer = func(*AgentInfo, int, time.Time) { fewer++ }
+				a := rt.connect(aHello())
+				one, _ := rt.Take(llama)
+				two, _ := rt.Take(llama)
+				if left {
+					a.end()
+					synctest.Wait()
+				}
+				rt.connect(aHello(func(h *pb.Hello) { h.Instance = instance(4) })).end()
+				synctest.Wait()
+				b := rt.connect(aHello(restarted))
+				_, o := rt.Take(llama)
+				require.Equal(t, Full, o)
+				require.Equal(t, Capacity{Replicas: 1, Slots: 2}, rt.Capacity(llama))
+				before := rt.changesOf(llama)
+				one.Release()
+				require.Greater(t, rt.changesOf(llama), before)
+				three, o := rt.Take(llama)
+				require.Equal(t, Taken, o)
+				_, o = rt.Take(llama)
+				require.Equal(t, Full, o)
+				// One of them ended, and its record was lost.
+				for range 2 {
+					b.status(pb.State_STATE_SERVING, func(s *pb.Status) { s.InFlight = new(uint32(1)) })
+					time.Sleep(rt.opts.Liveness / 3)
+				}
+				require.Equal(t, 1, fewer)
+				two.Release()
+				three.Release()
+				require.EqualValues(t, 2, rt.Capacity(llama).Free)
+
+				three, _ = rt.Take(llama)
+				rt.connect(aHello(restarted, func(h *pb.Hello) { h.Instance, h.Address = instance(3), "127.0.0.1:8001" }))
+				require.EqualValues(t, 2, rt.Capacity(llama).Free, "another engine")
+				three.Release()
+			})
+		})
+	}
 }
 
 // only is a Filter.

@@ -155,14 +155,29 @@ func (r *Registry) replicaFor(h hello) *replica {
 	if old := r.agents[h.info.ID]; old != nil && old.hello.info.Instance == h.info.Instance {
 		before = old.replica
 	}
+	earlier := r.earlierAt(h)
 	delete(r.lingering, h.info.Instance)
 	if before != nil && before.gate.slots == h.slots && reflect.DeepEqual(before.info, h.info) {
 		return before
 	}
-	rep := &replica{info: h.info, targets: h.targets()}
+	rep := &replica{info: h.info, targets: h.targets(), before: earlier}
 	rep.gate.slots = h.slots
 	rep.gate.n.Store(closed)
 	return rep
+}
+
+// earlierAt are the replicas with slots taken that the engine of h was to earlier
+// instances.
+func (r *Registry) earlierAt(h hello) (before []*replica) {
+	for _, rep := range r.lingering {
+		if rep.info.Address == h.info.Address {
+			before = append(before, rep)
+		}
+	}
+	if old := r.agents[h.info.ID]; old != nil && old.hello.info.Address == h.info.Address && old.replica.gate.inFlight() > 0 {
+		before = append(before, old.replica)
+	}
+	return before
 }
 
 // remove takes an agent out whose stream has ended or is to end.
