@@ -161,7 +161,14 @@ func (m *Machine) Update(t sitemap.Target) {
 	if m.waiting.Load() == 0 && m.waking.Load() == 0 {
 		return
 	}
-	m.change(func() { m.update(t) })
+	m.change(func() {
+		m.update(t)
+		for other := range m.lines {
+			if other != t && other.Model == t.Model {
+				m.update(other) // room in the gate is for all kinds of a model
+			}
+		}
+	})
 }
 
 // UpdateAll looks again at everybody who waits. It is for what Slots knows and does

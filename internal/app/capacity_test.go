@@ -66,6 +66,23 @@ func TestTheGateBoundsWhatTheReplicasHaveInHand(t *testing.T) {
 	}, "--policy-file", temporary(t, "models: {m: {admit_budget_tokens: 100}}"))
 }
 
+// The gate is the model's, whatever kind of it frees the room.
+func TestRoomIsForAllKindsOfAModel(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.joinAs("a", pb.State_STATE_SERVING, func(h *pb.Hello) { h.Kinds = []string{"chat"} }, "m")
+		r.joinAs("b", pb.State_STATE_SERVING, func(h *pb.Hello) { h.Kinds = []string{"embedding"} }, "m")
+		require.Contains(t, r.chat("m").all(), "0s serve on 127.0.0.1:8000")
+		waits := r.post("/v1/embeddings", `{"model":"m"}`)
+		pass(time.Second)
+		require.Empty(t, waits.all())
+		r.envoyEnds() // after 10 s
+		require.Contains(t, waits.all(), "11s serve on 127.0.0.1:8001")
+		r.envoyEnds()
+	}, "--admit-park-timeout=20s", "--policy-file", temporary(t, "models: {m: {max_inflight: 1}}"))
+}
+
 func TestAKeyOverItsShareIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	keys := "keys:\n- {id: small, tenant: t, max_occupancy_share: 0.25, key_hash: " + hashOf("small") + "}\n- {id: all, tenant: t, key_hash: " + hashOf("all") + "}\n"
