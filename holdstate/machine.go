@@ -94,7 +94,8 @@ type model struct {
 }
 
 // lines are the two lines of a target. Ordinary requests get a slot only when no
-// released one wants it.
+// released one wants it, nor one whose replica gave no answer, which stands in the
+// same line.
 type lines struct {
 	serving  bool
 	look     bool // everybody is asked what the gate says of it, also who stands behind others

@@ -66,6 +66,36 @@ func TestAnOrdinaryRequestWaitsBehindReleasedOnes(t *testing.T) {
 	r.requireAtRest(t)
 }
 
+// A request that had a slot and whose replica died is no newcomer, though it was not
+// held at its last place.
+func TestWhoseReplicaDiedKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(Options{Limits: wide})
+	first, second := r.hold(t, Request{Target: llama, Key: "a"}), r.hold(t, Request{Target: llama, Key: "a"})
+	replica := r.up(llama, 1)
+	seq, grant := first.Status().Seq, first.Status().Grant
+	first.Tell(Done) // Envoy carries it
+	ordinary := r.queue(t, Request{Target: llama, Key: "a"})
+	died := r.queue(t, Request{Target: llama, Key: "a", Seq: seq, Again: true})
+	require.Equal(t, []State{Admitted, Admitted, Admitted}, states(second, ordinary, died))
+	require.Equal(t, 1, r.Demand("llama"), "it is not held")
+	grant.Release()
+	r.Update(llama)
+	for _, w := range []*Waiter{died, second, ordinary} {
+		require.Equal(t, Granted, w.Status().State)
+		r.finish(w)
+	}
+	require.Equal(t, map[Outcome]int{OutcomeReleased: 2}, r.outcomes)
+
+	replica.free = 0
+	died = r.queue(t, Request{Target: llama, Key: "a", Again: true})
+	r.down(llama, replica)
+	require.Equal(t, Status{State: Ended, Seq: died.Status().Seq}, died.Status(), "the caller decides anew")
+	died = r.queue(t, Request{Target: llama, Key: "a", Again: true})
+	require.Equal(t, Ended, died.Status().State)
+	r.requireAtRest(t)
+}
+
 func TestQueueTakesAFreeSlotAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(Options{Limits: wide})

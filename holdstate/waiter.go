@@ -167,9 +167,13 @@ func (m *Machine) enter(w *Waiter) {
 	l.look = true
 	w.left = time.Time{}
 	if w.ordinary {
-		l.ordinary.add(w)
+		line := &l.ordinary
+		if w.request.Again {
+			line = &l.held // it is no newcomer
+		}
+		line.add(w)
 		if w.state == Released {
-			l.ordinary.gated++
+			line.gated++
 		}
 	} else {
 		l.held.add(w)
@@ -179,6 +183,9 @@ func (m *Machine) enter(w *Waiter) {
 		}
 	}
 	m.update(w.target)
+	if w.ordinary && !l.serving {
+		m.apply(w, Down)
+	}
 }
 
 // count takes a place: against the limits, and in the demand.
