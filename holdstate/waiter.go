@@ -19,6 +19,8 @@ type Request struct {
 	Seq       uint64 // place of an earlier wait of the same request; 0: a new one
 	// Again: its replica gave no answer. The capacity queue takes it beyond its depth.
 	Again bool
+	// Counted: an earlier wait of it has had the outcome that counts.
+	Counted bool
 	// Detail is what Slots knows of the request.
 	Detail any
 	// Room is what the gate reserved for a request before Queue, which owns it unless
@@ -83,7 +85,7 @@ func (m *Machine) Hold(r Request) (*Waiter, error) {
 		w = m.newWaiter(r)
 		m.enter(w)
 	})
-	if err == ErrFull { //nolint:errorlint // made two lines above, never wrapped
+	if err == ErrFull && !r.Counted { //nolint:errorlint // made two lines above, never wrapped
 		m.o.OnOutcome(OutcomeFull, 0)
 	}
 	return w, err
@@ -322,7 +324,7 @@ func (m *Machine) end(w *Waiter) {
 	if err := w.err; err != nil {
 		m.after = append(m.after, func() { m.o.OnRefused(w.target.Model, err) })
 	}
-	if w.ordinary {
+	if w.ordinary || w.request.Counted {
 		return
 	}
 	until := time.Now()

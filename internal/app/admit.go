@@ -33,6 +33,7 @@ type caller struct {
 	charged   bool
 	rateLimit string // what the quota still had; empty: it has none
 
+	held bool // a hold of it was counted
 	wish admission.Wish
 	seq  uint64 // its place, once it had a slot without waiting for it; 0: none
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -220,6 +221,26 @@ func TestAKeyThatIsReplacedEndsItsHeldRequests(t *testing.T) {
 		require.Zero(t, r.demand("m"))
 		require.Contains(t, held.all(), `20s "{\"error\":{\"code\":\"unauthorized\"`)
 	}, "--auth-file", keys)
+}
+
+// Envoy carried it in between, and its replica died.
+func TestARequestThatIsHeldAgainIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		who := &caller{key: access.Anonymous()}
+		q := &extproc.Request{Endpoint: &extproc.Endpoint{}, Model: "m", Patience: -1, Caller: extproc.Caller{Detail: who}}
+		hold := func() extproc.Decision { return r.decider.hold(q, who, sitemap.Placement{}) }
+		hold().Waiter.Tell(holdstate.Leave)
+		require.Equal(t, 1, r.holds("disconnected"))
+		again := hold().Waiter
+		require.Equal(t, 1, r.demand("m"))
+		require.Equal(t, holdstate.OutcomeDisconnected, again.Tell(holdstate.Leave).Outcome)
+		other := r.chat("m")
+		require.Equal(t, 503, hold().Refusal.Status)
+		other.gone()
+		require.Equal(t, []int{2, 0}, []int{r.holds("disconnected"), r.holds("full")}, "the other's is the second")
+	}, "--wake-hold-max=1")
 }
 
 func TestAKeyThatExpiresDuringItsUploadIsNotHeld(t *testing.T) {

@@ -288,6 +288,7 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	if err != nil {
 		return refuse(d.notHeld(r.Model, err))
 	}
+	who.held = true
 	// The key may have ended while the body came, before there was a waiter to end.
 	if refusal := d.Recheck(r); refusal != nil {
 		w.Tell(holdstate.Revoke)
@@ -324,7 +325,7 @@ func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
 	w.Key = who.key
 	return holdstate.Request{
 		Target: r.Target(), Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
-		Seq: cmp.Or(r.Seq, who.seq), Again: w.Again(), Detail: w,
+		Seq: cmp.Or(r.Seq, who.seq), Again: w.Again(), Counted: who.held, Detail: w,
 	}
 }
 
