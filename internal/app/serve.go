@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"errors"
+
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admission"
+)
+
+// serve gives the request a slot, or a place among those who wait for room or for a
+// slot.
+func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
+	model, q := r.Model, d.waiting(r, who)
+	q.Bytes = 0 // only held bodies count against the limit of held bytes
+	// Newcomers stand behind those that wait already.
+	if !d.machine.Waiting(q.Target) {
+		room, err := d.capacity.Admit(&q, false)
+		if err != nil {
+			return d.turnedAway(model, err)
+		}
+		q.Room = room
+		if g, took := d.take(&q); took {
+			return d.granted(g, who)
+		}
+	}
+	w, err := d.machine.Queue(q)
+	if err == nil {
+		return extproc.Decision{Waiter: w}
+	}
+	if errors.Is(err, holdstate.ErrNoQueue) {
+		g, why := d.further(&q)
+		if g != nil {
+			return d.granted(g, who)
+		}
+		err = why
+	}
+	if q.Room != nil {
+		q.Room.Release()
+		d.machine.Update(q.Target) // somebody else may have that room
+	}
+	return d.turnedAway(model, err)
+}
+
+// granted serves a request that did not wait. Should its replica fail, it has a place
+// before all who came later.
+func (d *decider) granted(g holdstate.Grant, who *caller) extproc.Decision {
+	if who.seq == 0 {
+		who.seq = d.machine.Place()
+	}
+	return extproc.Decision{Grant: g}
+}
+
+// take takes a slot for a request that has room.
+func (d *decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
+	if q.Room == nil {
+		return nil, false
+	}
+	g, took := d.capacity.Take(q, q.Room)
+	return g, took == holdstate.Taken
+}
+
+// further is for a request that may not wait: it takes a slot of the policy's
+// further steps, if one is free.
+func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
+	if q.Room == nil {
+		if !q.Again && d.roomAwaited(q.Target.Model) {
+			return nil, holdstate.ErrNoRoom
+		}
+		room, err := d.capacity.Admit(q, false)
+		if err != nil {
+			return nil, err
+		}
+		if room == nil {
+			return nil, holdstate.ErrNoRoom
+		}
+		q.Room = room
+	}
+	for d.capacity.Next(q) {
+		if g, took := d.take(q); took {
+			return g, nil
+		}
+	}
+	return nil, holdstate.ErrNoQueue
+}
+
+// roomAwaited says whether requests for a model wait for room: nobody overtakes them.
+func (d *decider) roomAwaited(model string) bool {
+	gate, _ := d.machine.Depths(model)
+	return gate > 0
+}
+
+// turnedAway refuses a request that may not wait.
+func (d *decider) turnedAway(model string, err error) extproc.Decision {
+	d.metrics.turnedAway(model, err)
+	return refuse(notServed(model, err))
+}
+
+// notServed is the answer to a request that a replica serves but has no room for.
+func notServed(model string, err error) *extproc.Refusal {
+	switch {
+	case errors.Is(err, holdstate.ErrDraining):
+		return extproc.Draining()
+	case errors.Is(err, holdstate.ErrNoRoom):
+		return extproc.ConcurrencyLimit(model)
+	case errors.Is(err, holdstate.ErrTimeout):
+		return extproc.RequestTimeout(model)
+	case errors.Is(err, admission.ErrTooLarge):
+		return extproc.LargerThanPool(model)
+	case errors.Is(err, admission.ErrOverShare):
+		return extproc.OverShare(model, 1)
+	case errors.Is(err, admission.ErrOverShareAlways):
+		return extproc.OverShare(model, 60)
+	case errors.Is(err, admission.ErrTriesUsed):
+		return extproc.BackendError(model)
+	}
+	return extproc.NoCapacity(model)
+}
+
+// NotServed is the answer to a request that waited in vain for a replica that was up.
+func (*decider) NotServed(model string, held bool, why error) *extproc.Refusal {
+	if held && errors.Is(why, holdstate.ErrNoRoom) {
+		return extproc.StillAtCapacity(model)
+	}
+	return notServed(model, why)
+}
