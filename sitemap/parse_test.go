@@ -50,6 +50,20 @@ func TestBadMapsNameEveryProblemWithItsPath(t *testing.T) {
 	}
 }
 
+// TestTheMapOfTheDocsIsGood reads the example that people copy.
+func TestTheMapOfTheDocsIsGood(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/configuration.md")
+	require.NoError(t, err)
+	_, example, found := strings.Cut(string(text), "```json\n{\"generation\"")
+	require.True(t, found)
+	example, _, found = strings.Cut(example, "```")
+	require.True(t, found)
+	m, err := Parse([]byte(`{"generation"`+example), "site-fr-1")
+	require.NoError(t, err)
+	require.Equal(t, []string{"llama-3-70b"}, m.Holdable())
+}
+
 func TestGoodMapsComeBackTheSame(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/good/*.json")
