@@ -7,7 +7,7 @@ import "strings"
 // advices say what to change when a connection fails with these words.
 var advices = []struct{ words, advice string }{
 	{"first record does not look like a TLS handshake", "the router speaks no TLS: leave out --tls and --tls-ca-file, or give the router --agents-tls-cert-file"},
-	{"looked like an HTTP/1.1 header", "this is no port for agents: give --router the address of --agents-listen"},
+	{"looked like an HTTP/1.1 header", "is --router the address of the router's --agents-listen, and not of its --admin-listen?"},
 	{"signed by unknown authority", "--tls-ca-file must have the authority that signed the router's certificate (--agents-tls-cert-file)"},
 	{"remote error: tls:", "the router does not accept the agent: give it a --tls-cert-file that an authority of the router's --agents-client-ca-file has signed"},
 	{"has expired or is not yet valid", "renew the router's certificate (--agents-tls-cert-file)"},

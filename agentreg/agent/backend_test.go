@@ -308,6 +308,6 @@ func TestABackendOfABadURLIsRefused(t *testing.T) {
 	t.Parallel()
 	cfg := Config{ID: "backend/b", BackendURL: "https://engine.test", Engine: Custom}
 	err := RunBackend(t.Context(), cfg, Demand{}, func() (net.Conn, error) { return nil, errors.New("no") })
-	require.ErrorContains(t, err, "backend backend/b: url: must have the form http://host:port")
+	require.ErrorContains(t, err, "backend backend/b: url: must be http://host:port")
 	require.NoError(t, CheckBackendURL("http://engine.test"))
 }

@@ -301,10 +301,8 @@ func parseBackend(s string) (*url.URL, error) {
 	}
 	u, err := url.Parse(s)
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("is not a URL: %w", err)
-	case u.Scheme != "http" || u.Hostname() == "":
-		return nil, fmt.Errorf("must have the form http://host:port, is %q", s)
+	case err != nil, u.Scheme != "http", u.Hostname() == "":
+		return nil, fmt.Errorf("must be http://host:port, is %q", s)
 	case u.Path != "" && u.Path != "/", u.RawQuery != "", u.Fragment != "", u.User != nil:
 		return nil, fmt.Errorf("must have nothing but scheme, host and port, is %q", s)
 	}

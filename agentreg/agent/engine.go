@@ -137,7 +137,7 @@ func (a *agent) wake(ctx context.Context) (*engine, error) {
 	}()
 	var unwanted sync.WaitGroup
 	unwanted.Go(func() { a.endWhenUnwanted(ctx, end) })
-	problem := a.health.await(ctx)
+	problem := a.health.await(ctx, a.doubt())
 	if problem == nil {
 		problem = a.ready(ctx)
 	}

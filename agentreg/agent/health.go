@@ -16,6 +16,10 @@ const (
 	eagerPoll  = 100 * time.Millisecond
 	eagerTime  = time.Minute
 	steadyPoll = 2 * time.Second
+	// An engine that is not healthy is told of each doubtEvery, and one that is said
+	// to run already after firstDoubt, too.
+	firstDoubt = 5 * time.Second
+	doubtEvery = time.Minute
 	// checkTimeout is for an engine that is busy, not for one that is slow to
 	// accept: those refuse or answer at once.
 	checkTimeout = 5 * time.Second
@@ -49,10 +53,32 @@ func (h checker) check(ctx context.Context) error {
 	return nil
 }
 
-// await asks until the engine is healthy. It returns the last problem when ctx
+// doubt is how long an engine may be not healthy before the log says why, and what
+// to look at.
+type doubt struct {
+	first time.Duration
+	say   func(problem error)
+}
+
+// doubt is about the flags when somebody else starts the engine. One that has just
+// been started may load for long, and its agent may have no flags.
+func (a *agent) doubt() doubt {
+	d := doubt{firstDoubt, func(problem error) {
+		a.log.Warn().Err(problem).Msg("the engine is not healthy: does it listen at --backend-url, and is --health-path right?")
+	}}
+	if a.core.onDemand() {
+		d = doubt{doubtEvery, func(problem error) {
+			a.log.Warn().Err(problem).Msg("the engine is not healthy yet: does it listen on this port, and is its health path right?")
+		}}
+	}
+	return d
+}
+
+// await asks until the engine is healthy, and says when that takes long. It returns the last problem when ctx
 // ends before.
-func (h checker) await(ctx context.Context) error {
+func (h checker) await(ctx context.Context, d doubt) error {
 	begin := time.Now()
+	next := begin.Add(d.first)
 	problem := errNotChecked
 	for {
 		asked := time.Now()
@@ -62,6 +88,10 @@ func (h checker) await(ctx context.Context) error {
 		}
 		if ctx.Err() == nil { // else it says no more than that ctx ended
 			problem = err
+			if now := time.Now(); !now.Before(next) {
+				d.say(problem)
+				next = now.Add(doubtEvery)
+			}
 		}
 		// From question to question, for the answer may take its time.
 		if !pause(ctx, pollAfter(time.Since(begin))-time.Since(asked)) {

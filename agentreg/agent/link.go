@@ -81,11 +81,12 @@ func (l *link) note(err error) {
 	if l.logged[problem] {
 		return
 	}
-	if l.logged == nil {
+	line := l.agent.log.Warn().Str("router", l.address).Err(err)
+	if len(l.logged) == 0 {
 		l.logged = map[string]bool{}
+		line = line.Str("next", "the agent tries again")
 	}
 	l.logged[problem] = true
-	line := l.agent.log.Warn().Str("router", l.address).Err(err)
 	if advice := l.agent.cfg.TLS.advice(err.Error()); advice != "" {
 		line = line.Str("advice", advice)
 	}

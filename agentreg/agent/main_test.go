@@ -76,7 +76,7 @@ var llama = sitemap.Target{Model: "llama", Kind: sitemap.Chat}
 
 // event is a line of the router's or the agent's log.
 type event struct {
-	Message, Model, Cause, Reason, Error, State, Advice string
+	Message, Model, Cause, Reason, Error, State, Advice, Next string
 }
 
 // events collects log lines, so that tests can wait for them.
@@ -103,6 +103,15 @@ func (e *events) Write(p []byte) (int, error) {
 	e.mu.Unlock()
 	poke(e.more)
 	return len(p), nil
+}
+
+// take gives the lines so far, and forgets them.
+func (e *events) take() []event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := e.list
+	e.list = nil
+	return list
 }
 
 // await waits for a line, and forgets those before it.

@@ -160,7 +160,7 @@ func (c *Config) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort, err
 func (a *agent) firstReady(ctx context.Context) error {
 	a.log.Info().Str("backend", a.cfg.BackendURL).Msg("waiting for the engine")
 	begin := time.Now()
-	if err := a.health.await(ctx); err != nil {
+	if err := a.health.await(ctx, a.doubt()); err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, a.cfg.WakeTimeout)

@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -106,6 +108,17 @@ func TestAgentSaysWhatToChangeAboutARouterWithoutTLS(t *testing.T) {
 	require.Contains(t, start(t, cfg).await("not connected to the router").Advice, "leave out --tls and --tls-ca-file")
 }
 
+func TestAgentSaysThatAPortIsNotForAgents(t *testing.T) {
+	t.Parallel()
+	admin := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(admin.Close)
+	cfg := newNetwork(t).config()
+	cfg.Routers, cfg.dial, cfg.Exec = []string{admin.Listener.Addr().String()}, nil, []string{"engine"}
+	a := start(t, cfg).await("not connected to the router")
+	require.Contains(t, a.Error, "HTTP/1.1 header")
+	require.Equal(t, "is --router the address of the router's --agents-listen, and not of its --admin-listen?", a.Advice)
+}
+
 func TestProblemThatDiffersOnlyInItsNumbersIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	log := newEvents(t)
@@ -114,6 +127,8 @@ func TestProblemThatDiffersOnlyInItsNumbersIsLoggedOnce(t *testing.T) {
 		l.note(errors.New(problem))
 	}
 	require.Len(t, log.list, 2)
+	require.Equal(t, "the agent tries again", log.list[0].Next)
+	require.Empty(t, log.list[1].Next, "once is enough")
 	clear(l.logged) // as when it was connected
 	l.note(errors.New("port 3 broken"))
 	require.Len(t, log.list, 3)

@@ -103,6 +103,9 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 		errs = append(errs, errors.New("--exec: names no command"))
 	}
 	cfg.Exec = words
+	if len(words) > 0 {
+		errs = append(errs, checkCommand(words[0], cfg.Dir))
+	}
 	errs = append(errs, f.completeGroup(fs, cfg))
 	cfg.Labels = map[string]string{}
 	for _, l := range f.labels {
@@ -130,6 +133,17 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 		cfg.ID = host + "-" + engineName(cfg)
 	}
 	return errors.Join(errs...)
+}
+
+// checkCommand checks what the engine is started with.
+func checkCommand(program, dir string) error {
+	if err := agent.CheckDir(dir); err != nil {
+		return fmt.Errorf("--exec-dir: %w", err)
+	}
+	if err := agent.CheckProgram(program, dir); err != nil {
+		return fmt.Errorf("--exec: %w", err)
+	}
+	return nil
 }
 
 // engineName is what tells the engine from others of the same host.

@@ -32,6 +32,8 @@ func TestAgentCommandNamesTheBadFlags(t *testing.T) {
 		"nothing given": {nil, "--router: is required\n--backend-url: is required"},
 		"bad quoting":   {append(good, "--exec", "engine 'x"), "--exec: "},
 		"blank exec":    {append(good, "--exec", " "), "--exec: names no command"},
+		"no program":    {append(good, "--exec", "nosuch --port 1"), `--exec: "nosuch" is no program here and not on PATH`},
+		"no directory":  {append(good, "--exec", "sh", "--exec-dir", "/nope"), `--exec-dir: "/nope" is no directory`},
 		"bad labels":    {append(good, "--label", "a", "--label", "b=1", "--label", "b=2"), "--label: must be name=value, each name once, is \"a\"\n--label: must be name=value, each name once, is \"b=2\""},
 		"no token file": {append(good, "--token-file", "/nonexistent"), "--token-file: reading the token: "},
 		"log format":    {append(good, "--log-format", "xml"), `--log-format: "xml" is not known`},
@@ -39,7 +41,7 @@ func TestAgentCommandNamesTheBadFlags(t *testing.T) {
 		"capability":    {append(good, "--engine", "tei", "--capability", "llm"), "--capability: tei has no llm"},
 		"warm-up":       {append(good, "--engine", "tei", "--warmup"), "--warmup: is a chat completion: it needs --capability llm"},
 		"unhealthy":     {append(good, "--unhealthy-after", "-1"), "--unhealthy-after: must be at least 1, is -1"},
-		"asleep":        {[]string{"--router", "127.0.0.1:1", "--backend-url", "http://127.0.0.1:1", "--exec", "x"}, "--model: is required with --exec"},
+		"asleep":        {[]string{"--router", "127.0.0.1:1", "--backend-url", "http://127.0.0.1:1", "--exec", "sh"}, "--model: is required with --exec"},
 		"no authority":  {append(good, "--tls-ca-file", "/nonexistent"), "--tls-ca-file: reading the authorities: "},
 		"half a pair":   {append(good, "--tls", "--tls-key-file", "a"), "--tls-key-file: goes with --tls-cert-file"},
 		"no room":       {append(good, "--group", "gpu0", "--group-max-awake", "0"), "--group-max-awake: must be at least 1, is 0"},
@@ -63,7 +65,7 @@ func TestAgentFlagsBecomeAConfig(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
-	f := agentFlags{tokenFile: token, exec: `engine --name "a b" $HOME`, labels: []string{"gpu=h100", "note=a=b", "empty="}}
+	f := agentFlags{tokenFile: token, exec: `sh --name "a b" $HOME`, labels: []string{"gpu=h100", "note=a=b", "empty="}}
 	cfg := agent.Config{Models: []string{"llama"}}
 	require.NoError(t, f.complete(newAgentCommand().Flags(), &cfg))
 	host, err := os.Hostname()
@@ -76,7 +78,7 @@ func TestAgentFlagsBecomeAConfig(t *testing.T) {
 		require.Equal(t, want, got, "it is read again at each connection")
 	}
 	require.Equal(t, agent.DefaultMinUpTime, cfg.MinUpTime)
-	require.Equal(t, []string{"engine", "--name", "a b", "$HOME"}, cfg.Exec)
+	require.Equal(t, []string{"sh", "--name", "a b", "$HOME"}, cfg.Exec)
 	require.Equal(t, map[string]string{"gpu": "h100", "note": "a=b", "empty": ""}, cfg.Labels)
 }
 

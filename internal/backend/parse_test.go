@@ -61,7 +61,7 @@ func TestABadBackendIsNamedByPathAndLine(t *testing.T) {
 		`{name: b}`:                                         "backends[0]: needs url (line 2)",
 		`{name: b, url: "http://h", x: 1}`:                  "backends[0].x: is not known (line 2)",
 		`{name: "", url: "http://h"}`:                       "backends[0].name: must not be empty (line 2)",
-		`{name: b, url: "https://h"}`:                       `backends[0].url: must have the form http://host:port, is "https://h" (line 2)`,
+		`{name: b, url: "https://h"}`:                       `backends[0].url: must be http://host:port, is "https://h" (line 2)`,
 		`{name: b, url: "http://h/v1"}`:                     "backends[0].url: must have nothing but scheme, host and port",
 		`{name: b, url: 1}`:                                 "backends[0].url: must be a string",
 		`{name: b, url: "", engine: best}`:                  `backends[0].engine: "best" is not known: use custom, infinity`,

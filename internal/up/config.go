@@ -6,12 +6,9 @@ import (
 	"cmp"
 	"encoding/json/v2"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 	"time"
-
-	"github.com/kballard/go-shellquote"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/sitemap"
@@ -77,10 +74,11 @@ func (m *Model) command(port string) []string {
 	return words
 }
 
-func (m *Model) env() []string {
+// env fills in the port.
+func (m *Model) env(port string) []string {
 	var env []string
 	for name, value := range m.Env {
-		env = append(env, name+"="+value)
+		env = append(env, name+"="+strings.ReplaceAll(value, "{port}", port))
 	}
 	return env
 }
@@ -118,23 +116,4 @@ func (f *File) siteMap() ([]byte, error) {
 		return nil, fmt.Errorf("the models make no sibling map: %w", err)
 	}
 	return text, nil
-}
-
-// curl is a line to try a model with.
-func (m *Model) curl(base *url.URL) string {
-	path, body := "/v1/chat/completions", map[string]any{
-		"messages": []map[string]string{{"role": "user", "content": "Say hello."}},
-	}
-	switch m.Kinds[0] {
-	case sitemap.Embedding.String():
-		path, body = "/v1/embeddings", map[string]any{"input": "hello"}
-	case sitemap.Rerank.String():
-		path, body = "/v1/rerank", map[string]any{"query": "hello", "documents": []string{"hi", "bye"}}
-	}
-	body["model"] = m.Name
-	text, err := json.Marshal(body, json.Deterministic(true))
-	if err != nil {
-		return ""
-	}
-	return shellquote.Join("curl", base.JoinPath(path).String(), "-H", "content-type: application/json", "-d", string(text))
 }

@@ -3,6 +3,8 @@
 package up
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,7 +21,8 @@ func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
 		"usual kind":         {"engine: tei", []string{"embedding"}, ""},
 		"possible kind":      {"engine: tei, kinds: [rerank]", []string{"rerank"}, ""},
 		"impossible kind":    {"engine: ollama, kinds: [rerank]", nil, "models[0].kinds[0]: ollama has no rerank (line 1)"},
-		"no such kind":       {"engine: ollama, kinds: [llm]", nil, `models[0].kinds[0]: must be chat, embedding or rerank, is "llm" (line 1)`},
+		"no such kind":       {"engine: ollama, kinds: [text]", nil, `models[0].kinds[0]: must be chat, embedding or rerank, is "text" (line 1)`},
+		"agent's words":      {"kinds: [llm, chat, reranker]", []string{"chat", "rerank"}, ""},
 		"no such engine":     {"engine: gpt", nil, `models[0].engine: "gpt" is not known: use custom, infinity, llamacpp, ollama, sglang, tei, vllm (line 1)`},
 		"warm-up":            {"engine: vllm, warmup: true", []string{"chat"}, ""},
 		"impossible warm-up": {"engine: tei, warmup: true", nil, "models[0].warmup: is a chat completion: it needs the kind chat (line 1)"},
@@ -28,7 +31,7 @@ func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, err := parse([]byte("models: [{name: m, exec: sh, " + tc.yaml + "}]"))
+			f, err := parse([]byte("models: [{name: m, exec: \"sh {port}\", " + tc.yaml + "}]"))
 			if tc.err != "" {
 				require.EqualError(t, err, tc.err)
 				return
@@ -37,4 +40,22 @@ func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
 			require.Equal(t, tc.want, f.Models[0].Kinds)
 		})
 	}
+}
+
+func TestPortAndPythonAreFilledIn(t *testing.T) {
+	t.Setenv("HOLDGATE_PYTHON", "/opt/python")
+	m := Model{words: []string{"{python}", "--port={port}"}, Env: map[string]string{"PORT": "{port}"}}
+	require.Equal(t, []string{"/opt/python", "--port=8123"}, m.command("8123"))
+	require.Equal(t, []string{"PORT=8123"}, m.env("8123"))
+}
+
+func TestProgramIsLookedForWhereItRuns(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := "models: [{name: m, dir: " + dir + `, exec: "./run {port}"}]`
+	_, err := parse([]byte(text))
+	require.ErrorContains(t, err, `"./run" is no program here`)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "run"), nil, 0o700))
+	_, err = parse([]byte(text))
+	require.NoError(t, err)
 }

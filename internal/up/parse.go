@@ -4,8 +4,8 @@ package up
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -82,14 +82,14 @@ func (f *file) model(v value) {
 		IdleTimeout: defaultTimeout, MinUpTime: -1, WakeTimeout: defaultTimeout,
 	}
 	a := ask{value: v, model: len(f.Models)}
-	var kinds value
+	var kinds, command value
 	v.Fields(map[string]func(value){
 		"name":         func(v value) { m.Name = f.name(v) },
 		"kinds":        func(v value) { kinds = v },
 		"engine":       func(v value) { m.Engine = v.Name() },
 		"warmup":       func(v value) { m.Warmup = flag(v) },
-		"exec":         func(v value) { m.words = readCommand(v) },
-		"dir":          func(v value) { m.Dir = word(v) },
+		"exec":         func(v value) { command = v },
+		"dir":          func(v value) { m.Dir = directory(v) },
 		"env":          func(v value) { m.Env = environment(v) },
 		"health_path":  func(v value) { m.HealthPath = path(v) },
 		"slots":        func(v value) { m.Slots = int(v.Number(agentreg.MaxSlots)) },
@@ -105,6 +105,9 @@ func (f *file) model(v value) {
 		m.MinUpTime = agent.MinUpTimeFor(m.IdleTimeout)
 	}
 	m.checkEngine(v, kinds)
+	if command.Node != nil {
+		m.readCommand(command)
+	}
 	f.Models = append(f.Models, m)
 	f.asks = append(f.asks, a)
 }
@@ -132,14 +135,15 @@ func (m *Model) checkEngine(v, kinds value) {
 	}
 	if kinds.Node != nil {
 		kinds.List(func(v value) {
-			k, err := sitemap.ParseKind(v.Value)
+			k, err := agentreg.ParseKind(v.Value)
 			switch {
 			case err != nil:
 				v.Bad("must be chat, embedding or rerank")
 			case !slices.Contains(possible, k):
 				v.Add("%s has no %s", m.Engine, v.Value)
+			case !slices.Contains(m.Kinds, k.String()):
+				m.Kinds = append(m.Kinds, k.String())
 			}
-			m.Kinds = append(m.Kinds, v.Value)
 		})
 	}
 	if len(m.Kinds) == 0 {
@@ -159,20 +163,33 @@ func flag(v value) *bool {
 	return &b
 }
 
-// readCommand splits a command as a shell would, and looks for its program.
-func readCommand(v value) []string {
-	m := Model{}
+// readCommand splits a command as a shell would, and looks for its program and for
+// the port in it. The directory and the environment are known.
+func (m *Model) readCommand(v value) {
 	var err error
 	if m.words, err = shellquote.Split(word(v)); err != nil || len(m.words) == 0 {
 		v.Bad("must be a command with its arguments")
-		return nil
+		return
 	}
-	if program := m.command("0")[0]; program != "" {
-		if _, err := exec.LookPath(program); err != nil {
-			v.Add("%s is no program here and not on PATH", v.Quote(program))
-		}
+	if err := agent.CheckProgram(m.command("0")[0], m.Dir); err != nil {
+		v.Add("%s", err)
 	}
-	return m.words
+	if !hasPort(m.words...) && !hasPort(slices.Collect(maps.Values(m.Env))...) {
+		v.Add("has no {port}, and env has none: the engine must listen on the port that it is given")
+	}
+}
+
+func hasPort(texts ...string) bool {
+	return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "{port}") })
+}
+
+// directory reads where a command runs.
+func directory(v value) string {
+	dir := word(v)
+	if err := agent.CheckDir(dir); err != nil {
+		v.Add("%s", err)
+	}
+	return dir
 }
 
 // word reads a scalar as it stands there.

@@ -28,7 +28,7 @@ models:
   engine: vllm
   exec: sh
   dir: /tmp
-  env: {A: b, N: 1}
+  env: {A: b, N: 1, PORT: "{port}"}
   health_path: /up
   slots: 4
   idle_timeout: 10s
@@ -36,8 +36,8 @@ models:
   hold_budget: 2m
   group: gpu0
   memory: 14GiB
-- {name: c, exec: sh, min_up_time: 0s, group: gpu1}
-- {name: d, exec: sh, group: gpu1, max_awake: 2}
+- {name: c, exec: "sh {port}", min_up_time: 0s, group: gpu1}
+- {name: d, exec: "sh {port}", group: gpu1, max_awake: 2}
 `))
 	require.NoError(t, err)
 	chat := []string{"chat"}
@@ -51,17 +51,17 @@ models:
 			},
 			{
 				Name: "b", Kinds: []string{"embedding", "rerank"}, Engine: "vllm", Dir: "/tmp",
-				Env: map[string]string{"A": "b", "N": "1"}, HealthPath: "/up", Slots: 4, words: []string{"sh"},
+				Env: map[string]string{"A": "b", "N": "1", "PORT": "{port}"}, HealthPath: "/up", Slots: 4, words: []string{"sh"},
 				IdleTimeout: 10 * time.Second, MinUpTime: 10 * time.Second, WakeTimeout: time.Minute, HoldBudget: 2 * time.Minute,
 				Group: agent.Group{Name: "gpu0", TotalMemory: 24 << 30, Memory: 14 << 30},
 			},
 			{
-				Name: "c", Kinds: chat, Engine: "custom", Slots: 1, words: []string{"sh"},
+				Name: "c", Kinds: chat, Engine: "custom", Slots: 1, words: []string{"sh", "{port}"},
 				IdleTimeout: 5 * time.Minute, WakeTimeout: 5 * time.Minute,
 				Group: agent.Group{Name: "gpu1", MaxAwake: 2},
 			},
 			{
-				Name: "d", Kinds: chat, Engine: "custom", Slots: 1, words: []string{"sh"},
+				Name: "d", Kinds: chat, Engine: "custom", Slots: 1, words: []string{"sh", "{port}"},
 				IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 5 * time.Minute,
 				Group: agent.Group{Name: "gpu1", MaxAwake: 2},
 			},
@@ -71,7 +71,7 @@ models:
 
 func TestAFileThatIsWrongNamesThePlace(t *testing.T) {
 	t.Parallel()
-	const a = "models: [{name: a, exec: sh"
+	const a = `models: [{name: a, exec: "sh {port}"`
 	for text, want := range map[string]string{
 		"":                                   "must not be empty",
 		"listen: 127.0.0.1:80":               "needs models (line 1)",
@@ -100,6 +100,9 @@ func TestAFileThatIsWrongNamesThePlace(t *testing.T) {
 		a + ", group: g, memory: 9GiB}]\ngroups: {g: {memory: 8GiB}}":                  "models[0]: takes 9GiB of memory, more than the 8GiB of group g (line 1)",
 		a + ", group: g, memory: x}]\ngroups: {g: {memory: 8GiB}}":                     `models[0].memory: must be a size such as 24GiB, is "x" (line 1)`,
 		a + ", group: g}]\ngroups: {g: {memory: 8GiB, max_awake: 1}}":                  "groups.g: has max_awake and memory: only one of them can be given (line 2)",
+		"models: [{name: a, exec: sh}]":                                                "models[0].exec: has no {port}, and env has none: the engine must listen on the port that it is given (line 1)",
+		a + ", dir: /nope}]":                                                           `models[0].dir: "/nope" is no directory (line 1)`,
+		a + ", dir: /dev/null}]":                                                       `models[0].dir: "/dev/null" is no directory (line 1)`,
 	} {
 		_, err := parse([]byte(text))
 		require.ErrorContains(t, err, want, text)

@@ -18,6 +18,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -44,6 +46,7 @@ type run struct {
 	envoy *envoy.Process
 	// envoyAdmin is chosen before Envoy starts, as serve is told of it.
 	envoyAdmin string
+	stopping   atomic.Bool
 	ports      struct {
 		Admin string `json:"admin"`
 	}
@@ -193,6 +196,7 @@ func (r *run) runAgents(ctx context.Context) error {
 		defer stopAgents()
 		select {
 		case <-ctx.Done():
+			r.stopping.Store(true)
 			r.Log.Info().Msg("stopping when running answers have ended; a second Ctrl-C ends at once")
 			r.stopServe()
 			r.waitForAnswers(context.WithoutCancel(ctx))
@@ -229,11 +233,21 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 		Routers: []string{r.agentsAddress()}, ID: m.Name, Engine: m.Engine,
 		BackendURL: "http://" + address, HealthPath: m.HealthPath, Warmup: m.Warmup,
 		Models: []string{m.Name}, Kinds: m.Kinds, Slots: m.Slots,
-		Exec: m.command(port), Env: m.env(), Dir: m.Dir, Stdout: out, Stderr: out,
+		Exec: m.command(port), Env: m.env(port), Dir: m.Dir, Stdout: out, Stderr: out,
 		IdleTimeout: m.IdleTimeout, MinUpTime: m.MinUpTime, Group: m.Group,
 		WakeTimeout: m.WakeTimeout, StopGrace: stopGrace,
-		Log: r.Log.Level(zerolog.WarnLevel),
+		Log: r.agentLog(),
 	})
+}
+
+// agentLog is the log of an agent: what is wrong. That its router is gone is what an
+// orderly end looks like, so warnings are over then.
+func (r *run) agentLog() zerolog.Logger {
+	return r.Log.Level(zerolog.WarnLevel).Hook(zerolog.HookFunc(func(e *zerolog.Event, level zerolog.Level, _ string) {
+		if level == zerolog.WarnLevel && r.stopping.Load() {
+			e.Discard()
+		}
+	}))
 }
 
 // logName is the file of an engine's log, which no file system finds too long. Models
@@ -246,7 +260,11 @@ func free(ctx context.Context, address string) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("listen: %s cannot be used: %w", address, err)
+		err = fmt.Errorf("listen: %s cannot be used: %w", address, err)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("%w: end what listens there, or change listen in the file, or give --listen", err)
+		}
+		return err
 	}
 	return l.Close()
 }
@@ -260,17 +278,6 @@ func freePort(ctx context.Context) (string, error) {
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().String(), nil
-}
-
-// announce tells the user what there is and what to try.
-func (r *run) announce() {
-	base := &url.URL{Scheme: "http", Host: r.envoy.EdgeAddr()}
-	fmt.Fprintf(r.Out, "Holdgate listens on %s; metrics on http://%s/metrics; logs in %s\n", base, r.ports.Admin, r.Dir)
-	fmt.Fprintln(r.Out, "Each model sleeps until it is asked. Try:")
-	for i := range r.File.Models {
-		fmt.Fprintf(r.Out, "  %s\n", r.File.Models[i].curl(base))
-	}
-	fmt.Fprintln(r.Out, "Ctrl-C ends everything.")
 }
 
 func (r *run) stopServe() {
