@@ -29,10 +29,14 @@ func (tokens tokenAuth) intercept(srv any, ss grpc.ServerStream, info *grpc.Stre
 		return handler(srv, ss)
 	}
 	md, _ := metadata.FromIncomingContext(ss.Context())
-	if !tokenKnown(tokens(), md.Get("authorization")) {
-		return status.Error(codes.Unauthenticated, "the token is missing or unknown (--token-file)")
+	headers := md.Get("authorization")
+	switch {
+	case tokenKnown(tokens(), headers):
+		return handler(srv, ss)
+	case len(headers) == 0:
+		return status.Error(codes.Unauthenticated, "the token is missing (--token-file)")
 	}
-	return handler(srv, ss)
+	return status.Error(codes.Unauthenticated, "the token is unknown (--token-file)")
 }
 
 // tokenKnown takes the same time for every wrong token of a length.

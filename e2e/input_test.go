@@ -207,7 +207,7 @@ func TestTheAdminAPIAnswersInJSON(t *testing.T) {
 	require.Equal(t, http.StatusOK, call("GET", "/healthz", "").status)
 	r := call("GET", "/readyz", "")
 	require.Equal(t, http.StatusServiceUnavailable, r.status)
-	require.JSONEq(t, `{"status":"not ready","reason":"no sibling map was pushed or restored yet"}`, r.body)
+	require.JSONEq(t, `{"status":"not ready","reason":"no sibling map was pushed or restored yet: push one with holdgate map push -f FILE"}`, r.body)
 	require.Contains(t, s.post(chatPath, chatBody("m", false)).body, `"code":"map_not_loaded"`)
 	require.NotContains(t, s.metrics(), "hivenet_pending_demand{")
 

@@ -87,15 +87,30 @@ func ModelForbidden(model string) *Refusal {
 func RateLimited(retryAfter int) *Refusal {
 	return &Refusal{
 		Status: http.StatusTooManyRequests, Code: "rate_limit_exceeded", RetryAfter: retryAfter,
-		Message: fmt.Sprintf("this key has used up its quota; retry in %d seconds", retryAfter),
+		Message: "this key has used up its quota; retry in " + inSeconds(retryAfter),
 	}
 }
 
+func inSeconds(n int) string {
+	if n == 1 {
+		return "1 second"
+	}
+	return fmt.Sprintf("%d seconds", n)
+}
+
 // OverShare is a key that has its share of a model in use.
-func OverShare(model string, retryAfter int) *Refusal {
+func OverShare(model string) *Refusal {
 	return &Refusal{
-		Status: http.StatusTooManyRequests, Code: "rate_limit_exceeded", RetryAfter: retryAfter,
-		Message: fmt.Sprintf("this key has its share of model %s in use; retry in %d seconds", model, retryAfter),
+		Status: http.StatusTooManyRequests, Code: "rate_limit_exceeded", RetryAfter: 1,
+		Message: "this key has its share of model " + model + " in use; retry in 1 second",
+	}
+}
+
+// LargerThanShare is a request that a key's share of a model could never take.
+func LargerThanShare(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusTooManyRequests, Code: "rate_limit_exceeded", RetryAfter: 60,
+		Message: "the request is larger than this key's share of model " + model + ": make it shorter, or ask for less output",
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"time"
 )
@@ -47,6 +48,12 @@ func (e *DamagedError) Error() string {
 // Unwrap gives the cause.
 func (e *DamagedError) Unwrap() error { return e.Err }
 
+// ErrForeign says that the file of the map is one that no store wrote.
+var ErrForeign = errors.New("the file is no sibling map")
+
+// begun is how a map begins, also one that was cut off or whose bytes were lost.
+var begun = regexp.MustCompile(`^[\s\x00]*(\{\s*("(generation|sites|placements|hints)"|\}|$)|$)`)
+
 // disk is the copy of the map in force.
 type disk struct {
 	mu   sync.Mutex // held while writing, so the newest map is written last
@@ -67,7 +74,8 @@ func (s *Store) Persist(path string) {
 
 // Restore puts the map of a file in force, unless one was pushed already. A
 // missing file is fine. A file that is not a good map for this site is renamed
-// and reported as a *DamagedError; a file that cannot be read is left alone.
+// and reported as a *DamagedError. A file that cannot be read is left alone, and
+// so is one that does not even begin like a map, with ErrForeign: it is somebody else's.
 func (s *Store) Restore(path string) error {
 	data, written, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,6 +85,9 @@ func (s *Store) Restore(path string) error {
 		return fmt.Errorf("reading the map file: %w", err)
 	}
 	m, err := Parse(data, s.self)
+	if err != nil && !begun.Match(data) {
+		return ErrForeign
+	}
 	if err != nil {
 		return setAside(path, err)
 	}

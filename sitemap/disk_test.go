@@ -113,6 +113,28 @@ func TestADamagedFileIsSetAside(t *testing.T) {
 	}
 }
 
+func TestAFileThatIsNoMapStays(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"a log":         "started\n",
+		"a log of JSON": `{"level":"info","message":"started"}` + "\n",
+		"keys":          "keys:\n- {key_hash: a, tenant: t}\n",
+		"keys as JSON":  `{"keys": []}`,
+		"an array":      `["generation"]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := mapFile(t)
+			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+			require.ErrorIs(t, NewStore(here, nil).Restore(path), ErrForeign)
+			require.Equal(t, []string{filepath.Base(path)}, files(t, path))
+			kept, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, content, string(kept))
+		})
+	}
+}
+
 func TestAFileThatCannotBeReadStays(t *testing.T) {
 	t.Parallel()
 	path := mapFile(t)

@@ -174,7 +174,7 @@ func TestTokenIsReadAtEachConnection(t *testing.T) {
 	a := start(t, cfg)
 	require.Contains(t, a.await("not connected to the router").Error, "--token-file: it is gone")
 	current.Store(new("old"))
-	require.Contains(t, a.await("not connected to the router").Error, "the token is missing or unknown")
+	require.Contains(t, a.await("not connected to the router").Error, "the token is unknown")
 	current.Store(new("new"))
 	r.await("agent registered")
 }

@@ -100,6 +100,15 @@ func TestExplainWithoutAGoodQuestion(t *testing.T) {
 	require.Equal(t, 1, exitCode(err))
 }
 
+func TestWakeNeedsItsModel(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"wake"}, {"wake", "m", "n"}} {
+		_, err := runAgainst(t, admin.Deps{}, args...)
+		require.EqualError(t, err, "needs the model: holdgate wake MODEL")
+		require.Equal(t, 2, exitCode(err))
+	}
+}
+
 func TestStatusPrintsTables(t *testing.T) {
 	t.Parallel()
 	d := admin.Deps{Status: func() *admin.Status {
@@ -121,8 +130,8 @@ site      here
 map       generation 7, pushed 1m30s ago, 1 model of which 1 may be held here, 0 hints
 requests  3 in flight
 
-MODEL  STATE   SERVING  ASLEEP  WAKING  DEMAND  WANTED
-llama  waking  0        2       yes     4       yes
+MODEL  STATE   SERVING  ASLEEP  AGENT WOKEN  DEMAND  WANTED
+llama  waking  0        2       yes          4       yes
 
 AGENT  STATE    ROUTING  IN USE  ADDRESS      ENGINE  LOAD                          MODELS   KINDS  NOTE
 a-1    serving  yes      3/8     [::1]:8000   vllm    4 running, 1 waiting, KV 42%  llama,m  chat   -

@@ -22,6 +22,9 @@ func newKeygenCommand() *cobra.Command {
 			"SHA-256 hash, from which nobody can tell the key.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if e.Tenant == "" {
+				return usageError{errors.New("--tenant is required: who the key belongs to")}
+			}
 			// The entry would allow all models.
 			if cmd.Flags().Changed("models") && len(e.Models) == 0 {
 				return usageError{errors.New("--models: must not be empty")}

@@ -55,7 +55,7 @@ func TestKeygenPrintsAKeyAndItsEntry(t *testing.T) {
 func TestKeygenNamesEachBadFlag(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"--tenant: must not be empty":                         {},
+		"--tenant is required: who the key belongs to":        {},
 		"--id: must not contain control characters":           {"--tenant", "a", "--id", "a\tb"},
 		"--models[1]: is there twice: it is also --models[0]": {"--tenant", "a", "--models", "x,x"},
 		"--models[0]: must not be empty":                      {"--tenant", "a", "--models", ",x"},

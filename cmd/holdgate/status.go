@@ -68,7 +68,7 @@ func printModels(out io.Writer, w *tabwriter.Writer, models []admin.ModelStatus)
 		return
 	}
 	fmt.Fprintln(out)
-	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tWAKING\tDEMAND\tWANTED")
+	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tAGENT WOKEN\tDEMAND\tWANTED")
 	for _, m := range models {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yes(m.Waking), m.Demand, yes(m.Wanted))
 	}

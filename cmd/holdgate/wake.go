@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -19,7 +20,12 @@ func newWakeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wake MODEL",
 		Short: "Wake a model ahead of its traffic",
-		Args:  cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{errors.New("needs the model: holdgate wake MODEL")}
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := flags.client()
 			if err != nil {

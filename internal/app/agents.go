@@ -3,10 +3,17 @@
 package app
 
 import (
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
@@ -25,7 +32,7 @@ func (a *App) newAgents(files *reload.Metrics) (*grpc.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	options = append(options, grpc.StreamInterceptor(agentreg.TokenAuth(tokens)))
+	options = append(options, grpc.ChainStreamInterceptor(logRefused(a.log), agentreg.TokenAuth(tokens)))
 	s := grpc.NewServer(append(options, a.registry.ServerOptions()...)...)
 	agentregpb.RegisterAgentRegistryServer(s, a.registry.Service())
 	a.health.SetServingStatus(agentregpb.AgentRegistry_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
@@ -34,6 +41,23 @@ func (a *App) newAgents(files *reload.Metrics) (*grpc.Server, error) {
 		reflection.Register(s)
 	}
 	return s, nil
+}
+
+// logRefused warns of agents that are not let in. It says no more than a line a second
+// for long, since anybody who reaches the port can be refused.
+func logRefused(log zerolog.Logger) grpc.StreamServerInterceptor {
+	limit := rate.NewLimiter(rate.Every(time.Second), 10)
+	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		err := handler(srv, ss)
+		if status.Code(err) == codes.Unauthenticated && limit.Allow() {
+			event := log.Warn().Str("cause", status.Convert(err).Message())
+			if p, ok := peer.FromContext(ss.Context()); ok {
+				event = event.Stringer("peer", p.Addr)
+			}
+			event.Msg("agent refused")
+		}
+		return err
+	}
 }
 
 // agentTokens gives the tokens that agents may use at this moment.

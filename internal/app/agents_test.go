@@ -3,17 +3,22 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -130,6 +135,38 @@ func TestHealthIsOpenAndTheRestNeedsAToken(t *testing.T) {
 	require.NoError(t, reflected(with, s))
 	require.Equal(t, codes.Unauthenticated, status.Code(reflected(t.Context(), s)))
 	require.Equal(t, codes.Unimplemented, status.Code(reflected(with, startSecure(t))))
+}
+
+func TestARefusedAgentIsLogged(t *testing.T) {
+	t.Parallel()
+	a := newApp(t, "--agents-token-file", temporary(t, "good\n"))
+	var out bytes.Buffer
+	a.log = zerolog.New(zerolog.SyncWriter(&out))
+	server, err := a.newAgents(nil)
+	require.NoError(t, err)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = server.Serve(l) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	with := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer guess")
+	for i := range 40 {
+		ctx := with
+		if i == 0 {
+			ctx = t.Context()
+		}
+		st, err := agentregpb.NewAgentRegistryClient(conn).Connect(ctx)
+		require.NoError(t, err)
+		_, err = st.Recv()
+		require.Equal(t, codes.Unauthenticated, status.Code(err))
+	}
+	server.Stop()
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Regexp(t, `^{"level":"warn","cause":"the token is missing \(--token-file\)","peer":"127.0.0.1:\d+","message":"agent refused"}$`, lines[0])
+	require.Contains(t, lines[1], `"the token is unknown (--token-file)"`)
+	require.NotContains(t, out.String(), "guess")
+	require.Less(t, len(lines), 40, "anybody could fill the log")
 }
 
 func TestHealthSaysThatTheRouterDrains(t *testing.T) {

@@ -217,7 +217,7 @@ func (a *App) files(metrics *reload.Metrics) error {
 			Setting: "auth-file", Metrics: metrics, Log: a.log,
 		})
 		if err != nil {
-			return fmt.Errorf("--auth-file: %w", err)
+			return err // it names the flag
 		}
 		a.watched = append(a.watched, a.keys)
 	}
@@ -230,14 +230,14 @@ func (a *App) files(metrics *reload.Metrics) error {
 		parse := func(text []byte, _ *policy.Policy) (*policy.Policy, error) { return policy.Parse(text) }
 		a.policy, err = reload.Load(path, parse, reload.Options{Setting: "policy-file", Metrics: metrics, Log: a.log})
 		if err != nil {
-			return fmt.Errorf("--policy-file: %w", err)
+			return err // it names the flag
 		}
 		a.watched = append(a.watched, a.policy)
 	}
 	if path := a.c.EngineAuthFile; path != "" {
 		a.engines, err = enginekey.Load(path, reload.Options{Setting: "engine-auth-file", Metrics: metrics, Log: a.log})
 		if err != nil {
-			return fmt.Errorf("--engine-auth-file: %w", err)
+			return err // it names the flag
 		}
 		a.watched = append(a.watched, a.engines)
 	}
@@ -273,6 +273,8 @@ func (a *App) restore() error {
 	switch err := a.maps.Restore(a.c.MapFile); {
 	case errors.As(err, &damaged):
 		a.log.Error().Err(err).Msg("the map file is damaged: the router has no map until one is pushed")
+	case errors.Is(err, sitemap.ErrForeign):
+		return fmt.Errorf("--map-file is %s, which is no sibling map: name a file of its own", a.c.MapFile)
 	case err != nil:
 		return fmt.Errorf("--map-file: %w", err)
 	}
@@ -286,7 +288,7 @@ func (a *App) notReady() string {
 	case a.draining.Load():
 		return "the router is shutting down"
 	case a.c.SiteID != "" && a.maps.Current() == nil:
-		return "no sibling map was pushed or restored yet"
+		return "no sibling map was pushed or restored yet: push one with holdgate map push -f FILE"
 	}
 	return ""
 }

@@ -283,8 +283,8 @@ func TestABackendsKeyFileIsReadAtTheStart(t *testing.T) {
 	c := &config.Serve{}
 	set := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	c.Flags(set)
-	require.NoError(t, c.ReadFile(temporary(t, "backends: [{name: b, url: 'http://h', models: [m], api_key_file: sk-pasted}]"), set))
-	const want = "backends[0].api_key_file: must name a file with the key: no such file or directory"
+	require.NoError(t, c.ReadFile(temporary(t, "backends:\n- {name: b, url: 'http://h', models: [m], api_key_file: sk-pasted}"), set))
+	const want = "--config: backends[0].api_key_file: must name a file with the key: no such file or directory (line 2)"
 	_, err := New(c, zerolog.Nop())
 	require.EqualError(t, err, want)
 	require.EqualError(t, Check(c), want)

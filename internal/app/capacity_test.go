@@ -88,13 +88,13 @@ func TestAKeyOverItsShareIsRefusedAtOnce(t *testing.T) {
 	keys := "keys:\n- {id: small, tenant: t, max_occupancy_share: 0.25, key_hash: " + hashOf("small") + "}\n- {id: all, tenant: t, key_hash: " + hashOf("all") + "}\n"
 	bubble(t, func(r *rig) {
 		small, all := []string{"x-api-key", "small"}, []string{"x-api-key", "all"}
-		over := `429 {"error":{"code":"rate_limit_exceeded","message":"this key has its share of model m in use; retry in `
+		over := `429 {"error":{"code":"rate_limit_exceeded","message":"this key has its share of model m in use; retry in 1 second"`
 		held, second := r.words(20, small...), r.words(20, small...)
 		pass(5 * time.Second)
 		r.join(pb.State_STATE_SERVING, "m")
 		require.Contains(t, held.all(), "5s serve on")
-		require.Contains(t, second.all(), "5s "+over+"1 seconds")
-		require.Contains(t, r.words(26, small...).all(), over+"60 seconds")
+		require.Contains(t, second.all(), "5s "+over)
+		require.Contains(t, r.words(26, small...).all(), `429 {"error":{"code":"rate_limit_exceeded","message":"the request is larger than this key's share of model m: make it shorter, or ask for less output","source":"router","retry_after":60}`)
 		require.Contains(t, r.words(5, small...).all(), "0s serve on")
 		require.Contains(t, r.words(50, all...).all(), "0s serve on")
 		require.Equal(t, 2, r.count("hivenet_admission_rejections_total", "m", "over_share"))

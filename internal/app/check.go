@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/config"
@@ -99,6 +100,7 @@ func Check(c *config.Serve) error {
 		_, err := wake.TLSFiles{CA: path}.Client()
 		return err
 	})
+	check("audit-file", c.AuditFile, audit.Check)
 	check("webhook-cert-file", c.WebhookCertFile, func(path string) error {
 		_, err := wake.TLSFiles{Cert: path, Key: c.WebhookKeyFile}.Client()
 		return err

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
@@ -68,7 +69,32 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 	quota := file("quota-keys.yaml", "keys: [{key_hash: "+hash+", tenant: t, quota: {per_model: {o: {requests_per_minute_per_replica: 1}}}}]")
 	require.ErrorContains(t, run("--policy-file", alias, "--auth-file", quota), "--auth-file: o is an alias of model m")
 	require.NoError(t, run("--policy-file", alias, "--auth-file", file("m-keys.yaml", "keys: [{key_hash: "+hash+", tenant: t, models: [m, other]}]")))
+	require.ErrorContains(t, run("--audit-file", filepath.Join(dir, "token", "audit.log")), "--audit-file: ")
+	require.ErrorContains(t, run("--audit-file", dir), "--audit-file: "+dir+" is no regular file")
+	require.NoError(t, run("--audit-file", filepath.Join(dir, "new", "audit.log")))
+	require.NoError(t, run("--audit-file=-"))
+	require.NoDirExists(t, filepath.Join(dir, "new"), "check makes nothing")
 	text, err := os.ReadFile(filepath.Join(dir, "bad-map.json"))
 	require.NoError(t, err)
 	require.NotEmpty(t, text, "check moves nothing away")
+}
+
+func TestServeRefusesFilesThatItCannotUse(t *testing.T) {
+	t.Parallel()
+	log := temporary(t, "started\n")
+	missing := log + ".missing"
+	for name, c := range map[string]struct{ flag, path, want string }{
+		"a map file that is a log": {"map-file", log, "--map-file is " + log + ", which is no sibling map: name a file of its own"},
+		"no keys file":             {"auth-file", missing, "reading --auth-file: stat " + missing + ": no such file or directory"},
+		"no policy file":           {"policy-file", missing, "reading --policy-file: stat " + missing + ": no such file or directory"},
+		"no file of engines' keys": {"engine-auth-file", missing, "reading --engine-auth-file: stat " + missing + ": no such file or directory"},
+	} {
+		conf := &config.Serve{}
+		set := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+		conf.Flags(set)
+		require.NoError(t, set.Parse([]string{"--site-id=here", "--" + c.flag, c.path}))
+		_, err := New(conf, zerolog.Nop())
+		require.EqualError(t, err, c.want, name)
+	}
+	require.FileExists(t, log)
 }

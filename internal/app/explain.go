@@ -102,7 +102,7 @@ func (x *explaining) admitted() string {
 	case key.ID == "":
 		x.Tenant = ""
 		x.refuse(extproc.Unauthorized(needsKey))
-		return "a request without a key is not let in: name one by its id"
+		return "a request without a key is not let in: name one with --key ID"
 	case key.Expired(x.now):
 		x.refuse(extproc.Unauthorized(needsKey))
 		return "the key has expired"

@@ -258,7 +258,7 @@ func TestExplainCountsTheHoldsOfTheKey(t *testing.T) {
 func TestStatusShowsModelsAndAgents(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, &admin.Status{
-		NotReady: "no sibling map was pushed or restored yet", SiteID: "here",
+		NotReady: "no sibling map was pushed or restored yet: push one with holdgate map push -f FILE", SiteID: "here",
 		Models: []admin.ModelStatus{}, Agents: []admin.AgentStatus{},
 	}, newApp(t).status())
 	explained(t, func(r *rig) {

@@ -110,9 +110,9 @@ func notServed(model string, err error) *extproc.Refusal {
 	case errors.Is(err, admission.ErrTooLarge):
 		return extproc.LargerThanPool(model)
 	case errors.Is(err, admission.ErrOverShare):
-		return extproc.OverShare(model, 1)
+		return extproc.OverShare(model)
 	case errors.Is(err, admission.ErrOverShareAlways):
-		return extproc.OverShare(model, 60)
+		return extproc.LargerThanShare(model)
 	case errors.Is(err, admission.ErrTriesUsed):
 		return extproc.BackendError(model)
 	}

@@ -41,15 +41,26 @@ func openFile(path string, o Options) (*file, error) {
 // open has the library open its file, which it would do at the first line. It
 // would move away what cannot be opened as a file, such as a directory.
 func (f *file) open() error {
-	info, err := os.Stat(f.Filename)
+	if err := Check(f.Filename); err != nil {
+		return err
+	}
+	_, err := f.Write(nil)
+	return err
+}
+
+// Check says why a path cannot be that of an audit file, and makes nothing.
+func Check(path string) error {
+	if path == "-" {
+		return nil
+	}
+	info, err := os.Stat(path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
-		return fmt.Errorf("%s is no regular file", f.Filename)
+		return fmt.Errorf("%s is no regular file", path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	_, err = f.Write(nil)
-	return err
+	return nil
 }
 
 // Reopen is part of sink.

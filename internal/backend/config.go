@@ -30,6 +30,8 @@ type Config struct {
 	Wake *sitemap.Wake
 	// APIKeyFile has the key that the engine wants; empty without one.
 	APIKeyFile string
+
+	keyLine int // of the file, where APIKeyFile stands
 }
 
 // kinds are those that the backend is for when it is not asked.

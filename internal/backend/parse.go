@@ -47,7 +47,7 @@ func readOne(v strictyaml.Value, c *Config) {
 		"labels":       func(v strictyaml.Value) { c.Labels = readLabels(v) },
 		"max_wait":     func(v strictyaml.Value) { c.MaxWait = readUpToAnHour(v) },
 		"wake":         func(v strictyaml.Value) { c.Wake = readWake(v) },
-		"api_key_file": func(v strictyaml.Value) { c.APIKeyFile = v.Name() },
+		"api_key_file": func(v strictyaml.Value) { c.APIKeyFile, c.keyLine = v.Name(), v.Line },
 	}, "name", "url")
 	for _, v := range kinds {
 		c.addKind(v)

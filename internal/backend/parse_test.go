@@ -43,7 +43,7 @@ backends:
 		{
 			Name: "gpu", URL: "http://llama.models.svc:8000", Engine: "vllm", HealthPath: "/ready", Models: []string{"llama", "sql-lora"},
 			Kinds: []sitemap.Kind{sitemap.Chat, sitemap.Embedding}, Slots: 16, Region: "eu", Labels: map[string]string{"gpu": "l40s"},
-			MaxWait: 4 * time.Minute, APIKeyFile: "keys/gpu",
+			MaxWait: 4 * time.Minute, APIKeyFile: "keys/gpu", keyLine: 14,
 			Wake: &sitemap.Wake{URL: "https://hooks.example.com/wake?a=b", Method: "GET", Cooldown: 30 * time.Second},
 		},
 		{Name: "small", URL: "http://192.0.2.1:8000", Engine: "custom", Slots: 1},

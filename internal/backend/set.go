@@ -69,7 +69,7 @@ func New(configs []Config) (*Set, error) {
 		if c.APIKeyFile != "" {
 			var err error
 			if m.key, err = enginekey.Read(c.APIKeyFile); err != nil {
-				errs = append(errs, fmt.Errorf("backends[%d].api_key_file: %w", i, err))
+				errs = append(errs, fmt.Errorf("--config: backends[%d].api_key_file: %w (line %d)", i, err, c.keyLine))
 			}
 		}
 		s.all = append(s.all, m)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
@@ -55,10 +56,22 @@ func ReadEnvironment(flags *pflag.FlagSet) error {
 	return nil
 }
 
+// unknown names the flag that differs from name in dashes, underscores and case alone.
+func unknown(flags *pflag.FlagSet, name string) error {
+	bare := strings.NewReplacer("-", "", "_", "")
+	err := errors.New("is not a setting")
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "config" && strings.EqualFold(bare.Replace(f.Name), bare.Replace(name)) {
+			err = fmt.Errorf("is not a setting: did you mean %s?", f.Name)
+		}
+	})
+	return err
+}
+
 func setFlag(flags *pflag.FlagSet, name string, node *yaml.Node) error {
 	flag := flags.Lookup(name)
 	if flag == nil || name == "config" {
-		return errors.New("is not a setting")
+		return unknown(flags, name)
 	}
 	if flag.Changed {
 		return nil

@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -229,6 +230,10 @@ func (c *Serve) Validate() error {
 		network, address := Address(l.value)
 		check(address != "" && (network == "unix" || strings.Contains(address, ":")), l.flag, l.value, "must be host:port or unix:///path")
 	}
+	if _, err := Logger(io.Discard, c.LogFormat, c.LogLevel); err != nil {
+		errs = append(errs, err)
+	}
+	errs = append(errs, c.shared()...)
 	return errors.Join(append(errs, c.secured()...)...)
 }
 
@@ -238,6 +243,9 @@ func (c *Serve) validateCallers(check func(ok bool, flag string, value any, rule
 		"needs --auth-file or --identity-metadata: without them callers' keys are passed on anyway")
 	check(!c.ForwardAuthorization || c.EngineAuthFile == "", "forward-authorization", true,
 		"does not go with --engine-auth-file: an engine gets the caller's key or its own")
+	for _, s := range c.CORSOrigins {
+		check(validOrigin(s), "cors-origins", s, "must be scheme://host or scheme://host:port, as browsers write it, or *")
+	}
 	if c.IdentityMetadata != "" {
 		_, err := envoy.IdentityPath(c.IdentityMetadata)
 		check(err == nil, "identity-metadata", c.IdentityMetadata, "must be a namespace other than holdgate, and keys below it after a slash")
@@ -258,12 +266,4 @@ func validEnvoyAdmin(s string) bool {
 func validPrefix(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == "" &&
 		(s == "" || s[0] < '0' || s[0] > '9')
-}
-
-// Address splits an address flag into what net.Listen and net.Dial take.
-func Address(s string) (network, address string) {
-	if path, ok := strings.CutPrefix(s, "unix://"); ok {
-		return "unix", path
-	}
-	return "tcp", s
 }

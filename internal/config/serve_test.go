@@ -36,44 +36,58 @@ func TestTheDefaultsAreValid(t *testing.T) {
 func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
-		"--wake-hold-budget=0s":           "--wake-hold-budget is 0s: must be above 0 and at most 1h",
-		"--wake-hold-budget=61m":          "--wake-hold-budget is 1h1m0s: must be above 0 and at most 1h",
-		"--wake-hold-max=0":               "--wake-hold-max is 0: must be above 0",
-		"--wake-hold-max-per-key=-1":      "--wake-hold-max-per-key is -1: must be above 0",
-		"--wake-hold-max-total=0":         "--wake-hold-max-total is 0: must be above 0",
-		"--wake-hold-max-bytes=0":         "--wake-hold-max-bytes is 0: must be above 0",
-		"--wake-keepalive=-1s":            "--wake-keepalive is -1s: must not be negative",
-		"--wake-linger=-1s":               "--wake-linger is -1s: must not be negative",
-		"--wake-late-error=maybe":         "--wake-late-error is maybe: must be body or abort",
-		"--wake-order=random":             "--wake-order is random: must be fair or arrival",
-		"--queue-depth=-1":                "--queue-depth is -1: must not be negative",
-		"--request-timeout=0":             "--request-timeout is 0s: must be above 0",
-		"--max-request-bytes=0":           "--max-request-bytes is 0: must be above 0",
-		"--max-body-bytes-total=1KiB":     "--max-body-bytes-total is 1KiB: must not be below --max-request-bytes",
-		"--metrics-prefix=1x":             "--metrics-prefix is 1x: may have only letters, digits and _",
-		"--agents-allow-cidr=10.0.0.0":    "--agents-allow-cidr is 10.0.0.0: must be a network",
-		"--admin-listen=9003":             "--admin-listen is 9003: must be host:port or unix:///path",
-		"--extproc-listen=unix://":        "--extproc-listen is unix://: must be host:port or unix:///path",
-		"--relay=relay.sock":              "--relay is relay.sock: must be host:port or unix:///path",
-		"--agent-liveness=0s":             "--agent-liveness is 0s: must be above 0",
-		"--wake-cooldown=-1ns":            "--wake-cooldown is -1ns: must not be negative",
-		"--relay-max-bytes=0":             "--relay-max-bytes is 0: must be above 0",
-		"--drain-timeout=-1s":             "--drain-timeout is -1s: must not be negative",
-		"--registry-grace=-1s":            "--registry-grace is -1s: must not be negative",
-		"--agents-listen=localhost":       "--agents-listen is localhost: must be host:port",
-		"--agents-allow-cidr=10.0.0.0/8":  "",
-		"--identity-metadata=auth/claims": "",
-		"--identity-metadata=holdgate":    "--identity-metadata is holdgate: must be a namespace other than holdgate",
-		"--identity-metadata=a/":          "--identity-metadata is a/: must be a namespace",
-		"--forward-authorization":         "--forward-authorization is true: needs --auth-file or --identity-metadata",
-		"--envoy-admin=127.0.0.1:9901":    "--envoy-admin is 127.0.0.1:9901: must be http://host:port or unix:///path",
-		"--envoy-admin=http://a/stats":    "--envoy-admin is http://a/stats: must be http://host:port or unix:///path",
-		"--envoy-admin=unix://":           "--envoy-admin is unix://: must be http://host:port or unix:///path",
-		"--agents-tls-cert-file=a":        "--agents-tls-cert-file is a: goes with --agents-tls-key-file",
-		"--agents-tls-key-file=a":         "--agents-tls-key-file is a: goes with --agents-tls-cert-file",
-		"--agents-client-ca-file=a":       "--agents-client-ca-file is a: goes with --agents-tls-cert-file",
-		"--keda-tls-cert-file=a":          "--keda-tls-cert-file is a: goes with --keda-tls-key-file",
-		"--keda-tls-key-file=a":           "--keda-tls-key-file is a: goes with --keda-tls-cert-file",
+		"--wake-hold-budget=0s":                        "--wake-hold-budget is 0s: must be above 0 and at most 1h",
+		"--wake-hold-budget=61m":                       "--wake-hold-budget is 1h1m0s: must be above 0 and at most 1h",
+		"--wake-hold-max=0":                            "--wake-hold-max is 0: must be above 0",
+		"--wake-hold-max-per-key=-1":                   "--wake-hold-max-per-key is -1: must be above 0",
+		"--wake-hold-max-total=0":                      "--wake-hold-max-total is 0: must be above 0",
+		"--wake-hold-max-bytes=0":                      "--wake-hold-max-bytes is 0: must be above 0",
+		"--wake-keepalive=-1s":                         "--wake-keepalive is -1s: must not be negative",
+		"--wake-linger=-1s":                            "--wake-linger is -1s: must not be negative",
+		"--wake-late-error=maybe":                      "--wake-late-error is maybe: must be body or abort",
+		"--wake-order=random":                          "--wake-order is random: must be fair or arrival",
+		"--queue-depth=-1":                             "--queue-depth is -1: must not be negative",
+		"--request-timeout=0":                          "--request-timeout is 0s: must be above 0",
+		"--max-request-bytes=0":                        "--max-request-bytes is 0: must be above 0",
+		"--max-body-bytes-total=1KiB":                  "--max-body-bytes-total is 1KiB: must not be below --max-request-bytes",
+		"--metrics-prefix=1x":                          "--metrics-prefix is 1x: may have only letters, digits and _",
+		"--agents-allow-cidr=10.0.0.0":                 "--agents-allow-cidr is 10.0.0.0: must be a network",
+		"--admin-listen=9003":                          "--admin-listen is 9003: must be host:port or unix:///path",
+		"--extproc-listen=unix://":                     "--extproc-listen is unix://: must be host:port or unix:///path",
+		"--relay=relay.sock":                           "--relay is relay.sock: must be host:port or unix:///path",
+		"--agent-liveness=0s":                          "--agent-liveness is 0s: must be above 0",
+		"--wake-cooldown=-1ns":                         "--wake-cooldown is -1ns: must not be negative",
+		"--relay-max-bytes=0":                          "--relay-max-bytes is 0: must be above 0",
+		"--drain-timeout=-1s":                          "--drain-timeout is -1s: must not be negative",
+		"--registry-grace=-1s":                         "--registry-grace is -1s: must not be negative",
+		"--agents-listen=localhost":                    "--agents-listen is localhost: must be host:port",
+		"--agents-allow-cidr=10.0.0.0/8":               "",
+		"--identity-metadata=auth/claims":              "",
+		"--identity-metadata=holdgate":                 "--identity-metadata is holdgate: must be a namespace other than holdgate",
+		"--identity-metadata=a/":                       "--identity-metadata is a/: must be a namespace",
+		"--forward-authorization":                      "--forward-authorization is true: needs --auth-file or --identity-metadata",
+		"--envoy-admin=127.0.0.1:9901":                 "--envoy-admin is 127.0.0.1:9901: must be http://host:port or unix:///path",
+		"--envoy-admin=http://a/stats":                 "--envoy-admin is http://a/stats: must be http://host:port or unix:///path",
+		"--envoy-admin=unix://":                        "--envoy-admin is unix://: must be http://host:port or unix:///path",
+		"--agents-tls-cert-file=a":                     "--agents-tls-cert-file is a: goes with --agents-tls-key-file",
+		"--agents-tls-key-file=a":                      "--agents-tls-key-file is a: goes with --agents-tls-cert-file",
+		"--agents-client-ca-file=a":                    "--agents-client-ca-file is a: goes with --agents-tls-cert-file",
+		"--keda-tls-cert-file=a":                       "--keda-tls-cert-file is a: goes with --keda-tls-key-file",
+		"--keda-tls-key-file=a":                        "--keda-tls-key-file is a: goes with --keda-tls-cert-file",
+		"--log-format=x":                               "--log-format: \"x\" is not known: use text or json",
+		"--log-level=trace":                            "--log-level: \"trace\" is not known: use debug, info, warn or error",
+		"--cors-origins=*":                             "",
+		"--cors-origins=https://a.b,http://[::1]:3000": "",
+		"--cors-origins=foo,https://a.b":               "--cors-origins is foo: must be scheme://host or scheme://host:port, as browsers write it, or *",
+		"--cors-origins=https://a.b/c":                 "--cors-origins is https://a.b/c: must be",
+		"--cors-origins=https://a.b/":                  "--cors-origins is https://a.b/: must be",
+		"--cors-origins=https://A.b":                   "--cors-origins is https://A.b: must be",
+		"--cors-origins=https://u@a.b":                 "--cors-origins is https://u@a.b: must be",
+		"--cors-origins=https://:80":                   "--cors-origins is https://:80: must be",
+		"--relay=unix:///run/holdgate/extproc.sock":    "--relay is unix:///run/holdgate/extproc.sock: must not be the address of --extproc-listen as well",
+		"--relay=unix:///run//holdgate/extproc.sock":   "must not be the address of --extproc-listen as well",
+		"--admin-listen=127.0.0.1:9002":                "--admin-listen is 127.0.0.1:9002: must not be the address of --agents-listen as well",
+		"--keda-listen=127.0.0.1:9003":                 "--keda-listen is 127.0.0.1:9003: must not be the address of --admin-listen as well",
 	} {
 		c, _, err := parse(t, arg)
 		require.NoError(t, err, arg)
@@ -83,7 +97,10 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 			require.ErrorContains(t, c.Validate(), want, arg)
 		}
 	}
-	c, _, err := parse(t, "--wake-hold-max=0", "--queue-depth=-1")
+	c, _, err := parse(t, "--admin-listen=127.0.0.1:0", "--agents-listen=127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, c.Validate(), "the system chooses two ports")
+	c, _, err = parse(t, "--wake-hold-max=0", "--queue-depth=-1")
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Validate(), "--wake-hold-max")
 	require.ErrorContains(t, c.Validate(), "--queue-depth", "all problems at once")
@@ -152,6 +169,8 @@ backends:
 func TestABadFileIsRefusedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
+		"siteid: a":                      "serve.yaml: siteid: is not a setting: did you mean site-id? (line 1)",
+		"Log_Level: a":                   "Log_Level: is not a setting: did you mean log-level?",
 		"unknown: 1":                     "serve.yaml: unknown: is not a setting (line 1)",
 		"config: x":                      "config: is not a setting",
 		"queue-depth: many":              "serve.yaml: queue-depth:",

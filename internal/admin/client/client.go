@@ -11,11 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/holdgate/holdgate/sitemap"
@@ -100,6 +102,9 @@ func (c *Client) Do(ctx context.Context, call Call) (*Answer, error) {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := c.http.Do(req)
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) { // there is no such socket
+		return nil, fmt.Errorf("asking the router: %w: is holdgate serve running there? --admin names its --admin-listen", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("asking the router: %w", err)
 	}

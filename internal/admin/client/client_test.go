@@ -174,7 +174,21 @@ func TestAUnixSocket(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.ErrorIs(t, <-done, http.ErrServerClosed)
 	_, err = c.Map(t.Context())
-	require.ErrorContains(t, err, "asking the router")
+	require.ErrorContains(t, err, nobodyThere)
+}
+
+const nobodyThere = ": is holdgate serve running there? --admin names its --admin-listen"
+
+func TestAPortThatNobodyListensOn(t *testing.T) {
+	t.Parallel()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	c, err := New("http://"+l.Addr().String(), token)
+	require.NoError(t, err)
+	_, err = c.Map(t.Context())
+	require.ErrorContains(t, err, "asking the router: ")
+	require.ErrorContains(t, err, nobodyThere)
 }
 
 func TestBadAddresses(t *testing.T) {
