@@ -230,7 +230,7 @@ func (r *rig) down(t sitemap.Target, replica *fakeReplica) {
 // finish ends a granted waiter and gives its slot back.
 func (r *rig) finish(w *Waiter) {
 	w.Tell(Done).Grant.Release()
-	r.Update(w.target)
+	r.Update(w.request.Target)
 }
 
 func (r *rig) hold(t *testing.T, req Request) *Waiter {

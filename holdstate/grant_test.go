@@ -33,7 +33,7 @@ func (r *rig) serveOut(t *testing.T, ws []*Waiter) [][]*Waiter {
 		for _, w := range batch {
 			w.Tell(Done).Grant.Release()
 		}
-		r.Update(batch[0].target)
+		r.Update(batch[0].request.Target)
 		batches, ws = append(batches, batch), rest
 	}
 	return batches

@@ -49,10 +49,10 @@ type history struct {
 // had a replica before, and one that joins others, say nothing of how long a wake
 // takes: a replica that was lost for a moment would be learned as a very short one.
 func (m *Machine) begin(mod *model, w *Waiter) {
-	if mod.wake.running || w.again || mod.held != 1 || m.o.Slots.Serving(w.target) {
+	if mod.wake.running || w.again || mod.held != 1 || m.o.Slots.Serving(w.request.Target) {
 		return
 	}
-	mod.wake = wake{running: true, target: w.target, since: time.Now()}
+	mod.wake = wake{running: true, target: w.request.Target, since: time.Now()}
 	m.waking.Add(1)
 }
 

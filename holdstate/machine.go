@@ -250,7 +250,7 @@ func (m *Machine) Revoke(good func(key string) bool) {
 		for _, l := range m.lines {
 			for _, line := range []*line{&l.held, &l.ordinary} {
 				line.each(func(w *Waiter) {
-					if w.key != "" && !good(w.key) {
+					if w.request.Key != "" && !good(w.request.Key) {
 						m.apply(w, Revoke)
 					}
 				})

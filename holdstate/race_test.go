@@ -93,7 +93,7 @@ func (r *rig) client(w *Waiter, deaths int) {
 			deaths--
 			w.Tell(Back)
 			s.Grant.Release()
-			r.Update(w.target)
+			r.Update(w.request.Target)
 		default:
 			r.finish(w)
 			return
@@ -126,7 +126,7 @@ func TestTenThousandComeAndGo(t *testing.T) {
 			case 0, 1, 2:
 				if g := w.Tell([]Event{Leave, Leave, Done}[i%8]).Grant; g != nil {
 					g.Release()
-					r.Update(w.target)
+					r.Update(w.request.Target)
 				}
 				if i%8 == 2 {
 					r.client(w, 0)

@@ -32,8 +32,6 @@ type Request struct {
 type Waiter struct {
 	m        *Machine
 	request  Request
-	target   sitemap.Target
-	key      string
 	turnKey  string
 	id       identity
 	seq      uint64
@@ -142,7 +140,7 @@ func (m *Machine) mayHold(mod *model, r Request) error {
 
 func (m *Machine) newWaiter(r Request) *Waiter {
 	w := &Waiter{
-		m: m, request: r, target: r.Target, key: r.Key, turnKey: r.Key, seq: r.Seq, bytes: r.Bytes,
+		m: m, request: r, turnKey: r.Key, seq: r.Seq, bytes: r.Bytes,
 		id: identityOf(r.Key, r.ClientIDs[:]...), joined: time.Now(), changed: make(chan struct{}, 1),
 	}
 	if m.o.InOrder {
@@ -160,10 +158,10 @@ func (m *Machine) newWaiter(r Request) *Waiter {
 // stands in the line before the replicas are asked, so a registration in between
 // finds it.
 func (m *Machine) enter(w *Waiter) {
-	l := m.lines[w.target]
+	l := m.lines[w.request.Target]
 	if l == nil {
 		l = &lines{}
-		m.lines[w.target] = l
+		m.lines[w.request.Target] = l
 	}
 	m.waiting.Add(1)
 	l.look = true
@@ -184,7 +182,7 @@ func (m *Machine) enter(w *Waiter) {
 			m.apply(w, Up)
 		}
 	}
-	m.update(w.target)
+	m.update(w.request.Target)
 	if w.ordinary && !l.serving {
 		m.apply(w, Down)
 	}
@@ -192,12 +190,12 @@ func (m *Machine) enter(w *Waiter) {
 
 // count takes a place: against the limits, and in the demand.
 func (m *Machine) count(w *Waiter) {
-	mod := m.model(w.target.Model)
+	mod := m.model(w.request.Target.Model)
 	w.placed = true
 	m.held++
 	mod.held++
-	if w.key != "" {
-		mod.byKey[w.key]++
+	if w.request.Key != "" {
+		mod.byKey[w.request.Key]++
 	}
 	mod.identities[w.id]++
 	m.begin(mod, w)
@@ -206,11 +204,11 @@ func (m *Machine) count(w *Waiter) {
 
 // uncount gives the place back.
 func (m *Machine) uncount(w *Waiter) {
-	mod := m.model(w.target.Model)
+	mod := m.model(w.request.Target.Model)
 	w.placed = false
 	m.held--
 	mod.held--
-	decrement(mod.byKey, w.key)
+	decrement(mod.byKey, w.request.Key)
 	decrement(mod.identities, w.id)
 	if w.outcome == OutcomeDisconnected || w.outcome == OutcomeExpired {
 		m.lingerFor(mod, m.o.Linger)
@@ -261,29 +259,29 @@ func (m *Machine) apply(w *Waiter, e Event) {
 
 // leaveGate keeps the gate's books for a waiter that was in it or had passed it.
 func (m *Machine) leaveGate(w *Waiter, was State, e Event) {
+	offered := false // to others: room that this one does not take
 	switch was {
 	case Released:
 		w.line.gated--
 		if e == Expire {
 			w.err = ErrNoRoom
 		}
-		if w.state == Ended && e != Refuse {
-			// Those behind it may have had room all the time.
-			m.after = append(m.after, func() { m.Update(w.target) })
-		}
+		// Those behind one that gave up may have had room all the time.
+		offered = w.state == Ended && e != Refuse
 	case Admitted:
-		model, waited := w.target.Model, time.Since(w.admitted)
+		model, waited := w.request.Target.Model, time.Since(w.admitted)
 		m.after = append(m.after, func() { m.o.OnQueued(model, waited) })
-		if w.state != Granted {
+		if offered = w.state != Granted; offered {
 			w.room.Release()
-			// Somebody else may have that room.
-			m.after = append(m.after, func() { m.Update(w.target) })
 		}
 		w.room = nil // the grant's, if there is one
 		if e == TimeOut {
 			w.err = ErrTimeout
 		}
 	default:
+	}
+	if offered {
+		m.after = append(m.after, func() { m.Update(w.request.Target) })
 	}
 }
 
@@ -298,7 +296,7 @@ func (m *Machine) holdAgain(w *Waiter, was State) {
 	switch {
 	case m.draining:
 		m.apply(w, Drain)
-	case !m.holdable(w.target):
+	case !m.holdable(w.request.Target):
 		m.apply(w, Unplace)
 	}
 }
@@ -309,8 +307,8 @@ func (m *Machine) depart(w *Waiter) {
 		w.line.remove(w)
 		w.left = time.Now()
 		m.waiting.Add(-1)
-		if l := m.lines[w.target]; l != nil && l.held.n+l.ordinary.n == 0 {
-			delete(m.lines, w.target)
+		if l := m.lines[w.request.Target]; l != nil && l.held.n+l.ordinary.n == 0 {
+			delete(m.lines, w.request.Target)
 		}
 	}
 	if w.placed {
@@ -322,7 +320,7 @@ func (m *Machine) end(w *Waiter) {
 	m.bytes -= w.bytes
 	w.bytes = 0
 	if err := w.err; err != nil {
-		m.after = append(m.after, func() { m.o.OnRefused(w.target.Model, err) })
+		m.after = append(m.after, func() { m.o.OnRefused(w.request.Target.Model, err) })
 	}
 	if w.ordinary || w.request.Counted {
 		return
@@ -367,7 +365,7 @@ func (w *Waiter) Status() Status {
 func (w *Waiter) Tell(e Event) Status {
 	w.m.change(func() {
 		if e == TimeOut && w.state == Admitted && w.m.o.Slots.Next(&w.request) {
-			w.m.update(w.target)
+			w.m.update(w.request.Target)
 			return
 		}
 		w.m.apply(w, e)

@@ -66,14 +66,19 @@ func (a *App) visitBackends(ctx context.Context, client *http.Client) {
 // lookAgain looks each second whether those who wait have room: a reloaded policy
 // may have given them some.
 func (a *App) lookAgain(ctx context.Context) {
-	every := time.NewTicker(time.Second)
-	defer every.Stop()
+	every(ctx, time.Second, func(time.Time) { a.machine.UpdateAll() })
+}
+
+// every calls f again and again until ctx ends.
+func every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-every.C:
-			a.machine.UpdateAll()
+		case now := <-tick.C:
+			f(now)
 		}
 	}
 }

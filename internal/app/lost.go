@@ -40,16 +40,7 @@ func newEnvoys(at []string, data *extproc.Server, log zerolog.Logger) *envoys {
 
 // watch looks as long as something is carried, until ctx ends.
 func (e *envoys) watch(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case now := <-tick.C:
-			e.look(ctx, now)
-		case <-ctx.Done():
-			return
-		}
-	}
+	every(ctx, lookEvery, func(now time.Time) { e.look(ctx, now) })
 }
 
 func (e *envoys) look(ctx context.Context, now time.Time) {

@@ -81,7 +81,11 @@ func pairWith(key File) reload.Parser[pair] {
 
 // Authorities reads the certificates of authorities, in PEM.
 func Authorities(data []byte) (*x509.CertPool, error) {
-	pool := x509.NewCertPool()
+	return AddAuthorities(x509.NewCertPool(), data)
+}
+
+// AddAuthorities is Authorities besides those of a pool.
+func AddAuthorities(pool *x509.CertPool, data []byte) (*x509.CertPool, error) {
 	if !pool.AppendCertsFromPEM(data) {
 		return nil, errors.New("has no certificate in PEM")
 	}

@@ -7,6 +7,8 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+
+	"github.com/holdgate/holdgate/internal/certs"
 )
 
 // TLSFiles names the PEM files for calls of webhooks.
@@ -54,8 +56,8 @@ func (f TLSFiles) authorities() (*x509.CertPool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the authorities: %w", err)
 	}
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("reading the authorities: %s has no certificate in PEM", f.CA)
+	if pool, err = certs.AddAuthorities(pool, text); err != nil {
+		return nil, fmt.Errorf("reading the authorities: %s %w", f.CA, err)
 	}
 	return pool, nil
 }
