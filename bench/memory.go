@@ -181,7 +181,7 @@ func (h *holdgate) footprint(ctx context.Context) (footprint, error) {
 
 // envoyAllocated is what Envoy's allocator has handed out.
 func (h *holdgate) envoyAllocated(ctx context.Context) (float64, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+h.envoy.admin+"/memory", http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.envoy.admin+"/memory", http.NoBody)
 	if err != nil {
 		return 0, fmt.Errorf("reading Envoy's memory: %w", err)
 	}

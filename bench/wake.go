@@ -123,7 +123,7 @@ func startCold(ctx context.Context, b *bed, binary string, more ...string) (back
 	if err != nil {
 		return "", nil, err
 	}
-	h.envoy = envoyInFront{pid: process.Pid(), edge: process.EdgeAddr(), admin: process.AdminAddr()}
+	h.envoy = envoyInFront{pid: process.Pid(), edge: process.EdgeAddr(), admin: process.Admin()}
 	return backend, h, nil
 }
 

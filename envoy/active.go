@@ -7,5 +7,5 @@ import "context"
 // ActiveRequests is the number of requests that the edge carries, by Envoy's own
 // count.
 func (p *Process) ActiveRequests(ctx context.Context) (int, error) {
-	return NewAdmin("http://" + p.AdminAddr()).active(ctx)
+	return NewAdmin(p.admin).active(ctx)
 }

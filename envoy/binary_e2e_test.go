@@ -8,9 +8,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,11 +66,11 @@ func TestValidateCarriesEnvoysOwnMessage(t *testing.T) {
 func TestStartAnswersOnPortsOfItsOwnAndStopLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := binary(t)
-	for _, edge := range []string{"127.0.0.1:0", "[::1]:0"} {
+	for edge, admin := range map[string]string{"127.0.0.1:0": "", "[::1]:0": "127.0.0.1:0"} {
 		dir := lanesDir(t)
 		var log bytes.Buffer
 		p, err := b.Start(t.Context(), Options{
-			Bootstrap:   rendered(t, Config{EdgeListen: edge, LanesDir: dir}),
+			Bootstrap:   rendered(t, Config{EdgeListen: edge, AdminListen: admin, LanesDir: dir}),
 			Dir:         dir,
 			Concurrency: 1,
 			Log:         &log,
@@ -81,14 +79,15 @@ func TestStartAnswersOnPortsOfItsOwnAndStopLeavesNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, p.EdgeAddr(), ":0")
 
-		resp, err := http.Get("http://" + p.AdminAddr() + "/server_info")
+		info, err := NewAdmin(p.Admin()).text(t.Context(), "/server_info")
 		require.NoError(t, err)
-		info, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
 		require.Contains(t, string(info), "/"+b.Version+"/")
 
-		for _, socket := range []string{ReholdSocket, RelaySocket} {
+		sockets := []string{ReholdSocket, RelaySocket}
+		if admin == "" {
+			sockets = append(sockets, AdminSocket)
+		}
+		for _, socket := range sockets {
 			stat, err := os.Stat(filepath.Join(dir, socket))
 			require.NoError(t, err)
 			require.Equal(t, os.FileMode(0o600), stat.Mode().Perm(), socket)

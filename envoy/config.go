@@ -19,11 +19,11 @@ const (
 	ExtProcSocket = "extproc.sock"
 	ReholdSocket  = "rehold.sock"
 	RelaySocket   = "relay.sock"
+	AdminSocket   = "envoy.sock"
 )
 
 // What a Config that leaves a field empty gets.
 const (
-	DefaultAdminListen     = "127.0.0.1:0"
 	DefaultMaxRequestBytes = 10 << 20
 	DefaultHoldMax         = time.Hour
 	DefaultHeapBytes       = 2 << 30
@@ -47,7 +47,9 @@ const (
 type Config struct {
 	// EdgeListen is the ip:port that clients reach. Port 0 is allowed.
 	EdgeListen string
-	// AdminListen is the ip:port of Envoy's admin interface.
+	// AdminListen is where Envoy's admin interface listens: unix:///path or ip:port.
+	// Empty means envoy.sock in LanesDir: whoever reaches the interface may
+	// stop Envoy, and a port on loopback is also reached by web pages.
 	AdminListen string
 	// ExtProc is where holdgate serve listens: unix:///path or host:port. Empty
 	// means extproc.sock in LanesDir.
@@ -68,7 +70,7 @@ type Config struct {
 // withDefaults fills the fields that were left empty.
 func (c Config) withDefaults() Config {
 	if c.AdminListen == "" {
-		c.AdminListen = DefaultAdminListen
+		c.AdminListen = "unix://" + filepath.Join(c.LanesDir, AdminSocket)
 	}
 	if c.ExtProc == "" {
 		c.ExtProc = "unix://" + filepath.Join(c.LanesDir, ExtProcSocket)
@@ -141,14 +143,17 @@ func (c Config) parse() (addresses, error) {
 	}
 	edge, err := parseListen(c.EdgeListen)
 	a.edge = take("EdgeListen", edge, err)
-	admin, err := parseListen(c.AdminListen)
-	a.admin = take("AdminListen", admin, err)
-	if err := checkLanesDir(c.LanesDir); err != nil {
-		errs = append(errs, &FieldError{Field: "LanesDir", Err: err})
+	lanes := checkLanesDir(c.LanesDir)
+	// Sockets below a bad LanesDir would only repeat the complaint.
+	if lanes == nil || !strings.HasPrefix(c.AdminListen, "unix://") {
+		admin, err := parseAdmin(c.AdminListen)
+		a.admin = take("AdminListen", admin, err)
+	}
+	if lanes != nil {
+		errs = append(errs, &FieldError{Field: "LanesDir", Err: lanes})
 	} else {
 		a.rehold.pipe = filepath.Join(c.LanesDir, ReholdSocket)
 		a.relay.pipe = filepath.Join(c.LanesDir, RelaySocket)
-		// An ExtProc below a bad LanesDir would only repeat the complaint.
 		extProc, err := parseTarget(c.ExtProc)
 		a.extProc = take("ExtProc", extProc, err)
 	}
@@ -193,16 +198,28 @@ func parseListen(s string) (endpoint, error) {
 	return endpoint{host: ap.Addr().Unmap().String(), port: uint32(ap.Port())}, nil
 }
 
+// parseAdmin reads where the admin interface listens.
+func parseAdmin(s string) (endpoint, error) {
+	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+		return parsePipe(path)
+	}
+	return parseListen(s)
+}
+
+func parsePipe(path string) (endpoint, error) {
+	if err := checkPath(path); err != nil {
+		return endpoint{}, err
+	}
+	if len(path) > maxSocketPath {
+		return endpoint{}, fmt.Errorf("a unix socket's path has at most %d bytes, this one has %d", maxSocketPath, len(path))
+	}
+	return endpoint{pipe: path}, nil
+}
+
 // parseTarget reads an address to connect to.
 func parseTarget(s string) (endpoint, error) {
 	if path, ok := strings.CutPrefix(s, "unix://"); ok {
-		if err := checkPath(path); err != nil {
-			return endpoint{}, err
-		}
-		if len(path) > maxSocketPath {
-			return endpoint{}, fmt.Errorf("a unix socket's path has at most %d bytes, this one has %d", maxSocketPath, len(path))
-		}
-		return endpoint{pipe: path}, nil
+		return parsePipe(path)
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || !validHost(host) {

@@ -16,7 +16,7 @@ import (
 // Settings that a Config does not change.
 const (
 	heapRefresh = 250 * time.Millisecond
-	// laneMode lets only Envoy's own user connect to a lane.
+	// laneMode lets only Envoy's own user connect to a socket.
 	laneMode              = 0o600
 	connectionBuffer      = 1 << 20
 	maxRequestHeadersKiB  = 64
@@ -42,13 +42,9 @@ func (r *renderer) listeners() []*listenerv3.Listener {
 }
 
 func (r *renderer) listener(name string, at endpoint, manager *hcmv3.HttpConnectionManager) *listenerv3.Listener {
-	address := at.address()
-	if pipe := address.GetPipe(); pipe != nil {
-		pipe.Mode = laneMode
-	}
 	return &listenerv3.Listener{
 		Name:                          name,
-		Address:                       address,
+		Address:                       at.own(),
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(connectionBuffer),
 		FilterChains: []*listenerv3.FilterChain{{
 			Filters: []*listenerv3.Filter{{

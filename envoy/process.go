@@ -101,8 +101,8 @@ func (b Binary) command(o Options) (*exec.Cmd, error) {
 // listener named edge.
 func (p *Process) EdgeAddr() string { return p.edge }
 
-// AdminAddr is the host:port of the admin interface.
-func (p *Process) AdminAddr() string { return p.admin }
+// Admin is the URL of the admin interface: http://host:port or unix:///path.
+func (p *Process) Admin() string { return p.admin }
 
 // Pid is the process id.
 func (p *Process) Pid() int { return p.child.Pid() }

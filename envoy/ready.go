@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,11 +27,10 @@ var errNotReady = errors.New("not ready yet")
 
 // waitReady asks again and again until Envoy is ready, ends, or ctx does.
 func (p *Process) waitReady(ctx context.Context, adminFile string) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
 	ticker := time.NewTicker(startPoll)
 	defer ticker.Stop()
 	for {
-		if err := p.look(ctx, client, adminFile); err == nil {
+		if err := p.look(ctx, adminFile); err == nil {
 			return nil
 		}
 		select {
@@ -44,19 +44,26 @@ func (p *Process) waitReady(ctx context.Context, adminFile string) error {
 }
 
 // look takes the addresses once Envoy is ready.
-func (p *Process) look(ctx context.Context, client *http.Client, adminFile string) error {
+func (p *Process) look(ctx context.Context, adminFile string) error {
 	text, err := os.ReadFile(adminFile) //nolint:gosec // the path is ours.
 	if err != nil {
 		return err
 	}
-	admin := strings.TrimSpace(string(text))
-	if admin == "" {
+	at := strings.TrimSpace(string(text))
+	switch {
+	case at == "":
 		return errNotReady
+	case filepath.IsAbs(at):
+		at = "unix://" + at
+	default:
+		at = "http://" + at
 	}
-	if _, err := get(ctx, client, "http://"+admin+"/ready"); err != nil {
+	admin := NewAdmin(at)
+	admin.client.Timeout = time.Second
+	if _, err := admin.text(ctx, "/ready"); err != nil {
 		return err
 	}
-	listeners, err := get(ctx, client, "http://"+admin+"/listeners?format=json")
+	listeners, err := admin.text(ctx, "/listeners?format=json")
 	if err != nil {
 		return err
 	}
@@ -64,16 +71,17 @@ func (p *Process) look(ctx context.Context, client *http.Client, adminFile strin
 	if err != nil {
 		return err
 	}
-	p.admin, p.edge = admin, edge
+	p.admin, p.edge = at, edge
 	return nil
 }
 
-func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// text asks for a page of the admin interface.
+func (a *Admin) text(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := client.Do(req)
+	resp, err := a.client.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func Render(c Config) (*bootstrapv3.Bootstrap, error) {
 	}
 	r := &renderer{config: c, addresses: a}
 	b := &bootstrapv3.Bootstrap{
-		Admin:           &bootstrapv3.Admin{Address: a.admin.address()},
+		Admin:           &bootstrapv3.Admin{Address: a.admin.own()},
 		OverloadManager: r.overload(),
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
 			Listeners: r.listeners(),
@@ -98,8 +98,7 @@ func (r *renderer) overload() *overloadv3.OverloadManager {
 	}
 }
 
-// address is e as Envoy writes it. Sockets that Envoy makes are for its own
-// user only.
+// address is e as Envoy writes it.
 func (e endpoint) address() *corev3.Address {
 	if e.pipe != "" {
 		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: e.pipe}}}
@@ -108,6 +107,15 @@ func (e endpoint) address() *corev3.Address {
 		Address:       e.host,
 		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: e.port},
 	}}}
+}
+
+// own is the address of a listener. Only Envoy's own user may connect to its sockets.
+func (e endpoint) own() *corev3.Address {
+	address := e.address()
+	if pipe := address.GetPipe(); pipe != nil {
+		pipe.Mode = laneMode
+	}
+	return address
 }
 
 // grpcService is a stream to a cluster of holdgate serve, with no deadline of its own.

@@ -64,7 +64,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&c.EdgeListen, "edge-listen", "0.0.0.0:8080", "`ip:port` that clients reach")
-	flags.StringVar(&c.AdminListen, "admin-listen", envoy.DefaultAdminListen, "`ip:port` of Envoy's admin interface")
+	flags.StringVar(&c.AdminListen, "admin-listen", "", "where Envoy's admin interface listens, unix:///path or ip:port (default unix://LANES_DIR/"+envoy.AdminSocket+")")
 	flags.StringVar(&c.ExtProc, "extproc", "", "where holdgate serve listens, unix:///path or host:port (default unix://LANES_DIR/"+envoy.ExtProcSocket+")")
 	flags.StringVar(&c.LanesDir, "lanes-dir", "/run/holdgate", "`directory` of "+envoy.ReholdSocket+" and "+envoy.RelaySocket)
 	flags.Var(&maxBody, "max-request-bytes", "largest body, as given to holdgate serve")

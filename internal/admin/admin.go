@@ -73,7 +73,7 @@ func Handler(d Deps) http.Handler {
 			answer(w, http.StatusOK, d.Status())
 		}))
 	}
-	return jsonErrors(mux)
+	return d.guarded(jsonErrors(mux))
 }
 
 // authorized asks for the token.

@@ -48,7 +48,7 @@ func TestOddWakesAreAnswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/wake/"+tc.path, strings.NewReader(tc.body)))
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost/v1/wake/"+tc.path, strings.NewReader(tc.body)))
 			require.Equal(t, tc.status, w.Code)
 			require.Contains(t, w.Body.String(), tc.says)
 		})

@@ -44,10 +44,9 @@ type run struct {
 	Options
 	serve *proc.Process
 	envoy *envoy.Process
-	// envoyAdmin is chosen before Envoy starts, as serve is told of it.
-	envoyAdmin string
-	stopping   atomic.Bool
-	ports      struct {
+
+	stopping atomic.Bool
+	ports    struct {
 		Admin string `json:"admin"`
 	}
 }
@@ -81,9 +80,6 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	if err := free(ctx, r.File.Listen); err != nil {
-		return err
-	}
-	if r.envoyAdmin, err = freePort(ctx); err != nil {
 		return err
 	}
 	defer r.stopEnvoy()
@@ -121,7 +117,7 @@ func (r *run) startServe(ctx context.Context) error {
 	args := []string{
 		"serve", "--site-id", site, "--log-format", "text", "--log-level", r.Log.GetLevel().String(),
 		"--extproc-listen", "unix://" + r.path(envoy.ExtProcSocket), "--relay", "unix://" + r.path(envoy.RelaySocket),
-		"--agents-listen", r.agentsAddress(), "--admin-listen", r.File.Admin, "--envoy-admin", "http://" + r.envoyAdmin,
+		"--agents-listen", r.agentsAddress(), "--admin-listen", r.File.Admin, "--envoy-admin", "unix://" + r.path(envoy.AdminSocket),
 		"--map-file", r.path("map.json"), "--ports-file", ports,
 	}
 	for name, value := range r.File.Serve {
@@ -159,7 +155,7 @@ func (r *run) waitForPorts(ctx context.Context, path string) error {
 }
 
 func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
-	b, err := envoy.Render(envoy.Config{EdgeListen: r.File.Listen, AdminListen: r.envoyAdmin, LanesDir: r.Dir})
+	b, err := envoy.Render(envoy.Config{EdgeListen: r.File.Listen, LanesDir: r.Dir})
 	if err != nil {
 		return fmt.Errorf("rendering Envoy's bootstrap: %w", err)
 	}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// guarded refuses what a web page can make a browser send: calls from another site,
+// and, where no token protects the API, calls under a name that an attacker's DNS
+// points at this machine.
+func (d Deps) guarded(h http.Handler) http.Handler {
+	cross := http.NewCrossOriginProtection()
+	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, http.StatusForbidden, "cross_origin", "the admin API takes no calls from pages of other sites")
+	}))
+	h = cross.Handler(h)
+	if len(d.Tokens) > 0 {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !overUnix(r) && !loopbackHost(r.Host) {
+			fail(w, http.StatusForbidden, "host_not_allowed",
+				"without --admin-token-file the admin API is called as localhost or by a loopback address")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// overUnix says whether a request came over a unix socket, which no browser reaches.
+func overUnix(r *http.Request) bool {
+	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && addr.Network() == "unix"
+}
+
+// loopbackHost says whether a Host header names this machine, whatever DNS says. Every
+// browser sends one; some health checks do not.
+func loopbackHost(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
