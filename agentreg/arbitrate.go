@@ -57,31 +57,31 @@ func newPlan(g *group) *plan {
 	return p
 }
 
-// arbitrate gives the room of the groups to the models that need it, first come
-// first served. It looks at levels alone, and may be called at any time.
-func (r *Registry) arbitrate() {
-	if len(r.groups) == 0 || r.draining || time.Since(r.epoch) < groupGrace {
+// arbitrate gives the room of the groups in an area to the models that need it, first
+// come first served. It looks at levels alone, and may be called at any time.
+func (r *Registry) arbitrate(in area) {
+	if len(in.groups) == 0 || r.draining || time.Since(r.epoch) < groupGrace {
 		return
 	}
 	ps := plans{}
-	for _, g := range r.groups {
+	for g := range in.groups {
 		p := newPlan(g)
 		ps[g] = p
 		// Agents that woke without this router's word may be too many.
 		makers, _ := r.makers(g, p, -p.room)
 		r.makeRoom(p, makers)
 	}
-	for _, m := range r.line() {
+	for _, m := range r.line(in) {
 		r.cover(m, ps)
 	}
 	r.reopen(ps)
 }
 
-// line gives the models that need an agent of a group, in the order in which
-// they came to need it.
-func (r *Registry) line() []*model {
+// line gives the models of an area that need an agent of a group, in the order in
+// which they came to need it.
+func (r *Registry) line(in area) []*model {
 	var line []*model
-	for _, m := range r.models {
+	for m := range in.models {
 		if !m.wanted || !m.needsRoom() {
 			m.turn = 0
 			continue

@@ -18,7 +18,7 @@ func (r *Registry) Capacity(t sitemap.Target) Capacity { return r.CapacityFrom(t
 
 // CapacityFrom is Capacity of the replicas that fit.
 func (r *Registry) CapacityFrom(t sitemap.Target, f Filter) Capacity {
-	p := (*r.routing.Load())[t]
+	p := r.routing.of(t)
 	if p == nil {
 		return Capacity{}
 	}

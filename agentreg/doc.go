@@ -31,8 +31,9 @@
 // has taken in. So a Status that crossed a Sleep on its way brings nobody back
 // into routing.
 //
-// One mutex guards everything but the slots. Take, Release and Serving work on
-// an immutable snapshot and atomic counters. Callbacks run without the mutex.
+// One mutex guards everything but the slots. Take, Release and Serving look a
+// target's replicas up under a lock that is held for a map access, and work on
+// atomic counters. Callbacks run without the mutex.
 // Goroutines: three per stream, and one timer per agent. Nothing here waits
 // for an agent: an agent that does not read its messages loses its stream.
 package agentreg

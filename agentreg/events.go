@@ -19,6 +19,7 @@ func (r *Registry) statusFrom(rec *record, s *pb.Status) {
 		if rec.released {
 			return
 		}
+		before := rec.levels()
 		rec.lastSeen = time.Now()
 		rec.status = s
 		handled := min(s.GetHandled(), rec.seq) // nobody has heard what was not said
@@ -30,7 +31,10 @@ func (r *Registry) statusFrom(rec *record, s *pb.Status) {
 		if handled >= rec.command {
 			r.apply(rec, s, handled)
 		}
-		r.settle(rec)
+		// Heartbeats come all the time, and most change nothing.
+		if rec.levels() != before {
+			r.settle(rec)
+		}
 	})
 }
 

@@ -87,7 +87,7 @@ func (r *Registry) leaveGroup(rec *record) {
 		rec.timer = time.AfterFunc(r.opts.Liveness, func() {
 			r.update(func() {
 				g.drop(r, rec)
-				r.arbitrate()
+				r.arbitrate(r.areaOf(rec))
 			})
 		})
 		return

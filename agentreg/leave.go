@@ -49,7 +49,7 @@ func (r *Registry) emptied(rep *replica) {
 		if rec := r.agents[rep.info.ID]; rec != nil && rec.replica == rep {
 			r.leftWhenIdle(rec)
 			if rec.closing {
-				r.arbitrate()
+				r.arbitrate(r.areaOf(rec))
 			}
 		}
 	})

@@ -133,7 +133,7 @@ func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 
 // Serving says how many replicas of t are in routing.
 func (r *Registry) Serving(t sitemap.Target) int {
-	if p := (*r.routing.Load())[t]; p != nil {
+	if p := r.routing.of(t); p != nil {
 		return len(p.replicas)
 	}
 	return 0
@@ -146,7 +146,7 @@ func (r *Registry) Take(t sitemap.Target) (*Slot, Outcome) { return r.TakeFrom(t
 // TakeFrom is Take among the replicas that fit; None is for no such replica.
 func (r *Registry) TakeFrom(t sitemap.Target, f Filter) (*Slot, Outcome) {
 	for {
-		p := (*r.routing.Load())[t]
+		p := r.routing.of(t)
 		if p == nil {
 			return nil, None
 		}

@@ -243,7 +243,7 @@ func TestSlotsAddUpUnderRaces(t *testing.T) {
 	}
 	require.Zero(t, r.Serving(llama))
 	require.Empty(t, r.models)
-	require.Empty(t, *r.routing.Load())
+	require.Empty(t, r.routing.pools)
 }
 
 func BenchmarkTakeRelease(b *testing.B) {

@@ -201,7 +201,7 @@ func TestNoSequenceOfEventsLosesAWake(t *testing.T) {
 				w.r.dismiss(a.session)
 			}
 			w.r.SetWanted("llama", false)
-			if len(w.r.models)+len(w.r.agents)+len(w.r.lingering)+len(w.r.sessions)+len(*w.r.routing.Load()) != 0 {
+			if len(w.r.models)+len(w.r.agents)+len(w.r.lingering)+len(w.r.sessions)+len(w.r.routing.pools) != 0 {
 				t.Fatal("something is left")
 			}
 		})

@@ -3,9 +3,7 @@
 package agentreg
 
 import (
-	"maps"
 	"reflect"
-	"slices"
 	"time"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
@@ -220,29 +218,9 @@ func (r *Registry) route(rec *record) (entered bool) {
 	} else {
 		rec.replica.gate.n.Or(closed)
 	}
-	r.publish(rec.replica, want)
+	r.routing.publish(rec.replica, want)
 	r.fx.changed = append(r.fx.changed, rec.replica.targets...)
 	return want
-}
-
-// publish replaces the snapshot by one with or without rep.
-func (r *Registry) publish(rep *replica, in bool) {
-	next := maps.Clone(*r.routing.Load())
-	for _, t := range rep.targets {
-		var replicas []*replica
-		if p := next[t]; p != nil {
-			replicas = slices.DeleteFunc(slices.Clone(p.replicas), func(x *replica) bool { return x == rep })
-		}
-		if in {
-			replicas = append(replicas, rep)
-		}
-		if len(replicas) == 0 {
-			delete(next, t)
-			continue
-		}
-		next[t] = &pool{replicas: replicas}
-	}
-	r.routing.Store(&next)
 }
 
 // ready logs that the models of rec can be asked.
@@ -270,10 +248,14 @@ func (r *Registry) settle(rec *record) {
 	for _, name := range rec.hello.info.Models {
 		if m := r.models[name]; m != nil {
 			r.reconcile(m)
+		}
+	}
+	r.arbitrate(r.areaOf(rec))
+	for _, name := range rec.hello.info.Models {
+		if m := r.models[name]; m != nil {
 			r.tidy(m)
 		}
 	}
-	r.arbitrate()
 	r.arm(rec)
 }
 

@@ -5,7 +5,6 @@ package agentreg
 import (
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,8 +49,8 @@ type Registry struct {
 	routerID string
 	epoch    time.Time
 
-	// routing is replaced under mu and read without it.
-	routing atomic.Pointer[map[sitemap.Target]*pool]
+	// routing changes under mu, and is read without it.
+	routing routing
 
 	mu         sync.Mutex
 	agents     map[string]*record
@@ -81,7 +80,7 @@ func New(o Options) *Registry {
 		lingering: map[string]*replica{},
 		sessions:  map[*session]struct{}{},
 	}
-	r.routing.Store(&map[sitemap.Target]*pool{})
+	r.routing.pools = map[sitemap.Target]*pool{}
 	return r
 }
 

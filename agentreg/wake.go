@@ -73,7 +73,9 @@ func (r *Registry) SetWanted(name string, wanted bool) {
 			r.arm(rec)
 		}
 		r.reconcile(m)
-		r.arbitrate()
+		in := newArea()
+		in.addModel(m)
+		r.arbitrate(r.grown(in))
 		r.tidy(m)
 	})
 }
