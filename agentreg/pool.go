@@ -185,6 +185,10 @@ func (s *Slot) Release() {
 	r.changed(s.replica.targets)
 }
 
+// Changed says that the slot's replica may have become free for a request that had
+// to leave it alone.
+func (s *Slot) Changed() { s.registry.changed(s.replica.targets) }
+
 // Failed says that the slot's replica refused or reset a request. It is out of
 // routing until a Status, which is asked for at once, says that it is healthy.
 // The slot is still to be released.

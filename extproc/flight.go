@@ -30,9 +30,9 @@ type flight struct {
 	logged bool            // Envoy's record has come
 	ended  bool            // both
 	routed bool
-	deaths int    // engines that had taken the request and died
-	passes int    // through the rehold lane
-	seq    uint64 // its place among the waiters
+	deaths map[string]int // by address: engines that had taken the request and died
+	passes int            // through the rehold lane
+	seq    uint64         // its place among the waiters
 }
 
 // flights is every request that has not ended, by request id, which is ours to
@@ -245,12 +245,16 @@ func (fl *flight) firstSlot() bool {
 	return first
 }
 
-// died counts an engine that had taken the request, and says how many there were.
-func (fl *flight) died() int {
+// died counts the death of an engine that had taken the request. It reports whether
+// the request must not be tried again: two engines died under it, or one three times.
+func (fl *flight) died(address string) (over bool) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	fl.deaths++
-	return fl.deaths
+	if fl.deaths == nil {
+		fl.deaths = map[string]int{}
+	}
+	fl.deaths[address]++
+	return len(fl.deaths) >= 2 || fl.deaths[address] >= 3
 }
 
 // pass counts a pass through the rehold lane.

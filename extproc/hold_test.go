@@ -261,6 +261,39 @@ func TestAnEngineThatRefusesCostsOnlyTime(t *testing.T) {
 	}
 }
 
+// The engine is healthy again at once, but the request leaves it alone for a while.
+func TestKeepalivesGoOnWhileAReplicaIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.ask(t, chat(false))
+		pass(14900 * time.Millisecond)
+		r.slots.up(engineA, 1)
+		for n, pause := range []time.Duration{500 * time.Millisecond, time.Second} {
+			r.slots.pauseFor(pause)
+			r.engine.call(t, 1+n).fail("UC")
+			synctest.Wait()
+			r.slots.up(engineA, 1)
+			pass(pause - time.Millisecond)
+			r.engine.call(t, 1+n)
+			pass(time.Millisecond)
+		}
+		_ = r.engine.call(t, 3).respond(200).Close()
+		x.requireEnded(t, "15s head 200", "15s "+space, `16.4s "" end`)
+		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
+	})
+	bubble(t, func(r *rig) { // the third death of the same engine ends the request
+		t := r.t
+		x := r.ask(t, chat(true))
+		for n := range 3 {
+			r.slots.up(engineA, 1)
+			r.engine.call(t, 1+n).fail("UC")
+			synctest.Wait()
+		}
+		x.requireEnded(t, bothDied)
+	})
+}
+
 func TestTwoEnginesThatDieEndARequest(t *testing.T) {
 	t.Parallel()
 	const object = `"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`

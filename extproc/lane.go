@@ -29,16 +29,16 @@ func (st *stream) failedAttempt() *Refusal {
 }
 
 // noAnswer gives up a replica that refused the connection, or had taken the request
-// and ended before its answer. It returns a refusal when two engines died under the
-// request.
+// and ended before its answer. It returns a refusal when the request must not be tried
+// again.
 func (st *stream) noAnswer(g holdstate.Grant, refused bool) *Refusal {
 	reason := "ended the connection before its answer"
 	if refused {
 		reason = "refused the connection"
 	}
-	g.Failed(reason)
+	g.Failed(reason, !refused)
 	g.Release()
-	if !refused && st.flight.died() >= 2 {
+	if !refused && st.flight.died(g.Address()) {
 		return BackendError(st.req.Model)
 	}
 	return nil

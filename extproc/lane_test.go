@@ -121,6 +121,22 @@ func TestARefusedConnectionDoesNotCountAsADeath(t *testing.T) {
 	})
 }
 
+func TestTheSameEngineMayDieTwice(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := r.served(t)
+		for range 2 {
+			x := r.again(t, id, engineA, 200)
+			require.Empty(t, x.all())
+			r.slots.up(engineA, 1)
+			requireServed(t, x, "0s", engineA)
+		}
+		r.again(t, id, engineA, 200).requireEnded(t, bothDied)
+	}, silent)
+}
+
 // With no replica left the request is held in the lane, and its answer comes
 // through the relay; its place is that of its arrival.
 func TestTheLaneHolds(t *testing.T) {

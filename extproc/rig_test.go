@@ -271,6 +271,7 @@ type fakeSlots struct {
 	closed   bool   // the gate
 	never    error  // what the gate says to everybody
 	before   func() // called once, before the next answer to Serving
+	pause    bool   // Take says Later
 }
 
 type replica struct {
@@ -325,11 +326,27 @@ func (s *fakeSlots) shutGate(shut bool, never error) {
 	s.machine.UpdateAll()
 }
 
+// pauseFor has every request wait, as after the death of a replica under it.
+func (s *fakeSlots) pauseFor(d time.Duration) {
+	s.mu.Lock()
+	s.pause = true
+	s.mu.Unlock()
+	time.AfterFunc(d, func() {
+		s.mu.Lock()
+		s.pause = false
+		s.mu.Unlock()
+		s.machine.Update(target)
+	})
+}
+
 func (*fakeSlots) Next(*holdstate.Request) bool { return false }
 
 func (s *fakeSlots) Take(r *holdstate.Request, _ holdstate.Room) (holdstate.Grant, holdstate.Took) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.pause {
+		return nil, holdstate.Later
+	}
 	for _, rep := range s.replicas {
 		if r.Target == target && rep.free > 0 {
 			rep.free--
@@ -370,7 +387,7 @@ func (s *fakeSlots) failures() []string {
 
 func (g *fakeGrant) Address() string { return g.replica.address }
 
-func (g *fakeGrant) Failed(reason string) {
+func (g *fakeGrant) Failed(reason string, _ bool) {
 	g.slots.mu.Lock()
 	g.slots.failed = append(g.slots.failed, g.replica.address+" "+reason)
 	g.slots.mu.Unlock()

@@ -150,7 +150,7 @@ func (s *fakeSlots) takenNow() int {
 
 func (g *fakeGrant) Address() string { return g.replica.address }
 
-func (g *fakeGrant) Failed(reason string) {
+func (g *fakeGrant) Failed(reason string, _ bool) {
 	g.slots.mu.Lock()
 	defer g.slots.mu.Unlock()
 	g.slots.failed = append(g.slots.failed, reason)

@@ -100,7 +100,7 @@ func TestABrokenReplicaCostsNoPlace(t *testing.T) {
 	// The engine refuses both, in the other order.
 	for _, w := range []*Waiter{ws[1], ws[0]} {
 		grant := w.Status().Grant
-		grant.Failed("refused")
+		grant.Failed("refused", false)
 		r.down(llama, bad)
 		s := w.Tell(Back)
 		require.Equal(t, Held, s.State)

@@ -8,8 +8,10 @@ import "github.com/holdgate/holdgate/sitemap"
 type Grant interface {
 	// Address is the replica's ip:port.
 	Address() string
-	// Failed takes the replica out of routing until it reports itself healthy.
-	Failed(reason string)
+	// Failed takes the replica out of routing until it reports itself healthy. With
+	// died it had taken the request: Take gives that request a slot of another replica,
+	// or of this one after a pause.
+	Failed(reason string, died bool)
 	// Release gives the slot back. Calls after the first do nothing.
 	Release()
 }
@@ -30,6 +32,9 @@ const (
 	Unfit
 	// Full: no slot is free, so that nobody else need try.
 	Full
+	// Later: the pause of a replica that died under the request is not over. Update is
+	// called when it is.
+	Later
 )
 
 // Slots is who can serve, and how much at once.
@@ -130,7 +135,10 @@ func (m *Machine) take(w *Waiter) Took {
 // turnAway ends those that have no slot where nobody waits for one.
 func (m *Machine) turnAway(line *line) {
 	for w := range line.inTurn() {
-		for w.state == Admitted && m.take(w) != Taken {
+		for w.state == Admitted {
+			if took := m.take(w); took == Taken || took == Later {
+				break
+			}
 			if !m.o.Slots.Next(&w.request) {
 				w.err = ErrNoQueue
 				m.apply(w, Refuse)

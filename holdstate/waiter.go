@@ -17,7 +17,7 @@ type Request struct {
 	ClientIDs [2]string
 	Bytes     int64  // body bytes kept while it waits
 	Seq       uint64 // place of an earlier wait of the same request; 0: a new one
-	// Again: its replica gave no answer. The capacity queue takes it beyond its depth.
+	// Again: its replica gave no answer. The capacity queue takes it whatever its depth.
 	Again bool
 	// Counted: an earlier wait of it has had the outcome that counts.
 	Counted bool
@@ -114,7 +114,8 @@ func (m *Machine) mayQueue(r Request, room bool) error {
 	switch {
 	case m.draining:
 		return ErrDraining
-	case depth == 0 && room, depth > 0 && l != nil && l.ordinary.n >= depth && !r.Again:
+	case r.Again:
+	case depth == 0 && room, depth > 0 && l != nil && l.ordinary.n >= depth:
 		return ErrNoQueue
 	}
 	return nil

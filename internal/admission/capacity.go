@@ -110,21 +110,26 @@ func (c *Capacity) Admit(r *holdstate.Request, behind bool) (holdstate.Room, err
 func (c *Capacity) Take(r *holdstate.Request, room holdstate.Room) (holdstate.Grant, holdstate.Took) {
 	w, steps := r.Detail.(*Wish), c.Of(r.Target.Model).Steps
 	if len(steps) == 0 {
-		slot, outcome := c.registry.Take(r.Target)
-		if outcome == agentreg.Taken {
+		slot, outcome := c.registry.TakeFrom(r.Target, w.among(nil))
+		switch {
+		case outcome == agentreg.Taken:
 			return &Grant{Slot: slot, room: room, wish: w}, holdstate.Taken
+		case w.pausing():
+			return nil, holdstate.Later
 		}
 		return nil, holdstate.Full
 	}
 	g := &Grant{room: room, wish: w}
 	step := w.walk(steps, func(s *policy.Step) (outcome agentreg.Outcome) {
-		g.Slot, outcome = c.registry.TakeFrom(r.Target, fits{&s.Match})
+		g.Slot, outcome = c.registry.TakeFrom(r.Target, w.among(&s.Match))
 		return outcome
 	})
 	switch {
 	case step != nil:
 		g.step = step.Name
 		return g, holdstate.Taken
+	case w.pausing():
+		return nil, holdstate.Later
 	case c.registry.Capacity(r.Target).Free > 0:
 		return nil, holdstate.Unfit
 	}
@@ -148,9 +153,9 @@ func (c *Capacity) Look(t sitemap.Target, w *Wish) (room, slot bool, err error) 
 		return agentreg.Taken
 	}
 	if len(p.Steps) == 0 {
-		return room, look(nil) == agentreg.Taken, nil
+		return room, look(w.among(nil)) == agentreg.Taken, nil
 	}
-	return room, w.walk(p.Steps, func(s *policy.Step) agentreg.Outcome { return look(fits{&s.Match}) }) != nil, nil
+	return room, w.walk(p.Steps, func(s *policy.Step) agentreg.Outcome { return look(w.among(&s.Match)) }) != nil, nil
 }
 
 // Next is part of holdstate.Slots.

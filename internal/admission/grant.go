@@ -3,6 +3,8 @@
 package admission
 
 import (
+	"time"
+
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/holdstate"
 )
@@ -20,8 +22,12 @@ type Grant struct {
 // Address is the replica's ip:port.
 func (g *Grant) Address() string { return g.Agent().Address }
 
-// Failed takes the replica out of routing, and counts the try.
-func (g *Grant) Failed(reason string) {
+// Failed takes the replica out of routing, and counts the try. After a death the
+// request is offered the replica again when its pause is over.
+func (g *Grant) Failed(reason string, died bool) {
+	if died {
+		time.AfterFunc(g.wish.died(g.Address()), g.Changed)
+	}
 	g.wish.again = true
 	if g.step != "" {
 		if g.wish.tries == nil {

@@ -3,6 +3,8 @@
 package admission
 
 import (
+	"time"
+
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/policy"
@@ -18,6 +20,41 @@ type Wish struct {
 	reach int              // the last of the policy's steps that is open to it
 	tries map[string]int64 // replicas that gave no answer, by step
 	again bool             // it had a slot, and its replica gave no answer
+
+	deaths map[string]death // by address: replicas that died under the request
+}
+
+// death is what a request remembers of a replica that died under it.
+type death struct {
+	times int
+	until time.Time // the replica is not tried again before
+}
+
+// firstPause is how long a request leaves a replica alone that died under it; the
+// next pause is twice as long. A replica that is restarting may call itself healthy
+// a millisecond after it dropped the request.
+const firstPause = 500 * time.Millisecond
+
+// died remembers that a replica died under the request, and returns the pause
+// before its next try there.
+func (w *Wish) died(address string) time.Duration {
+	if w.deaths == nil {
+		w.deaths = map[string]death{}
+	}
+	d := w.deaths[address]
+	pause := firstPause << d.times
+	w.deaths[address] = death{times: d.times + 1, until: time.Now().Add(pause)}
+	return pause
+}
+
+// pausing says whether a pause is not over.
+func (w *Wish) pausing() bool {
+	for _, d := range w.deaths {
+		if time.Now().Before(d.until) {
+			return true
+		}
+	}
+	return false
 }
 
 // Again says whether the request had a slot whose replica gave no answer.
@@ -42,6 +79,29 @@ type fits struct{ match *policy.Match }
 // Fits is part of agentreg.Filter.
 func (f fits) Fits(a *agentreg.AgentInfo) bool {
 	return f.match.Fits(a.Engine, a.Region, a.Labels)
+}
+
+// among returns the filter of the replicas that the request may have now: those that
+// match, or all without a match, less those that died under it.
+func (w *Wish) among(match *policy.Match) agentreg.Filter {
+	switch {
+	case w.deaths != nil:
+		return untried{match, w.deaths}
+	case match != nil:
+		return fits{match}
+	}
+	return nil
+}
+
+// untried is a match, nil for all, without the replicas whose pause is not over.
+type untried struct {
+	match  *policy.Match
+	deaths map[string]death
+}
+
+// Fits is part of agentreg.Filter.
+func (u untried) Fits(a *agentreg.AgentInfo) bool {
+	return !time.Now().Before(u.deaths[a.Address].until) && (u.match == nil || fits{u.match}.Fits(a))
 }
 
 // walk tries the steps that are open to the request, in their order, until a slot

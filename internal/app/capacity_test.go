@@ -227,7 +227,7 @@ func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
 		later := decide(0, &caller{key: access.Anonymous()})
 		require.NotNil(t, later.Waiter)
 		require.NotNil(t, decide(0, &caller{key: access.Anonymous()}).Refusal, "the queue is full")
-		first.Grant.Failed("it was a test")
+		first.Grant.Failed("it was a test", true)
 		first.Grant.Release()
 		again := decide(0, failing)
 		require.NotNil(t, again.Waiter, "it was let in before")

@@ -142,7 +142,13 @@ type ask struct {
 // post sends a whole request; headers are pairs.
 func (r *rig) post(path, body string, headers ...string) *ask {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(r.t.Context(), envoy.LaneMetadata, envoy.LaneEdge))
+	return r.postIn(envoy.LaneEdge, path, body, headers...)
+}
+
+// postIn is post in a lane.
+func (r *rig) postIn(lane, path, body string, headers ...string) *ask {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(r.t.Context(), envoy.LaneMetadata, lane))
 	stream, err := extprocv3.NewExternalProcessorClient(r.envoys).Process(ctx)
 	require.NoError(r.t, err)
 	a := &ask{stream: stream, leave: cancel, begin: time.Now()}

@@ -91,7 +91,7 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 	switch {
 	case here: // a backend's model needs no map
 	case d.siteID == "":
-		return refuse(extproc.ModelNotFound(r.Model))
+		return refuse(d.absent(r.Model, who, false))
 	case now.m == nil:
 		return refuse(extproc.MapNotLoaded())
 	}
@@ -111,7 +111,7 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 		}
 		return d.hold(r, who, p)
 	default:
-		return refuse(d.notHere(r.Model, here && !p.ScaleFromZero))
+		return refuse(d.absent(r.Model, who, here && !p.ScaleFromZero))
 	}
 }
 
@@ -122,6 +122,14 @@ func (d *decider) notHere(model string, fixed bool) *extproc.Refusal {
 		return extproc.RegistryWarming(model)
 	}
 	return extproc.ModelNotFound(model)
+}
+
+// absent is notHere for a request, whose last replica may have died under it.
+func (d *decider) absent(model string, who *caller, fixed bool) *extproc.Refusal {
+	if who.wish.Again() {
+		return extproc.BackendError(model)
+	}
+	return d.notHere(model, fixed)
 }
 
 // asks is what the caller's request asks of the map.
