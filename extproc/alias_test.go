@@ -19,7 +19,7 @@ import (
 func TestAnAliasChangesOnlyTheModelsValue(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		before := rapid.SampledFrom([]string{"{", "{ \"a\" : [1, {\"model\":\"no\"}] ,\n", "\n\t{\"stream\":true,\"é\":\"\\u00e9\","}).Draw(t, "before")
+		before := rapid.SampledFrom([]string{"{", "\ufeff{", "{ \"a\" : [1, {\"model\":\"no\"}] ,\n", "\n\t{\"stream\":true,\"é\":\"\\u00e9\","}).Draw(t, "before")
 		name := rapid.SampledFrom([]string{`"model":`, `"model" : `, `"mod\u0065l":`}).Draw(t, "name")
 		value := rapid.SampledFrom([]string{`"alias"`, `"\u0061lias"`}).Draw(t, "value")
 		after := rapid.SampledFrom([]string{"}", " , \"x\":1e3}\n", `,"messages":[]}`}).Draw(t, "after")
@@ -33,7 +33,7 @@ func TestAnAliasChangesOnlyTheModelsValue(t *testing.T) {
 		f, err := b.readFields(sitemap.Chat, identity, 1<<20)
 		require.NoError(t, err)
 		require.Equal(t, "alias", f.Model)
-		require.NoError(t, b.setModel(&f, "the \"real\" one", sitemap.Chat, identity, 1<<20))
+		require.NoError(t, b.setModel(&f, "the \"real\" one", identity, 1<<20))
 		require.Equal(t, "the \"real\" one", f.Model)
 		want := before + name + `"the \"real\" one"` + after
 		require.Equal(t, want, string(b.settle()))

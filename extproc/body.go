@@ -3,13 +3,11 @@
 package extproc
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/json/jsontext"
 	"errors"
 	"io"
 	"slices"
-	"strconv"
 	"sync"
 
 	"google.golang.org/grpc/mem"
@@ -17,20 +15,12 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Fields is what the decision needs of a body. What lies deeper than the top
-// level is the engine's business.
-type Fields struct {
-	Model               string
-	Stream              bool
-	MaxTokens           int64 // -1: not given
-	MaxCompletionTokens int64 // -1: not given; max_output_tokens counts as it
-}
-
 // body is a request's body in the chunks that Envoy sent.
 type body struct {
 	chunks []mem.Buffer
 	size   int64
 	model  span               // where the model's value lies, once readFields has read it decoded
+	text   textMeter          // of the decoded body, once readFields has read it
 	came   *[sha256.Size]byte // the hash of the body as it came, once an alias has changed it
 }
 
@@ -79,41 +69,119 @@ func (b *body) settle() []byte {
 	return all
 }
 
-// setModel replaces the value of the model, and nothing else, in a body that is sent
-// on decoded. Its error is a *Refusal.
-func (b *body) setModel(f *Fields, model string, kind sitemap.Kind, c coding, limit int64) error {
-	r, done, err := decode(c, b.reader(), limit)
-	if err != nil {
-		return RequestInvalid("the request body does not match its content-encoding")
-	}
-	defer done()
-	all, err := io.ReadAll(r)
-	if err == nil {
-		// The fields may have been read from a skimmed text.
-		_, err = b.readFieldsOf(bytes.NewBuffer(all), kind, limit)
-	}
-	if err != nil {
-		return RequestInvalid("the request body does not match its content-encoding")
-	}
-	quoted, err := jsontext.AppendQuote(nil, model)
-	if err != nil {
-		return RequestInvalid("the model has a name that cannot be sent on")
-	}
-	came := b.sum()
-	b.came = &came
-	b.free()
-	b.size = 0
-	b.addAll(slices.Concat(all[:b.model.from], quoted, all[b.model.to:]))
-	f.Model = model
-	return nil
-}
-
 // addAll adds bytes in chunks of the size that Envoy takes well.
 func (b *body) addAll(all []byte) {
 	for rest := all; len(rest) > 0; {
 		n := min(len(rest), chunkSize)
 		b.add(mem.SliceBuffer(rest[:n:n]))
 		rest = rest[n:]
+	}
+}
+
+// readFields reads the decision's fields, of a body in coding c and of at most
+// limit bytes, and measures its text. Every error is a *Refusal.
+func (b *body) readFields(kind sitemap.Kind, c coding, limit int64) (Fields, error) {
+	s := newScanner(kind)
+	defer s.release()
+	err := b.decoded(c, limit, s.scan)
+	if err == nil {
+		err = s.finish()
+	}
+	b.model, b.text = s.model, s.text
+	return s.fields, err
+}
+
+// decodeBuffers are the memory into which bodies are decoded.
+var decodeBuffers = sync.Pool{New: func() any { return new([decodeSize]byte) }}
+
+const decodeSize = 32 << 10
+
+// decoded gives the decoded body, of at most limit bytes, piece by piece. Its error
+// is take's or a *Refusal.
+func (b *body) decoded(c coding, limit int64, take func(piece []byte) error) error {
+	if c == identity {
+		for _, chunk := range b.chunks {
+			if err := take(chunk.ReadOnlyData()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	r, done, err := decode(c, &chunkReader{rest: b.chunks}, limit)
+	if err != nil {
+		return wronglyEncoded()
+	}
+	defer done()
+	buffer := decodeBuffers.Get().(*[decodeSize]byte)
+	defer decodeBuffers.Put(buffer)
+	for {
+		n, err := r.Read(buffer[:])
+		if refusal := take(buffer[:n]); refusal != nil {
+			return refusal
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case errors.Is(err, errDecodedTooLarge):
+			return TooLarge(limit)
+		case err != nil:
+			return wronglyEncoded()
+		}
+	}
+}
+
+func wronglyEncoded() *Refusal {
+	return RequestInvalid("the request body does not match its content-encoding")
+}
+
+// setModel replaces the value of the model, and nothing else, in a body that is sent
+// on decoded. Its error is a *Refusal.
+func (b *body) setModel(f *Fields, model string, c coding, limit int64) error {
+	quoted, err := jsontext.AppendQuote(nil, model)
+	if err != nil {
+		return RequestInvalid("the model has a name that cannot be sent on")
+	}
+	came := b.sum()
+	changed := body{model: b.model, text: b.text, came: &came}
+	if c == identity {
+		changed.chunks, b.chunks = b.chunks, nil
+	} else if err := b.decoded(c, limit, changed.addCopy); err != nil {
+		return err
+	}
+	b.free()
+	changed.replace(b.model, quoted)
+	*b = changed
+	f.Model = model
+	return nil
+}
+
+// addCopy adds a copy of a piece.
+func (b *body) addCopy(piece []byte) error {
+	b.add(mem.SliceBuffer(append(make([]byte, 0, len(piece)), piece...)))
+	return nil
+}
+
+// replace puts other bytes in the place of a part. Chunks without it stay as they are.
+func (b *body) replace(part span, with []byte) {
+	old := b.chunks
+	b.chunks, b.size = nil, 0
+	var changed []byte
+	from := 0
+	for _, chunk := range old {
+		data, to := chunk.ReadOnlyData(), from+chunk.Len()
+		if to <= part.from || from >= part.to {
+			b.add(chunk)
+			from = to
+			continue
+		}
+		if from <= part.from {
+			changed = slices.Concat(data[:part.from-from], with)
+		}
+		if to >= part.to {
+			b.addAll(append(changed, data[part.to-from:]...))
+		}
+		chunk.Free()
+		from = to
 	}
 }
 
@@ -133,205 +201,4 @@ func (r *chunkReader) Read(p []byte) (int, error) {
 	n := copy(p, r.current)
 	r.current = r.current[n:]
 	return n, nil
-}
-
-// fieldReader reads the fields of one body after the other.
-type fieldReader struct {
-	dec    jsontext.Decoder
-	kind   sitemap.Kind
-	fields Fields
-	model  span
-	seen   uint
-}
-
-var fieldReaders = sync.Pool{New: func() any { return &fieldReader{} }}
-
-// keepDecoder is the largest body whose decoder, with its buffer, is used again.
-const keepDecoder = 256 << 10
-
-// skimFrom is the size of body from which on it pays to leave out long strings.
-const skimFrom = 32 << 10
-
-// readFields reads the decision's fields, of a body in coding c and of at most
-// limit bytes. Every error is a *Refusal.
-func (b *body) readFields(kind sitemap.Kind, c coding, limit int64) (Fields, error) {
-	if c == identity && b.size >= skimFrom {
-		f, err := b.readFieldsOf(&skimmer{chunks: b.chunks}, kind, limit)
-		if err == nil && len(f.Model) < keptRun {
-			return f, nil
-		}
-		// Only the whole text says where it is wrong, or what a long name is.
-	}
-	r, done, err := decode(c, b.reader(), limit)
-	if err != nil {
-		return Fields{}, RequestInvalid("the request body does not match its content-encoding")
-	}
-	defer done()
-	return b.readFieldsOf(r, kind, limit)
-}
-
-// reader reads the body as it came. The decoder reads a bytes.Buffer where it lies.
-func (b *body) reader() io.Reader {
-	if len(b.chunks) == 1 {
-		return bytes.NewBuffer(b.chunks[0].ReadOnlyData())
-	}
-	return &chunkReader{rest: b.chunks}
-}
-
-func (b *body) readFieldsOf(r io.Reader, kind sitemap.Kind, limit int64) (Fields, error) {
-	fr := fieldReaders.Get().(*fieldReader)
-	defer func() {
-		_, skimmed := r.(*skimmer)
-		if b.size <= keepDecoder || skimmed {
-			fr.dec.Reset(nothing{}) // it keeps no body
-			fieldReaders.Put(fr)
-		}
-	}()
-	fr.kind, fr.seen = kind, 0
-	fr.fields = Fields{MaxTokens: -1, MaxCompletionTokens: -1}
-	// Only the top level is checked for repeated names, by member.
-	fr.dec.Reset(r, jsontext.AllowDuplicateNames(true))
-	err := fr.read(limit)
-	b.model = fr.model
-	return fr.fields, err
-}
-
-// nothing is an empty text.
-type nothing struct{}
-
-func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
-
-func (fr *fieldReader) read(limit int64) error {
-	err := fr.object()
-	var refusal *Refusal
-	var syntax *jsontext.SyntacticError
-	switch {
-	case err == nil, errors.As(err, &refusal):
-		return err
-	case errors.Is(err, errDecodedTooLarge):
-		return TooLarge(limit)
-	case errors.As(err, &syntax):
-		return RequestInvalid("the request body is not valid JSON near byte %d", syntax.ByteOffset)
-	case errors.Is(err, io.EOF):
-		return RequestInvalid("the request body is empty")
-	default:
-		return RequestInvalid("the request body does not match its content-encoding")
-	}
-}
-
-const (
-	seenModel = 1 << iota
-	seenStream
-	seenMaxTokens
-	seenMaxCompletionTokens
-	seenMaxOutputTokens
-)
-
-func (fr *fieldReader) object() error {
-	kind := fr.dec.PeekKind()
-	if _, err := fr.dec.ReadToken(); err != nil {
-		return err
-	}
-	if kind != '{' {
-		return RequestInvalid("the request body must be a JSON object")
-	}
-	for fr.dec.PeekKind() != '}' {
-		if err := fr.member(); err != nil {
-			return err
-		}
-	}
-	if _, err := fr.dec.ReadToken(); err != nil {
-		return err
-	}
-	switch _, err := fr.dec.ReadToken(); {
-	case err == nil:
-		return RequestInvalid("the request body has data after its JSON object")
-	case !errors.Is(err, io.EOF):
-		return err
-	case fr.seen&seenModel == 0:
-		return RequestInvalid("the request body has no model")
-	}
-	return nil
-}
-
-// member reads one member of the top-level object.
-func (fr *fieldReader) member() error {
-	raw, err := fr.dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	name := raw[1 : len(raw)-1]
-	if bytes.IndexByte(name, '\\') >= 0 {
-		if name, err = jsontext.AppendUnquote(nil, raw); err != nil {
-			return err
-		}
-	}
-	var bit uint
-	var read func(*Fields, jsontext.Value) bool
-	var label string
-	switch string(name) {
-	case "model":
-		bit, read, label = seenModel, readModel, "model"
-	case "stream":
-		if fr.kind != sitemap.Chat {
-			return fr.dec.SkipValue()
-		}
-		bit, read, label = seenStream, readStream, "stream"
-	case "max_tokens":
-		bit, read, label = seenMaxTokens, readMaxTokens, "max_tokens"
-	case "max_completion_tokens":
-		bit, read, label = seenMaxCompletionTokens, readMaxCompletionTokens, "max_completion_tokens"
-	case "max_output_tokens":
-		bit, read, label = seenMaxOutputTokens, readMaxCompletionTokens, "max_output_tokens"
-	default:
-		return fr.dec.SkipValue()
-	}
-	if fr.seen&bit != 0 {
-		return RequestInvalid("the request body has more than one %s", label)
-	}
-	fr.seen |= bit
-	value, err := fr.dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	if bit == seenModel {
-		end := int(fr.dec.InputOffset())
-		fr.model = span{from: end - len(value), to: end}
-	}
-	if !read(&fr.fields, value) {
-		return RequestInvalid("%s in the request body is empty or has the wrong type", label)
-	}
-	return nil
-}
-
-func readModel(f *Fields, v jsontext.Value) bool {
-	if v.Kind() != '"' {
-		return false
-	}
-	text, err := jsontext.AppendUnquote(nil, v)
-	f.Model = string(text)
-	return err == nil && f.Model != ""
-}
-
-func readStream(f *Fields, v jsontext.Value) bool {
-	f.Stream = v.Kind() == 't'
-	return v.Kind() == 't' || v.Kind() == 'f' || v.Kind() == 'n'
-}
-
-func readMaxTokens(f *Fields, v jsontext.Value) bool { return readCount(&f.MaxTokens, v) }
-
-func readMaxCompletionTokens(f *Fields, v jsontext.Value) bool {
-	return readCount(&f.MaxCompletionTokens, v)
-}
-
-func readCount(n *int64, v jsontext.Value) bool {
-	if v.Kind() == 'n' {
-		return true
-	}
-	value, err := strconv.ParseFloat(string(v), 64)
-	if v.Kind() != '0' || err != nil || value < 0 {
-		return false
-	}
-	*n = int64(min(value, 1<<53))
-	return true
 }

@@ -65,6 +65,32 @@ func (l *limited) Read(p []byte) (int, error) {
 // tools ask for it from level 19 up.
 const zstdWindow = 8 << 20
 
+// memory is what decoding a body may take, besides the decoded bytes. Most of it is
+// the window, whose size the sender chooses: in brotli at most 16 MiB, copied from
+// one of half the size.
+func (c coding) memory(limit int64) int64 {
+	const other = 512 << 10
+	switch c {
+	case gzipCoding:
+		return other
+	case zstdCoding:
+		return max(limit, zstdWindow) + other
+	case brotliCoding:
+		return 24<<20 + other
+	default:
+		return 0
+	}
+}
+
+// extra is what a body is charged with besides its size until its fields are read:
+// the decoder, and what it decodes.
+func (c coding) extra(limit int64) int64 {
+	if c == identity {
+		return 0
+	}
+	return c.memory(limit) + limit
+}
+
 // decode reads a compressed body, at most limit bytes of it.
 func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
 	switch c {
@@ -75,7 +101,7 @@ func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
 		}
 		return &limited{r: z, left: limit}, func() { _ = z.Close() }, nil
 	case zstdCoding:
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(limit, zstdWindow))))
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(uint64(max(limit, zstdWindow))))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -12,14 +12,18 @@ import (
 // memory is what all request bodies together may take. Bodies that have not grown
 // yet have a part of it for themselves, so that large uploads, which may come
 // slowly, do not stand in the way of small requests.
-type memory struct{ small, large *semaphore.Weighted }
+type memory struct {
+	small, large *semaphore.Weighted
+	most         int64 // that one body may take
+}
 
 // smallBody is how far a body may grow until it needs memory of the large ones.
 const smallBody = 256 << 10
 
 func newMemory(total, largest int64) memory {
 	small := total / 4
-	return memory{small: semaphore.NewWeighted(small), large: semaphore.NewWeighted(max(total-small, largest))}
+	large := max(total-small, largest)
+	return memory{small: semaphore.NewWeighted(small), large: semaphore.NewWeighted(large), most: large}
 }
 
 // memoryWait is how long reading pauses for memory before a request is refused.
@@ -35,8 +39,10 @@ type share struct {
 // grow makes room for a body of n bytes so far, whose end is at most at most. A body
 // that becomes large, or finds no memory of the small ones, takes all that it may
 // need at once: uploads that each have a part and wait for more would wait for each
-// other. Its error is a *Refusal or errGone.
+// other. What is more than all memory stands for all of it. Its error is a *Refusal or
+// errGone.
 func (s *share) grow(ctx context.Context, n, most int64) error {
+	n, most = min(n, s.m.most), min(most, s.m.most)
 	switch {
 	case n <= s.n:
 		return nil

@@ -3,7 +3,9 @@
 package extproc
 
 import (
+	"encoding/hex"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -278,4 +280,88 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			pool.requireAllBack(t)
 		})
 	}
+}
+
+// What a compressed body may take when it is decoded counts too, and is waited for.
+func TestDecodingWaitsForMemory(t *testing.T) {
+	t.Parallel()
+	const large = maxTotal - maxTotal/4
+	small := string(encoders["zstd"]([]byte(`{"model":"none"}`)))
+	bubble(t, func(r *rig) {
+		t := r.t
+		require.True(t, r.bodies.large.TryAcquire(1), "somebody has a byte of it")
+		first := r.ask(t, request(chatPath, small, "content-encoding", "zstd"))
+		second := r.ask(t, request(chatPath, small, "content-encoding", "zstd"))
+		pass(29 * time.Second)
+		require.Empty(t, first.all())
+		r.bodies.large.Release(1)
+		for _, x := range []*exchange{first, second} {
+			x.requireEnded(t, `29s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
+		}
+		require.True(t, r.bodies.large.TryAcquire(large))
+		x := r.ask(t, request(chatPath, small, "content-encoding", "zstd"))
+		require.ErrorIs(t, x.end(), io.EOF)
+		require.Contains(t, x.all()[0], "30s 503")
+		// A body that is not compressed needs none of it.
+		r.ask(t, request(chatPath, `{"model":"none"}`)).requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
+		r.bodies.large.Release(large)
+	})
+}
+
+// A compressed body that is held takes what it has in memory: what came, or what it
+// was decoded to where an alias had to be replaced in it.
+func TestAHeldCompressedBodyCountsWithWhatIsKept(t *testing.T) {
+	t.Parallel()
+	const large = maxTotal - maxTotal/4
+	for model, kept := range map[string]func(came, decoded int) int{
+		"m":     func(came, _ int) int { return came },
+		"alias": func(_, decoded int) int { return decoded - len("alias") + len("m") },
+	} {
+		text := `{"model":"` + model + `","x":"` + strings.Repeat(" ", 600_000) + `"}`
+		came := string(encoders["gzip"]([]byte(text)))
+		bubble(t, func(r *rig) {
+			t := r.t
+			x := r.ask(t, request(chatPath, came, "content-encoding", "gzip"))
+			require.Empty(t, x.all())
+			require.Equal(t, 1, r.machine.Demand(target.Model))
+			free := int64(large - kept(len(came), len(text)))
+			require.True(t, r.bodies.large.TryAcquire(free))
+			require.False(t, r.bodies.large.TryAcquire(1))
+			r.bodies.large.Release(free)
+			x.reset()
+		})
+	}
+}
+
+// Compressed uploads that are large already must not wait for each other.
+func TestCompressedUploadsDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	noise := make([]byte, 400<<10)
+	for i := range noise {
+		noise[i] = byte(rand.N(256))
+	}
+	body := encoders["gzip"]([]byte(`{"model":"none","x":"` + hex.EncodeToString(noise) + `"}`))
+	require.Greater(t, len(body), smallBody)
+	bubble(t, func(r *rig) {
+		t := r.t
+		var all []*exchange
+		for range 12 {
+			x := r.open(t, envoy.LaneEdge)
+			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath, "content-encoding", "gzip"))
+			all = append(all, x)
+			go func() {
+				for rest := body; len(rest) > 0; {
+					n := min(len(rest), len(upload))
+					x.send(requestBody(string(rest[:n]), n == len(rest)))
+					rest = rest[n:]
+					<-time.After(time.Millisecond) // side by side
+				}
+			}()
+		}
+		for _, x := range all {
+			require.ErrorIs(t, x.end(), io.EOF)
+			require.Contains(t, x.all()[0], " 404 ")
+		}
+		pass(time.Second)
+	})
 }

@@ -57,8 +57,7 @@ type Request struct {
 	Patience time.Duration
 	Seq      uint64 // the place of an earlier wait of the same request; 0: none
 
-	body   *body
-	coding coding // of the body
+	body *body
 }
 
 // BodySum is the SHA-256 of the body as it came.

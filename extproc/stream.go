@@ -203,9 +203,10 @@ func (st *stream) readBody() error {
 		if st.body.size > st.s.o.MaxRequestBytes {
 			return TooLarge(st.s.o.MaxRequestBytes)
 		}
-		most := cmp.Or(max(0, st.head.contentLength), st.s.o.MaxRequestBytes)
+		extra := st.head.coding.extra(st.s.o.MaxRequestBytes)
+		most := cmp.Or(max(0, st.head.contentLength), st.s.o.MaxRequestBytes) + extra
 		if in.end {
-			most = st.body.size
+			most = st.body.size + extra
 			st.share.shrink(most)
 		}
 		if err := st.share.grow(st.gs.Context(), st.body.size, most); err != nil || in.end {
@@ -214,12 +215,20 @@ func (st *stream) readBody() error {
 	}
 }
 
+// readRequest reads the fields of the decision, and puts a model in the place of its
+// alias. While it decodes a body it has the memory for that.
 func (st *stream) readRequest() error {
+	if extra := st.head.coding.extra(st.s.o.MaxRequestBytes); extra > 0 {
+		n := st.body.size + extra
+		if err := st.share.grow(st.gs.Context(), n, n); err != nil {
+			return err
+		}
+		defer func() { st.share.shrink(st.body.size) }()
+	}
 	fields, err := st.body.readFields(st.req.Endpoint.Kind, st.head.coding, st.s.o.MaxRequestBytes)
 	if err != nil {
 		return err
 	}
-	st.req.coding = st.head.coding
 	if check := st.flight.admission.CheckBody; check != nil {
 		if r := check(st.body.sum()); r != nil {
 			return r
@@ -227,11 +236,10 @@ func (st *stream) readRequest() error {
 		st.flight.admission.CheckBody = nil // an alias changes the body that the rehold lane gets
 	}
 	if model := st.s.d.Decider.Resolve(fields.Model); model != fields.Model {
-		if err := st.body.setModel(&fields, model, st.req.Endpoint.Kind, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
+		if err := st.body.setModel(&fields, model, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
 			return err
 		}
 		st.rewritten = true
-		st.req.coding = identity
 	}
 	st.req.Fields = fields
 	st.req.BodySize = st.body.size

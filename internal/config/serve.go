@@ -151,7 +151,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running answers may take at shutdown")
 	c.MaxRequestBytes, c.MaxBodyBytesTotal, c.RelayMaxBytes = 10<<20, 512<<20, 64<<20
 	f.Var(&c.MaxRequestBytes, "max-request-bytes", "size of one request body")
-	f.Var(&c.MaxBodyBytesTotal, "max-body-bytes-total", "size of all request bodies in memory; beyond it, reading pauses")
+	f.Var(&c.MaxBodyBytesTotal, "max-body-bytes-total", "size of all request bodies in memory, with what decoding compressed ones takes; beyond it, reading pauses")
 	f.Var(&c.RelayMaxBytes, "relay-max-bytes", "size of one relayed answer")
 
 	f.StringVar(&c.MetricsPrefix, "metrics-prefix", "hivenet_", "prefix of the metrics")
