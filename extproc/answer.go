@@ -122,12 +122,14 @@ const (
 	fieldTrailersResponse = 5 // ProcessingResponse.request_trailers
 	fieldDynamicMetadata  = 8 // ProcessingResponse.dynamic_metadata
 	fieldCommonResponse   = 1 // HeadersResponse.response, BodyResponse.response
+	fieldStatus           = 1 // CommonResponse.status
 	fieldHeaderMutation   = 2 // CommonResponse.header_mutation
 	fieldBodyMutation     = 3 // CommonResponse.body_mutation
 	fieldSetHeaders       = 1 // HeaderMutation.set_headers
 	fieldRemoveHeaders    = 2 // HeaderMutation.remove_headers
 	fieldOptionHeader     = 1 // HeaderValueOption.header
 	fieldAppendAction     = 3 // HeaderValueOption.append_action
+	fieldWholeBody        = 1 // BodyMutation.body
 	fieldStreamedResponse = 3 // BodyMutation.streamed_response
 	fieldStreamedBody     = 1 // StreamedBodyResponse.body
 	fieldStreamedEnd      = 2 // StreamedBodyResponse.end_of_stream
@@ -147,32 +149,60 @@ type forwardHead struct {
 
 // encode writes the HeadersResponse with its dynamic metadata.
 func (f *forwardHead) encode() *outbound {
-	var scratch [4][512]byte
-	mutation := scratch[0][:0]
+	var scratch [2][512]byte
+	common := appendBytes(scratch[1][:0], fieldHeaderMutation, f.appendMutation(scratch[0][:0]))
+	response := appendBytes(scratch[0][:0], fieldCommonResponse, common)
+	out := appendBytes(make([]byte, 0, 512), fieldHeadersResponse, response)
+	return &outbound{data: mem.BufferSlice{mem.SliceBuffer(f.appendMetadata(out))}}
+}
+
+// encodeWith writes a HeadersResponse that replaces the body with the chunks, of size
+// bytes. The message takes the chunks over.
+func (f *forwardHead) encodeWith(chunks []mem.Buffer, size int64) *outbound {
+	n := int(size)
+	common := appendBytes(nil, fieldHeaderMutation, f.appendMutation(nil))
+	common = protowire.AppendTag(common, fieldStatus, protowire.VarintType)
+	common = protowire.AppendVarint(common, uint64(extprocv3.CommonResponse_CONTINUE_AND_REPLACE))
+	mutation := protowire.SizeTag(fieldWholeBody) + protowire.SizeBytes(n)
+	commonSize := len(common) + protowire.SizeTag(fieldBodyMutation) + protowire.SizeBytes(mutation)
+	response := protowire.SizeTag(fieldCommonResponse) + protowire.SizeBytes(commonSize)
+
+	head := appendSize(nil, fieldHeadersResponse, response)
+	head = appendSize(head, fieldCommonResponse, commonSize)
+	head = append(head, common...)
+	head = appendSize(head, fieldBodyMutation, mutation)
+	head = appendSize(head, fieldWholeBody, n)
+	data := append(mem.BufferSlice{mem.SliceBuffer(head)}, chunks...)
+	return &outbound{data: append(data, mem.SliceBuffer(f.appendMetadata(nil)))}
+}
+
+// appendMutation writes the HeaderMutation.
+func (f *forwardHead) appendMutation(out []byte) []byte {
+	var scratch [2][512]byte
 	for _, kv := range f.set {
-		header := appendString(scratch[1][:0], fieldKey, kv[0])
+		header := appendString(scratch[0][:0], fieldKey, kv[0])
 		header = appendString(header, fieldRawValue, kv[1])
-		option := appendBytes(scratch[2][:0], fieldOptionHeader, header)
+		option := appendBytes(scratch[1][:0], fieldOptionHeader, header)
 		option = protowire.AppendTag(option, fieldAppendAction, protowire.VarintType)
 		option = protowire.AppendVarint(option, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
-		mutation = appendBytes(mutation, fieldSetHeaders, option)
+		out = appendBytes(out, fieldSetHeaders, option)
 	}
 	for _, name := range f.remove {
-		mutation = appendString(mutation, fieldRemoveHeaders, name)
+		out = appendString(out, fieldRemoveHeaders, name)
 	}
-	common := appendBytes(scratch[1][:0], fieldHeaderMutation, mutation)
-	response := appendBytes(scratch[2][:0], fieldCommonResponse, common)
-	out := make([]byte, 0, 512)
-	out = appendBytes(out, fieldHeadersResponse, response)
+	return out
+}
 
+// appendMetadata writes the field with the dynamic metadata.
+func (f *forwardHead) appendMetadata(out []byte) []byte {
+	var scratch [4][512]byte
 	entries := scratch[0][:0]
 	for _, kv := range f.metadata {
 		value := appendString(scratch[1][:0], fieldStringValue, kv[1])
 		entries = appendEntry(entries, scratch[2][:0], kv[0], value)
 	}
 	value := appendBytes(scratch[1][:0], fieldStructValue, entries)
-	out = appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], envoy.Namespace, value))
-	return &outbound{data: mem.BufferSlice{mem.SliceBuffer(out)}}
+	return appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], envoy.Namespace, value))
 }
 
 // untouchedHead lets a request go on as it is.
@@ -193,6 +223,12 @@ func appendString(b []byte, num protowire.Number, s string) []byte {
 
 func appendBytes(b []byte, num protowire.Number, v []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), v)
+}
+
+// appendSize begins a field of n bytes.
+func appendSize(b []byte, num protowire.Number, n int) []byte {
+	b = protowire.AppendTag(b, num, protowire.BytesType)
+	return protowire.AppendVarint(b, uint64(n)) //nolint:gosec // a size is not negative
 }
 
 // forwardBody sends a chunk back as it came: only its frame is written. The
@@ -219,8 +255,7 @@ func forwardBody(chunk mem.Buffer, end bool) *outbound {
 		{fieldStreamedResponse, streamed},
 		{fieldStreamedBody, n},
 	} {
-		head = protowire.AppendTag(head, part.num, protowire.BytesType)
-		head = protowire.AppendVarint(head, uint64(part.size)) //nolint:gosec // a size is not negative
+		head = appendSize(head, part.num, part.size)
 	}
 	data := mem.BufferSlice{mem.SliceBuffer(head), chunk}
 	if end {

@@ -30,7 +30,7 @@ func (st *stream) pass() error {
 	if !st.send(untouchedHead()) || st.raw.end {
 		return nil
 	}
-	for {
+	for begun := false; ; {
 		in := inbound{}
 		if !st.receive(&in) {
 			return nil
@@ -38,9 +38,10 @@ func (st *stream) pass() error {
 		sent := true
 		switch in.kind {
 		case inboundBody:
+			begun = true
 			sent = st.send(forwardBody(in.body, in.end))
 		case inboundTrailers:
-			sent = st.send(forwardTrailers())
+			sent = st.send(endWithTrailers(begun))
 		default:
 			in.free()
 		}
@@ -52,4 +53,13 @@ func (st *stream) pass() error {
 			return nil
 		}
 	}
+}
+
+// endWithTrailers answers the trailers of a request. When a part of the body was sent on,
+// there is no answer that is right whatever the route says: see forwardWhole.
+func endWithTrailers(begun bool) any {
+	if begun {
+		return refused(RequestInvalid("a request with a body and trailers cannot be sent on; leave the trailers out"), OpenAI)
+	}
+	return forwardTrailers()
 }

@@ -592,6 +592,9 @@ func describe(m *extprocv3.ProcessingResponse) string {
 		if mode["mode"].GetStringValue() != "native" {
 			text += ", but not native"
 		}
+		if a.RequestHeaders.GetResponse().GetStatus() == extprocv3.CommonResponse_CONTINUE_AND_REPLACE {
+			text += ", whole"
+		}
 		return text
 	case *extprocv3.ProcessingResponse_RequestBody:
 		b := a.RequestBody.GetResponse().GetBodyMutation().GetStreamedResponse()

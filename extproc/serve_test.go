@@ -39,8 +39,8 @@ func TestServeSendsTheBodyBackAsItCame(t *testing.T) {
 			[]string{"0s body 7", "0s body 23 end"},
 		},
 		"trailers": {
-			[]*extprocv3.ProcessingRequest{requestBody(text, false), requestTrailers("x-t", "1")},
-			[]string{"0s body 30", "0s trailers"},
+			[]*extprocv3.ProcessingRequest{requestBody(text[:7], false), requestBody(text[7:], false), requestTrailers("x-t", "1")},
+			nil,
 		},
 		"attributes on each": {
 			[]*extprocv3.ProcessingRequest{decorated(requestBody(text[:1], false)), decorated(requestBody(text[1:], true))},
@@ -56,9 +56,14 @@ func TestServeSendsTheBodyBackAsItCame(t *testing.T) {
 				x := r.ask(t, append([]*extprocv3.ProcessingRequest{
 					decorated(requestHeaders(false, ":method", "POST", ":path", chatPath+"?a=b", headerRequestID, id)),
 				}, c.send...))
-				require.Equal(t, append([]string{"0s serve on " + engineA + ", 30 bytes"}, c.want...), x.all())
+				head := "0s serve on " + engineA + ", 30 bytes"
+				if c.want == nil {
+					head += ", whole"
+				}
+				require.Equal(t, append([]string{head}, c.want...), x.all())
 				var sent []byte
 				for _, m := range x.messages() {
+					sent = append(sent, m.GetRequestHeaders().GetResponse().GetBodyMutation().GetBody()...)
 					sent = append(sent, m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()...)
 				}
 				require.Equal(t, text, string(sent))
@@ -261,7 +266,14 @@ func TestOthersPassUntouched(t *testing.T) {
 		},
 		"trailers": {
 			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestBody("abc", false), requestTrailers("a", "b")},
-			[]string{"0s untouched", "0s body 3", "0s trailers"},
+			[]string{
+				"0s untouched", "0s body 3",
+				`0s 400 {"error":{"code":"request_invalid","message":"a request with a body and trailers cannot be sent on; leave the trailers out","source":"router"}}`,
+			},
+		},
+		"trailers only": {
+			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestTrailers("a", "b")},
+			[]string{"0s untouched", "0s trailers"},
 		},
 		"an upgrade": {
 			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", chatPath, "upgrade", "x"), requestBody("abc", false)},

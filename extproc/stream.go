@@ -33,7 +33,7 @@ type stream struct {
 
 	payload   []byte        // the body while the request waits
 	rewritten bool          // the body is not the client's: an alias was resolved, in identity coding
-	trail     bool          // the request has trailers
+	trailers  bool          // they followed the body
 	native    bool          // Envoy carries the answer: its log ends the flight
 	gone      chan struct{} // closed when the client has left; nil until watch
 	timing    string        // Server-Timing of a request that waited
@@ -196,7 +196,7 @@ func (st *stream) readBody() error {
 		case inboundBody:
 			st.body.add(in.body)
 		case inboundTrailers:
-			st.trail = true
+			st.trailers = true
 		default:
 			in.free()
 		}
@@ -333,6 +333,9 @@ func (st *stream) serve(g holdstate.Grant) error {
 	if string(st.head.requestID) != st.flight.id {
 		f.set = append(f.set, [2]string{headerRequestID, st.flight.id})
 	}
+	if st.trailers {
+		return st.forwardWhole(&f)
+	}
 	return st.forward(f.encode())
 }
 
@@ -345,15 +348,25 @@ func (st *stream) forward(first *outbound) error {
 	chunks := st.body.chunks
 	st.body.chunks, st.payload = nil, nil
 	for i, chunk := range chunks {
-		if !st.send(forwardBody(chunk, i == len(chunks)-1 && !st.trail)) {
+		if !st.send(forwardBody(chunk, i == len(chunks)-1)) {
 			st.body.chunks = chunks[i+1:] // close frees them
 			return nil
 		}
 	}
-	if st.trail && !st.send(forwardTrailers()) {
-		return nil
-	}
 	st.drainInput()
+	return nil
+}
+
+// forwardWhole sends the headers' answer with the whole body in it. Behind a body that
+// is sent back in chunks, Envoy (1.37.0, 1.40.0) ends a request with trailers only
+// once they are answered, and then writes what the router has kept for a retry, the
+// whole body, to the engine a second time.
+func (st *stream) forwardWhole(f *forwardHead) error {
+	chunks := st.body.chunks
+	st.body.chunks, st.payload = nil, nil
+	if st.send(f.encodeWith(chunks, st.body.size)) {
+		st.drainInput()
+	}
 	return nil
 }
 

@@ -419,7 +419,13 @@ func TestForwardHead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			requireProto(t, headResponse(f), unmarshalled(t, f.encode()))
+			want := headResponse(f)
+			requireProto(t, want, unmarshalled(t, f.encode()))
+			whole := want.GetRequestHeaders().GetResponse()
+			whole.Status = extprocv3.CommonResponse_CONTINUE_AND_REPLACE
+			whole.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: []byte(long)}}
+			chunks := []mem.Buffer{mem.SliceBuffer(long[:70]), mem.SliceBuffer(long[70:])}
+			requireProto(t, want, unmarshalled(t, f.encodeWith(chunks, int64(len(long)))))
 		})
 	}
 }
