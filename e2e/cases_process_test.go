@@ -151,7 +151,8 @@ func TestClientsOfAKilledRouterSeeAFailure(t *testing.T) {
 func TestATerminatedRouterAnswersItsHolds(t *testing.T) {
 	const holds = 400
 	const draining = `{"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`
-	s := startStandalone(t, "--wake-keepalive", "400ms", "--wake-hold-max", "1000", "--drain-timeout", "10s")
+	audit := filepath.Join(t.TempDir(), "audit.log")
+	s := startStandalone(t, "--wake-keepalive", "400ms", "--wake-hold-max", "1000", "--drain-timeout", "10s", "--audit-file", audit)
 	var early []<-chan result
 	var committed []<-chan *wire
 	for range holds {
@@ -175,4 +176,17 @@ func TestATerminatedRouterAnswersItsHolds(t *testing.T) {
 		require.Equal(t, "data: "+draining+"\n\n", strings.ReplaceAll(w.body, comment, ""))
 	}
 	require.NoError(t, s.ends())
+	text, err := os.ReadFile(audit)
+	require.NoError(t, err)
+	wire := map[float64]int{}
+	for line := range strings.Lines(string(text)) {
+		var rec map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &rec), line)
+		require.Equal(t, "draining", rec["outcome"], line)
+		require.EqualValues(t, http.StatusServiceUnavailable, rec["status"], line)
+		require.Greater(t, rec["held_ms"], 500.0, line)
+		status, _ := rec["wire_status"].(float64)
+		wire[status]++
+	}
+	require.Equal(t, map[float64]int{http.StatusServiceUnavailable: holds, http.StatusOK: holds}, wire, "one line for each")
 }

@@ -68,6 +68,38 @@ func peerOf(ctx context.Context) string {
 	return ""
 }
 
+// WaitForRecords returns when Envoy's records of what it does not carry have come. It
+// waits no longer than for one answer's record, or until ctx ends. Envoy opens its log
+// stream with the first record, so that there may be none yet.
+func (s *Server) WaitForRecords(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, logWait)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for s.flights.ours() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// EndAll ends every request that is left, for no record of it can come any more: the
+// gRPC server has stopped. What Envoy still carries ends without its record.
+func (s *Server) EndAll() {
+	for _, fl := range s.flights.all() {
+		fl.mu.Lock()
+		carried := fl.grant != nil
+		fl.mu.Unlock()
+		if carried {
+			s.lost(fl)
+		} else {
+			s.ended(fl)
+		}
+	}
+}
+
 // EndLogs ends Envoy's log streams, which it never ends itself.
 func (s *Server) EndLogs() { close(s.closing) }
 

@@ -3,6 +3,8 @@
 package extproc
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -151,6 +153,28 @@ func (f *flights) begunBefore(t time.Time, of func(envoy string) bool) (ours int
 	return ours, carried
 }
 
+// ours counts the requests that Envoy does not carry.
+func (f *flights) ours() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, fl := range f.by {
+		fl.mu.Lock()
+		if fl.grant == nil {
+			n++
+		}
+		fl.mu.Unlock()
+	}
+	return n
+}
+
+// all are the requests that have not ended.
+func (f *flights) all() []*flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.by))
+}
+
 // active counts the requests that have not been answered.
 func (f *flights) active() int {
 	f.mu.Lock()
@@ -176,13 +200,14 @@ func (fl *flight) note(write func(*Record)) {
 }
 
 // carry hands a slot to the attempt that Envoy makes. A request that Envoy has ended
-// in the meantime gives it back at once, and is not carried.
+// in the meantime gives it back at once, and is not carried. What is on record must be
+// complete before: Envoy's log may end the request at once.
 func (fl *flight) carry(g holdstate.Grant) (carried bool) {
 	fl.mu.Lock()
-	fl.rec.Grant = g
 	carried = !fl.ended && !fl.logged
 	if carried {
 		fl.grant, fl.sentAt, fl.freed = g, time.Now(), false
+		fl.rec.carried(g)
 	}
 	fl.mu.Unlock()
 	if !carried {

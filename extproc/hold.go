@@ -21,6 +21,7 @@ type hold struct {
 	held      bool // no replica served it when it came
 	relayed   bool // it was held and has keepalives: the answer is relayed
 	committed bool // a head was sent before the engine answered
+	noted     bool // the wait is on record
 
 	keepalives *time.Ticker     // nil: none
 	tick       <-chan time.Time // its channel
@@ -59,6 +60,7 @@ func (st *stream) wait(d Decision) error {
 		st.timing = h.timing()
 		if !h.relayed {
 			h.w.Tell(holdstate.Done)
+			h.noteWait()
 			return st.serve(s.Grant)
 		}
 		if again, err := h.relay(s.Grant); !again {
@@ -78,16 +80,19 @@ func (h *hold) stop() {
 	}
 }
 
-// noteWait records how long the request waited, and how a hold ended.
+// noteWait records how long the request waited, and how a hold ended. It comes before
+// anything that can end the request's record.
 func (h *hold) noteWait() {
+	if h.noted {
+		return
+	}
+	h.noted = true
 	held, queued := h.w.Waited()
-	outcome := h.w.Status().Outcome
-	h.st.flight.note(func(r *Record) {
-		r.Held, r.Queued = held, queued
-		if r.Verdict == VerdictHold {
-			r.Outcome = outcome
-		}
-	})
+	outcome := holdstate.Pending
+	if h.held {
+		outcome = h.w.Status().Outcome
+	}
+	h.st.flight.note(func(r *Record) { r.waited(held, queued, outcome) })
 }
 
 // untilSlot waits until there is a slot, or ends the request. It returns where the
@@ -177,6 +182,7 @@ func (h *hold) ended(s holdstate.Status) error {
 	}
 	h.stop()
 	h.st.keepPlace(s.Seq)
+	h.noteWait()
 	return h.st.decide()
 }
 

@@ -55,6 +55,25 @@ func (r *Record) Route() string {
 // StatusClientGone is the status on record of a request whose client left.
 const StatusClientGone = 499
 
+// carried notes that Envoy carries the request to a replica: its log tells the rest.
+func (r *Record) carried(g holdstate.Grant) {
+	r.Grant = g
+	if r.Verdict != VerdictHold {
+		r.Verdict = VerdictServe
+	}
+	r.Status, r.ErrorCode = 0, ""
+}
+
+// waited notes how long a wait took, and how a hold ended. Of several holds of one
+// request the first outcome stands: it is the one that the metric has counted.
+func (r *Record) waited(held, queued time.Duration, outcome holdstate.Outcome) {
+	r.Held += held
+	r.Queued += queued
+	if r.Outcome == holdstate.Pending {
+		r.Outcome = outcome
+	}
+}
+
 // refuse notes how a request was refused.
 func (r *Record) refuse(refusal *Refusal) {
 	r.Status, r.ErrorCode = refusal.Status, refusal.Code

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/sitemap"
 )
 
 // only is the one record there is.
@@ -157,6 +158,162 @@ func TestHowRequestsEndOnRecord(t *testing.T) {
 				require.Equal(r.t, c.code, rec.ErrorCode)
 				require.Equal(r.t, c.outcome, rec.Outcome)
 				require.Equal(r.t, c.held, rec.Held.Truncate(time.Second))
+			})
+		})
+	}
+}
+
+// requireOutcomes demands that the records say what the metric has counted.
+func (r *rig) requireOutcomes(t *testing.T) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	onRecord := map[holdstate.Outcome]int{}
+	for _, rec := range r.records {
+		if rec.Outcome != holdstate.Pending {
+			onRecord[rec.Outcome]++
+		}
+	}
+	require.Equal(t, r.outcomes, onRecord)
+}
+
+func TestTheOutcomeOfARefusedHoldIsOnRecord(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.decide = func(q *Request) Decision {
+			return Decision{Refusal: TooManyWaiting(q.Model), Outcome: holdstate.OutcomeFull}
+		}
+		require.ErrorIs(r.t, r.ask(r.t, chat(false)).end(), io.EOF)
+		pass(logWait + time.Second)
+		rec := r.only(r.t)
+		require.Equal(r.t, []any{VerdictRefuse, holdstate.OutcomeFull}, []any{rec.Verdict, rec.Outcome})
+	})
+}
+
+// Envoy's record may come before the stream of a request that it carries has ended.
+func TestTheHoldOfANativeAnswerIsOnRecord(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
+		pass(time.Minute)
+		r.slots.up(engineA, 1)
+		require.Contains(t, x.all()[0], "serve on")
+		r.record(&logEntry{streamID: "s1", native: true, status: 200})
+		rec := r.only(t)
+		require.Equal(t, VerdictHold, rec.Verdict)
+		require.Equal(t, holdstate.OutcomeReleased, rec.Outcome)
+		require.Equal(t, time.Minute, rec.Held)
+		require.Equal(t, 200, rec.Status)
+		r.requireOutcomes(t)
+		x.reset()
+	}, silent)
+}
+
+// A client may leave in the moment in which Envoy takes the request over.
+func TestARecordThatComesWithTheSlotIsComplete(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		fl := r.flights.start(nil, "s1", "")
+		g, _ := r.slots.Take(&holdstate.Request{Target: target}, nil)
+		fl.note(func(rec *Record) { rec.Verdict = VerdictRefuse })
+		require.True(t, fl.carry(g))
+		r.record(&logEntry{streamID: "s1", left: true})
+		rec := r.only(t)
+		require.Equal(t, VerdictServe, rec.Verdict)
+		require.Equal(t, g, rec.Grant)
+		require.Equal(t, StatusClientGone, rec.Status)
+	})
+}
+
+// The metric counts a request once, by its first outcome, and both waits.
+func TestARequestThatIsHeldAgainHasItsFirstOutcomeOnRecord(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		counted := false
+		r.decide = func(q *Request) Decision {
+			w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq, Counted: counted})
+			require.NoError(t, err)
+			counted = true
+			return Decision{Waiter: w, Held: true, Budget: budget}
+		}
+		id := uuid.NewString()
+		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id))
+		pass(time.Minute)
+		r.slots.up(engineA, 1)
+		requireServed(t, x, "1m0s", engineA)
+		require.ErrorIs(t, r.again(t, id, engineA, 200).end(), io.EOF)
+		pass(logWait + time.Second)
+		rec := r.only(t)
+		require.Equal(t, holdstate.OutcomeReleased, rec.Outcome)
+		require.Equal(t, "model_waking", rec.ErrorCode)
+		require.Equal(t, budget, rec.Held)
+		r.requireOutcomes(t)
+	}, silent)
+}
+
+// A request whose placement was removed is decided anew.
+func TestARequestThatIsDecidedAnewHasBothWaitsOnRecord(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		x := r.ask(t, chat(false))
+		pass(time.Minute)
+		r.decide = func(q *Request) Decision {
+			w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq, Counted: true})
+			require.NoError(t, err)
+			return Decision{Waiter: w, Held: true, Budget: budget}
+		}
+		r.machine.Reconcile(func(sitemap.Target) bool { return false })
+		r.machine.Reconcile(func(sitemap.Target) bool { return true })
+		require.ErrorIs(t, x.end(), io.EOF)
+		pass(logWait + time.Second)
+		rec := r.only(t)
+		require.Equal(t, holdstate.OutcomeRemoved, rec.Outcome)
+		require.Equal(t, budget, rec.Held)
+		r.requireOutcomes(t)
+	}, silent)
+}
+
+// The end of the process waits for Envoy's records of what it has answered, and
+// writes a line for what Envoy carries on.
+func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
+	t.Parallel()
+	for name, recorded := range map[string]bool{"with Envoy's record": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				t := r.t
+				held := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
+				pass(time.Second)
+				r.machine.Drain()
+				require.ErrorIs(t, held.end(), io.EOF)
+				r.slots.up(engineA, 1)
+				carried := r.served(t)
+				begin := time.Now()
+				done := make(chan struct{})
+				go func() { defer close(done); r.WaitForRecords(t.Context()) }()
+				pass(100 * time.Millisecond)
+				if recorded {
+					r.record(&logEntry{streamID: "s1", local: true, status: 503})
+				}
+				<-done
+				r.EndLogs()
+				r.EndAll()
+				r.EndAll()
+				require.Equal(t, recorded, time.Since(begin) < time.Second)
+				require.LessOrEqual(t, time.Since(begin), logWait)
+				require.Len(t, r.records, 2)
+				first, second := r.records[0], r.records[1]
+				if first.Request.ID == carried {
+					first, second = second, first
+				}
+				require.Equal(t, []any{503, "draining", holdstate.OutcomeDraining}, []any{first.Status, first.ErrorCode, first.Outcome})
+				require.Equal(t, recorded, first.WireStatus == 503)
+				require.Equal(t, []any{0, CodeRecordLost}, []any{second.Status, second.ErrorCode})
 			})
 		})
 	}

@@ -76,6 +76,9 @@ type Decision struct {
 	Held    bool              // with Waiter: no replica served it when it came
 	Budget  time.Duration     // with Waiter: the hold budget, from arrival
 	Refusal *Refusal
+	// Outcome is what the metric of holds has counted for a request that is refused
+	// instead of held; Pending: nothing.
+	Outcome holdstate.Outcome
 	// RateLimit is how many more requests the caller's quota has; empty: no quota.
 	RateLimit string
 	// Redirect is the site that has the model.

@@ -283,6 +283,7 @@ func (st *stream) decide() error {
 	case d.Redirect != nil:
 		return st.redirect(d.Redirect)
 	default:
+		st.flight.note(func(r *Record) { r.waited(0, 0, d.Outcome) })
 		return st.refuse(d.Refusal)
 	}
 }
@@ -302,12 +303,6 @@ func (st *stream) serve(g holdstate.Grant) error {
 		return nil
 	}
 	st.routed(g)
-	st.flight.note(func(r *Record) {
-		if r.Verdict != VerdictHold {
-			r.Verdict = VerdictServe
-		}
-		r.Status, r.ErrorCode = 0, "" // Envoy will tell
-	})
 	st.native = true
 	f := forwardHead{
 		metadata: headerList{

@@ -223,6 +223,27 @@ func TestAKeyThatIsReplacedEndsItsHeldRequests(t *testing.T) {
 	}, "--auth-file", keys)
 }
 
+// The audit log must say what the metric of holds has counted.
+func TestARefusedHoldHasItsOutcome(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		decide := func(patience time.Duration) extproc.Decision {
+			return r.decider.Decide(&extproc.Request{
+				Caller: extproc.Caller{Detail: &caller{key: access.Anonymous()}}, Endpoint: &extproc.Endpoint{Kind: sitemap.Chat}, Model: "m", Patience: patience,
+			})
+		}
+		require.Equal(t, holdstate.OutcomeExpired, decide(0).Outcome)
+		require.Equal(t, 1, r.holds("expired"))
+		waits := r.chat("m")
+		require.Equal(t, holdstate.OutcomeFull, decide(-1).Outcome)
+		require.Equal(t, 1, r.holds("full"))
+		r.machine.Fail("m", "it was a test")
+		require.Equal(t, holdstate.Pending, decide(-1).Outcome, "it is not counted")
+		waits.gone()
+	}, "--wake-hold-max=1")
+}
+
 // Envoy carried it in between, and its replica died.
 func TestARequestThatIsHeldAgainIsCountedOnce(t *testing.T) {
 	t.Parallel()

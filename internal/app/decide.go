@@ -172,21 +172,28 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	}
 	if budget <= 0 {
 		// The client does not want to wait at all.
-		d.metrics.outcome(holdstate.OutcomeExpired, 0)
-		return refuse(extproc.Waking(r.Model, d.RetryAfter(r.Model)))
+		if !who.held {
+			d.metrics.outcome(holdstate.OutcomeExpired, 0)
+		}
+		return extproc.Decision{Refusal: extproc.Waking(r.Model, d.RetryAfter(r.Model)), Outcome: holdstate.OutcomeExpired}
 	}
 	w, err := d.machine.Hold(d.waiting(r, who))
 	if err != nil {
-		return refuse(d.notHeld(r.Model, err))
+		no := refuse(d.notHeld(r.Model, err))
+		if errors.Is(err, holdstate.ErrFull) {
+			no.Outcome = holdstate.OutcomeFull
+		}
+		return no
 	}
 	who.held = true
 	// The key may have ended while the body came, before there was a waiter to end.
 	if refusal := d.Recheck(r); refusal != nil {
 		w.Tell(holdstate.Revoke)
-		if s := w.Tell(holdstate.Leave); s.Grant != nil {
+		s := w.Tell(holdstate.Leave)
+		if s.Grant != nil {
 			s.Grant.Release()
 		}
-		return refuse(refusal)
+		return extproc.Decision{Refusal: refusal, Outcome: s.Outcome}
 	}
 	// The model may have been wanted already, but not for this kind.
 	d.changed(r.Model)

@@ -128,7 +128,8 @@ func (a *App) writePorts() error {
 
 // Stop drains: no new holds, waiters end with draining, relayed answers may finish
 // until ctx or the drain timeout ends, and the admin port goes last. Answers that
-// Envoy carries need nothing of this process.
+// Envoy carries need nothing of this process, but are on record without their end. The
+// audit log closes when every request has its line.
 func (a *App) Stop(ctx context.Context) error {
 	if a.draining.Swap(true) {
 		return nil
@@ -139,8 +140,10 @@ func (a *App) Stop(ctx context.Context) error {
 	defer cancel()
 	a.machine.Drain()
 	a.data.WaitForHolds(ctx)
+	a.data.WaitForRecords(ctx)
 	a.data.EndLogs()
 	stopGracefully(ctx, a.envoy)
+	a.data.EndAll()
 	a.outside.stop(ctx)
 	a.endBackground()
 	a.registry.Drain()
