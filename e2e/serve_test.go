@@ -59,15 +59,25 @@ func TestAServedRequestIsUntouched(t *testing.T) {
 }
 
 func TestARequestIDThatIsNoUUIDIsReplaced(t *testing.T) {
-	s := startSite(t)
+	s, recordOf := audited(t, "--wake-keepalive", "50ms")
+	const junk = "junk-77"
+	is := func(r result, status int, id string) {
+		t.Helper()
+		require.Equal(t, status, r.status, r.body)
+		require.Equal(t, []string{id}, r.header.Values("X-Request-Id"))
+		recordOf(id)
+	}
+	expired := s.post(chatPath, chatBody("short", true), "X-Request-Id", junk)
+	is(expired, http.StatusOK, expired.header.Get("X-Request-Id"))
+	refused := s.post(chatPath, "{", "X-Request-Id", junk)
+	is(refused, http.StatusBadRequest, refused.header.Get("X-Request-Id"))
+
 	e := newEngine(t, nil)
 	s.register(hello("a", e.addr(), 4, "m"))
-	r := s.post(chatPath, chatBody("m", false), "X-Request-Id", "not a uuid")
-	require.Equal(t, http.StatusOK, r.status)
+	native := s.post(chatPath, chatBody("m", false), "X-Request-Id", junk)
 	got, _ := e.last()
-	_, err := uuid.Parse(got.Header.Get("X-Request-Id"))
-	require.NoError(t, err)
-	require.Equal(t, got.Header.Get("X-Request-Id"), r.header.Get("X-Request-Id"))
+	is(native, http.StatusOK, got.Header.Get("X-Request-Id"))
+	require.NoError(t, uuid.Validate(got.Header.Get("X-Request-Id")))
 	s.atRest()
 }
 

@@ -28,6 +28,8 @@ const (
 	contentLengthMetadata = "%DYNAMIC_METADATA(holdgate:content_length)%"
 	rateLimitMetadata     = "%DYNAMIC_METADATA(holdgate:ratelimit_remaining)%"
 	serverTimingMetadata  = "%DYNAMIC_METADATA(holdgate:server_timing)%"
+	requestIDHeader       = "x-request-id"
+	requestIDInForce      = "%REQ(X-REQUEST-ID)%"
 	connectionManagerName = "envoy.filters.network.http_connection_manager"
 	overwriteOrAdd        = corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
 	appendOrAdd           = corev3.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD
@@ -74,7 +76,6 @@ func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 	// Bounds a slow upload; it stops when the request is complete.
 	m.RequestTimeout = durationpb.New(uploadTimeout)
 	m.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
-	m.AlwaysSetRequestIdInResponse = true
 	m.EarlyHeaderMutationExtensions = append(m.EarlyHeaderMutationExtensions, r.dropForgedHeaders())
 	m.LocalReplyConfig = ownErrors()
 	m.RouteSpecifier = r.destinationRoutes()
@@ -118,10 +119,18 @@ func (r *renderer) destinationRoutes() *hcmv3.HttpConnectionManager_RouteConfig 
 	host.RequestHeadersToAdd = []*corev3.HeaderValueOption{header("content-length", contentLengthMetadata, overwriteOrAdd)}
 	// A key that is missing adds no header. An engine's own timings stay.
 	host.ResponseHeadersToAdd = []*corev3.HeaderValueOption{
+		requestIDInAnswer(),
 		header("x-ratelimit-remaining-requests", rateLimitMetadata, overwriteOrAdd),
 		header("server-timing", serverTimingMetadata, appendOrAdd),
 	}
 	return inline(host)
+}
+
+// requestIDInAnswer gives an answer the request's id as ext_proc may have replaced it.
+// Envoy's always_set_request_id_in_response would put a client's own id into the
+// answers that Holdgate makes, where ext_proc cannot change the request.
+func requestIDInAnswer() *corev3.HeaderValueOption {
+	return header(requestIDHeader, requestIDInForce, overwriteOrAdd)
 }
 
 func relayRoutes() *hcmv3.HttpConnectionManager_RouteConfig {

@@ -68,6 +68,7 @@ func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
 		filters = append(filters, pathFilter(messagesPath))
 	}
 	m := &hcmv3.ResponseMapper{
+		HeadersToAdd: []*corev3.HeaderValueOption{requestIDInAnswer()},
 		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{
 			AndFilter: &accesslogv3.AndFilter{Filters: filters},
 		}},
@@ -76,7 +77,7 @@ func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
 		},
 	}
 	if e.retryable {
-		m.HeadersToAdd = []*corev3.HeaderValueOption{header("retry-after", "5", overwriteOrAdd)}
+		m.HeadersToAdd = append(m.HeadersToAdd, header("retry-after", "5", overwriteOrAdd))
 	}
 	return m
 }

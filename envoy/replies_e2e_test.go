@@ -44,6 +44,7 @@ func TestWithoutHoldgateAnswersAreTheEnvelopeOfTheAPI(t *testing.T) {
 		require.JSONEq(t, want, body, path)
 		require.Equal(t, "application/json", resp.Header.Get("Content-Type"), path)
 		require.Equal(t, "5", resp.Header.Get("Retry-After"), path)
+		require.Len(t, resp.Header.Values("X-Request-Id"), 1, path)
 	}
 }
 

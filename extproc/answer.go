@@ -4,6 +4,7 @@ package extproc
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -74,6 +75,21 @@ func streamHead(status int, headers []*corev3.HeaderValue) *extprocv3.Processing
 		},
 		DynamicMetadata: local,
 	}
+}
+
+// withRequestID puts the request's id into the head of an answer of ours, and in place
+// of an engine's. Answers that Envoy carries get it from the route.
+func withRequestID(m *extprocv3.ProcessingResponse, id string) {
+	if answer := m.GetImmediateResponse(); answer != nil {
+		answer.Headers.SetHeaders = append(answer.Headers.SetHeaders, headerList{{headerRequestID, id}}.options()...)
+		return
+	}
+	head := m.GetStreamedImmediateResponse().GetHeadersResponse().GetHeaders()
+	if head == nil {
+		return
+	}
+	engines := func(h *corev3.HeaderValue) bool { return h.GetKey() == headerRequestID }
+	head.Headers = append(slices.DeleteFunc(head.Headers, engines), &corev3.HeaderValue{Key: headerRequestID, RawValue: []byte(id)})
 }
 
 // streamBody is a piece of an answer that has begun.

@@ -118,7 +118,8 @@ func TestTheHeadThatBeginsAnAnswerEarly(t *testing.T) {
 				headers[h.GetKey()] = string(h.GetRawValue())
 			}
 			require.Equal(t, map[string]string{
-				":status": "200", "content-type": contentType, "cache-control": "no-cache", "x-accel-buffering": "no",
+				headerRequestID: x.id(),
+				":status":       "200", "content-type": contentType, "cache-control": "no-cache", "x-accel-buffering": "no",
 			}, headers)
 			x.reset()
 		})
@@ -212,7 +213,7 @@ func TestAHeadBeforeTheFirstKeepaliveIsTheEnginesOwn(t *testing.T) {
 		pass(14 * time.Second)
 		r.slots.up(engineA, 1)
 		pass(500 * time.Millisecond)
-		body := r.engine.call(t, 1).respond(418, "X-Engine", "a", "X-Engine", "b", "Server-Timing", "gpu;dur=1", "X-Holdgate-Secret", "x", "Connection", "close", "Content-Length", "2")
+		body := r.engine.call(t, 1).respond(418, "X-Engine", "a", "X-Engine", "b", "Server-Timing", "gpu;dur=1", "X-Request-Id", "engine's", "X-Holdgate-Secret", "x", "Connection", "close", "Content-Length", "2")
 		pass(time.Minute)
 		_, _ = io.WriteString(body, "no")
 		_ = body.Close()
@@ -222,7 +223,7 @@ func TestAHeadBeforeTheFirstKeepaliveIsTheEnginesOwn(t *testing.T) {
 			headers[h.GetKey()] = append(headers[h.GetKey()], string(h.GetRawValue()))
 		}
 		require.Equal(t, map[string][]string{
-			":status": {"418"}, "x-engine": {"a, b"}, "content-length": {"2"},
+			":status": {"418"}, headerRequestID: {x.id()}, "x-engine": {"a, b"}, "content-length": {"2"},
 			"server-timing": {"gpu;dur=1, hold;dur=14000, queue;dur=0"},
 		}, headers)
 	})

@@ -114,7 +114,12 @@ func (st *stream) receive(in *inbound) (more bool) { return st.gs.RecvMsg(in) ==
 
 // send sends an answer. When it was not sent, the client or Envoy has gone, and
 // nothing more can be sent.
-func (st *stream) send(m any) (sent bool) { return st.gs.SendMsg(m) == nil }
+func (st *stream) send(m any) (sent bool) {
+	if ours, ok := m.(*extprocv3.ProcessingResponse); ok {
+		withRequestID(ours, st.flight.id)
+	}
+	return st.gs.SendMsg(m) == nil
+}
 
 // canceled says whether the stream was reset.
 func (st *stream) canceled() bool { return st.gs.Context().Err() != nil }
