@@ -15,7 +15,9 @@ import (
 const (
 	// messagesPath begins the endpoints that speak the Anthropic envelope.
 	messagesPath = "/v1/messages"
-	retryAfter   = 5
+	// responsesPath is where clients try a WebSocket before they POST.
+	responsesPath = "/v1/responses"
+	retryAfter    = 5
 )
 
 // ownError is one class of errors that Envoy itself answers with.
@@ -26,6 +28,8 @@ type ownError struct {
 	kind      string // error.type of the Anthropic envelope.
 	message   string
 	retryable bool
+	when      []*accesslogv3.AccessLogFilter // conditions besides the status
+	becomes   uint32                         // the status that is answered; 0: the same
 }
 
 // ownErrorClasses are tried in this order.
@@ -46,6 +50,18 @@ var ownErrorClasses = []ownError{
 		message: "the request did not arrive in time",
 	},
 	{
+		// Codex goes on with POST at once after 426 alone.
+		op: accesslogv3.ComparisonFilter_EQ, status: 403, becomes: 426,
+		when: []*accesslogv3.AccessLogFilter{pathFilter(responsesPath), upgradeFilter("websocket")},
+		code: "request_invalid", kind: "invalid_request_error",
+		message: "there is no WebSocket here: send the request with POST",
+	},
+	{
+		op: accesslogv3.ComparisonFilter_EQ, status: 426,
+		code: "request_invalid", kind: "invalid_request_error",
+		message: "HTTP/1.0 is not served here: use HTTP/1.1 or HTTP/2; in nginx set proxy_http_version 1.1",
+	},
+	{
 		op: accesslogv3.ComparisonFilter_GE, status: 400,
 		code: "request_invalid", kind: "invalid_request_error",
 		message: "the HTTP request is not acceptable",
@@ -63,7 +79,7 @@ func ownErrors() *hcmv3.LocalReplyConfig {
 
 // mapper matches e on the endpoints of the Anthropic API, or on any.
 func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
-	filters := []*accesslogv3.AccessLogFilter{statusFilter(e.op, e.status), notHoldgates()}
+	filters := append([]*accesslogv3.AccessLogFilter{statusFilter(e.op, e.status), notHoldgates()}, e.when...)
 	if anthropic {
 		filters = append(filters, pathFilter(messagesPath))
 	}
@@ -75,6 +91,9 @@ func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
 		BodyFormatOverride: &corev3.SubstitutionFormatString{
 			Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: e.body(anthropic)},
 		},
+	}
+	if e.becomes != 0 {
+		m.StatusCode = wrapperspb.UInt32(e.becomes)
 	}
 	if e.retryable {
 		m.HeadersToAdd = append(m.HeadersToAdd, header("retry-after", "5", overwriteOrAdd))
@@ -141,12 +160,20 @@ func notHoldgates() *accesslogv3.AccessLogFilter {
 }
 
 func pathFilter(prefix string) *accesslogv3.AccessLogFilter {
+	return headerFilter(":path", &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}})
+}
+
+func upgradeFilter(protocol string) *accesslogv3.AccessLogFilter {
+	return headerFilter("upgrade", &matcherv3.StringMatcher{
+		MatchPattern: &matcherv3.StringMatcher_Exact{Exact: protocol}, IgnoreCase: true,
+	})
+}
+
+func headerFilter(name string, matcher *matcherv3.StringMatcher) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_HeaderFilter{
 		HeaderFilter: &accesslogv3.HeaderFilter{Header: &routev3.HeaderMatcher{
-			Name: ":path",
-			HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
-				StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}},
-			},
+			Name:                 name,
+			HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: matcher},
 		}},
 	}}
 }

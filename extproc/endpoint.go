@@ -3,6 +3,8 @@
 package extproc
 
 import (
+	"strings"
+
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -39,4 +41,22 @@ func init() { //nolint:gochecknoinits // one table, two ways to read it
 	} {
 		endpoints[e.Path] = &e
 	}
+}
+
+// meantPath is the path of the API that a wrong one most likely stands for, empty when
+// there is none. Clients often name /v1 in their base URL twice or not at all, or join
+// two slashes.
+func meantPath(path string) string {
+	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+	for len(parts) > 0 && parts[0] == "v1" {
+		parts = parts[1:]
+	}
+	meant := "/v1/" + strings.Join(parts, "/")
+	if endpoints[meant] != nil || meant == modelsPath {
+		return meant
+	}
+	if len(parts) > 1 && modelsPath == "/v1/"+parts[0] {
+		return modelsPath + "/{model}"
+	}
+	return ""
 }

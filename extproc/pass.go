@@ -9,7 +9,7 @@ func (st *stream) other(lane string) error {
 	model, models := st.head.models()
 	switch {
 	case !models:
-		return st.refuse(NotFound())
+		return st.refuse(NotFound(meantPath(string(st.head.pathOnly()))))
 	case string(st.head.method) != http.MethodGet:
 		return st.refuse(MethodNotAllowed(http.MethodGet))
 	}

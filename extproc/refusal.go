@@ -28,9 +28,14 @@ func RequestInvalid(format string, args ...any) *Refusal {
 	return &Refusal{Status: http.StatusBadRequest, Code: "request_invalid", Message: fmt.Sprintf(format, args...)}
 }
 
-// NotFound is a path that is no endpoint.
-func NotFound() *Refusal {
-	return &Refusal{Status: http.StatusNotFound, Code: "not_found", Message: "this path is not an endpoint of the router"}
+// NotFound is a path that is no endpoint; meant is the one that the client most likely
+// wants, empty when there is none.
+func NotFound(meant string) *Refusal {
+	message := "this path is not an endpoint of the router"
+	if meant != "" {
+		message += ": use " + meant
+	}
+	return &Refusal{Status: http.StatusNotFound, Code: "not_found", Message: message}
 }
 
 // MethodNotAllowed is a method that the endpoint does not take.
@@ -133,7 +138,7 @@ func LargerThanPool(model string) *Refusal {
 // StillAtCapacity is a hold that ended before the woken replicas had room.
 func StillAtCapacity(model string) *Refusal {
 	const retryAfter = 30
-	return waking(retryAfter, fmt.Sprintf("model %s woke up but is still at capacity; retry in %d seconds", model, retryAfter))
+	return waking(retryAfter, "model "+model+" woke up but is still at capacity; retry in "+inSeconds(retryAfter))
 }
 
 // MapNotLoaded is a router that expects a map and has none yet.
@@ -194,19 +199,18 @@ func Draining() *Refusal {
 
 // Waking is a hold whose budget ran out.
 func Waking(model string, retryAfter int) *Refusal {
-	return waking(retryAfter, fmt.Sprintf("model %s is waking up; retry in %d seconds", model, retryAfter))
+	return waking(retryAfter, "model "+model+" is waking up; retry in "+inSeconds(retryAfter))
 }
 
 // TooManyWaiting is a request beyond a hold limit.
 func TooManyWaiting(model string) *Refusal {
 	const retryAfter = 30
-	return waking(retryAfter, fmt.Sprintf(
-		"model %s is waking up and too many requests are already waiting for it; retry in %d seconds", model, retryAfter))
+	return waking(retryAfter, "model "+model+" is waking up and too many requests are already waiting for it; retry in "+inSeconds(retryAfter))
 }
 
 // WakeFailed is a model whose wake was reported failed.
 func WakeFailed(model, reason string, retryAfter int) *Refusal {
-	return waking(retryAfter, fmt.Sprintf("model %s could not be woken: %s; retry in %d seconds", model, reason, retryAfter))
+	return waking(retryAfter, "model "+model+" could not be woken: "+reason+"; retry in "+inSeconds(retryAfter))
 }
 
 func waking(retryAfter int, message string) *Refusal {

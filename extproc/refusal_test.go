@@ -25,7 +25,8 @@ var refusals = map[string]struct {
 	anthropic  string
 }{
 	"request_invalid":      {RequestInvalid("the body is %s", "odd"), 400, "request_invalid", "the body is odd", "", "invalid_request_error"},
-	"not_found":            {NotFound(), 404, "not_found", "this path is not an endpoint of the router", "", "not_found_error"},
+	"not_found":            {NotFound(""), 404, "not_found", "this path is not an endpoint of the router", "", "not_found_error"},
+	"not_found, but meant": {NotFound("/v1/models"), 404, "not_found", "this path is not an endpoint of the router: use /v1/models", "", "not_found_error"},
 	"method_not_allowed":   {MethodNotAllowed("POST"), 405, "method_not_allowed", "this endpoint takes only POST", "", "api_error"},
 	"request_too_large":    {TooLarge(10485760), 413, "request_too_large", "the request body is larger than 10485760 bytes", "", "request_too_large"},
 	"unsupported_encoding": {UnsupportedEncoding(), 415, "unsupported_encoding", "the request body has an unsupported content-encoding; use gzip, zstd, br or none", "", "api_error"},
@@ -41,6 +42,9 @@ var refusals = map[string]struct {
 	"over_share":           {OverShare("m"), 429, "rate_limit_exceeded", "this key has its share of model m in use; retry in 1 second", `,"retry_after":1`, "rate_limit_error"},
 	"larger_than_share":    {LargerThanShare("m"), 429, "rate_limit_exceeded", "the request is larger than this key's share of model m: make it shorter, or ask for less output", `,"retry_after":60`, "rate_limit_error"},
 	"waking":               {Waking("m", 17), 503, "model_waking", "model m is waking up; retry in 17 seconds", `,"retry_after":17`, "overloaded_error"},
+	"waking, 1 s":          {Waking("m", 1), 503, "model_waking", "model m is waking up; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
+	"wake failed, 1 s":     {WakeFailed("m", "no GPU", 1), 503, "model_waking", "model m could not be woken: no GPU; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
+	"at capacity":          {StillAtCapacity("m"), 503, "model_waking", "model m woke up but is still at capacity; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
 	"too many waiting":     {TooManyWaiting("m"), 503, "model_waking", "model m is waking up and too many requests are already waiting for it; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
 	"wake failed":          {WakeFailed("m", "no GPU", 60), 503, "model_waking", "model m could not be woken: no GPU; retry in 60 seconds", `,"retry_after":60`, "overloaded_error"},
 }

@@ -173,7 +173,7 @@ func TestRefusalsAtTheHeaders(t *testing.T) {
 		"another path": {
 			false,
 			[]string{":method", "POST", ":path", "/v1/chat/completions/"},
-			`404 {"error":{"code":"not_found","message":"this path is not an endpoint of the router","source":"router"}}`,
+			`404 {"error":{"code":"not_found","message":"this path is not an endpoint of the router: use /v1/chat/completions","source":"router"}}`,
 		},
 		"no path": {
 			true,

@@ -87,7 +87,7 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 
 	now := d.placements()
 	p, here := now.here(t)
-	mayHold := here && p.ScaleFromZero && !r.Endpoint.CountTokens
+	mayHold := here && p.ScaleFromZero
 	switch {
 	case here: // a backend's model needs no map
 	case d.siteID == "":
@@ -96,14 +96,14 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 		return refuse(extproc.MapNotLoaded())
 	}
 
-	// Served by a sibling.
+	// Served by a sibling. Tokens are counted where the request itself would go.
 	if to := d.sibling(now.m, r, who, mayHold); to != nil {
 		return extproc.Decision{Redirect: to}
 	}
 
 	// Held here.
 	switch {
-	case mayHold:
+	case mayHold && !r.Endpoint.CountTokens:
 		// A model that sleeps counts as one replica, so that nobody holds requests
 		// past a quota.
 		if refusal := who.charge(r.Model, 1); refusal != nil {

@@ -93,10 +93,14 @@ func (r *rig) explain(q admin.ExplainQuery) *admin.Explanation {
 // decided is what Decide does, as Explain says it. What it took is given back.
 func (r *rig) decided(q admin.ExplainQuery) string {
 	who := &caller{key: r.keys.Current().ByID(q.KeyID), hops: q.Hops}
-	d := r.decider.Decide(&extproc.Request{
+	return did(r.decider.Decide(&extproc.Request{
 		Caller: extproc.Caller{KeyID: q.KeyID, Detail: who}, Method: "POST", PathAndQuery: "/v1/chat/completions",
 		Endpoint: &extproc.Endpoint{Kind: q.Kind}, Model: r.decider.Resolve(q.Model), Patience: -1,
-	})
+	}))
+}
+
+// did is a decision as Explain says it. What it took is given back.
+func did(d extproc.Decision) string {
 	switch {
 	case d.Grant != nil:
 		d.Grant.Release()
@@ -123,6 +127,27 @@ func said(e *admin.Explanation) string {
 		return "hold " + e.HoldBudget
 	}
 	return e.Decision
+}
+
+// Tokens are counted where the request itself would be served, and never held.
+func TestTokensAreCountedWhereTheRequestWouldGo(t *testing.T) {
+	t.Parallel()
+	explained(t, func(r *rig) {
+		for model, want := range map[string][2]string{
+			"cold": {"hold 30s", "refuse 404 model_not_found"}, // cold at its siblings too
+			"m":    {"hold 5m0s", "refuse 404 model_not_found"},
+			"both": {"redirect c", "redirect c"},
+			"far":  {"redirect b", "redirect b"},
+		} {
+			for i, countTokens := range []bool{false, true} {
+				got := did(r.decider.Decide(&extproc.Request{
+					Caller: extproc.Caller{KeyID: "free", Detail: &caller{key: r.keys.Current().ByID("free")}}, Method: "POST", PathAndQuery: "/v1/messages",
+					Endpoint: &extproc.Endpoint{Kind: sitemap.Chat, CountTokens: countTokens}, Model: model, Patience: -1,
+				}))
+				require.Equal(r.t, want[i], got, "%s, counting tokens: %t", model, countTokens)
+			}
+		}
+	})
 }
 
 // compareAll asks for every model, key and number of hops, and counts the answers.
