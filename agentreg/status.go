@@ -72,6 +72,18 @@ func (r *Registry) IdleFor(id string) time.Duration {
 	return time.Since(r.epoch) - time.Duration(rec.replica.gate.idleSince.Load())
 }
 
+// InFlight is how many of this router's requests the agents of a model have.
+func (r *Registry) InFlight(model string) (n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.models[model]; m != nil {
+		for rec := range m.agents {
+			n += rec.replica.gate.inFlight()
+		}
+	}
+	return n
+}
+
 // Agents lists the registered agents by id.
 func (r *Registry) Agents() []AgentStatus {
 	r.mu.Lock()

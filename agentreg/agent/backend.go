@@ -28,18 +28,27 @@ func CheckBackendURL(s string) error {
 type Demand struct {
 	// Wanted says whether somebody waits for one of the models.
 	Wanted func(models []string) bool
+	// Used says whether a replica of one of the models, this or another one, has
+	// requests, or had some a moment ago.
+	Used func(models []string) bool
 	// InUse says whether the backend has requests, or had some a moment ago.
 	InUse func() bool
 	// Changed has a token when Wanted may have changed.
 	Changed <-chan struct{}
 	// OnModels hears what the backend named, when the Config has no models.
 	OnModels func(models, kinds []string)
+	// OnAsk and OnAnswer frame each question of whether the backend can serve, while
+	// it is not in routing; the error says why it cannot. OnIdle says that it is not
+	// asked any more.
+	OnAsk    func()
+	OnAnswer func(err error)
+	OnIdle   func()
 }
 
 // RunBackend stands for an engine that runs elsewhere and has no agent, inside of
 // its only router, which dial connects to, until ctx ends. It asks the engine only
-// while somebody waits for it or uses it, and is asleep otherwise, whatever the
-// engine is. Without models the engine is first asked for them. Of cfg neither
+// while somebody waits for its models or uses them, and is asleep otherwise, whatever
+// the engine is. Without models the engine is first asked for them. Of cfg neither
 // Routers nor anything that is for Exec counts.
 func RunBackend(ctx context.Context, cfg Config, d Demand, dial func() (net.Conn, error)) error {
 	b, err := newVisitor(cfg.withDefaults(), d, dial)
@@ -104,42 +113,72 @@ func (b *visitor) wanted() bool {
 	return len(b.cfg.Models) == 0 || b.demand.Wanted(b.cfg.Models)
 }
 
-// idle waits until the backend is wanted.
+// needed says whether the backend is to be looked at: also while another replica
+// serves what it has, so that it is there when that one fails.
+func (b *visitor) needed() bool { return b.wanted() || b.demand.Used(b.cfg.Models) }
+
+// idle waits until the backend is needed.
 func (b *visitor) idle(ctx context.Context) {
-	for !b.wanted() {
+	look := time.NewTicker(steadyPoll)
+	defer look.Stop()
+	for !b.needed() {
+		b.demand.OnIdle()
 		select {
 		case <-ctx.Done():
 			return
 		case <-b.demand.Changed:
+		case <-look.C: // nobody tells when a model is used
 		}
 	}
 }
 
-// seek asks until the backend can serve, and reports false when it is wanted no
+// seek asks until the backend can serve, and reports false when it is needed no
 // more. The name is looked up for each try; of several addresses each try takes the
 // next.
 func (b *visitor) seek(ctx context.Context) bool {
 	begin := time.Now()
-	for try := 0; b.wanted(); try++ {
+	for try := 0; b.needed(); try++ {
 		asked := time.Now()
+		b.demand.OnAsk()
 		err := b.look(ctx, try)
+		if ctx.Err() != nil {
+			return false
+		}
+		b.demand.OnAnswer(err)
 		if err == nil {
 			b.logged = ""
 			b.log.Info().Stringer("address", b.at.Load()).Float64("after", time.Since(begin).Seconds()).Msg("backend is ready")
 			return true
 		}
-		if ctx.Err() != nil {
-			return false
-		}
 		if err.Error() != b.logged {
 			b.logged = err.Error()
 			b.log.Info().Err(err).Msg("the backend is not ready yet")
+		}
+		if !b.wanted() {
+			b.rest(ctx, steadyPoll-time.Since(asked))
+			begin = time.Now() // who comes now waits from now on
+			continue
 		}
 		if !pause(ctx, pollAfter(time.Since(begin))-time.Since(asked)) {
 			return false
 		}
 	}
 	return false
+}
+
+// rest pauses until d is over, or somebody waits for the backend.
+func (b *visitor) rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for !b.wanted() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		case <-b.demand.Changed:
+		}
+	}
 }
 
 // look asks once whether the backend can serve. An address that nobody answers at
@@ -205,7 +244,7 @@ func (b *visitor) visit(ctx context.Context) {
 		case <-b.sick:
 			needed = false
 		case <-look.C:
-			needed = b.demand.InUse() || b.wanted()
+			needed = b.demand.InUse() || b.needed()
 		}
 	}
 	b.core.set(asleep, false)

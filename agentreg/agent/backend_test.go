@@ -5,9 +5,11 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -31,8 +33,11 @@ type visited struct {
 	hosts   atomic.Pointer[[]netip.Addr] // what its name stands for; nil: nothing
 	lookups atomic.Int64
 	wanted  atomic.Bool
+	used    atomic.Bool
 	changed chan struct{}
 	models  []string // those that it named
+	mu      sync.Mutex
+	told    []string // of the questions
 	end     func()
 }
 
@@ -69,9 +74,13 @@ func (v *visited) run() {
 	go func() {
 		done <- RunBackend(ctx, v.cfg, Demand{
 			Wanted:   func([]string) bool { return v.wanted.Load() },
+			Used:     func([]string) bool { return v.used.Load() },
 			InUse:    func() bool { return v.reg.IdleFor(v.cfg.ID) < window },
 			Changed:  v.changed,
 			OnModels: func(models, _ []string) { v.models = models },
+			OnAsk:    func() { v.note("ask") },
+			OnAnswer: func(err error) { v.note(fmt.Sprintf("up %t", err == nil)) },
+			OnIdle:   func() { v.note("idle") },
 		}, lis.Dial)
 	}()
 	v.end = func() {
@@ -81,6 +90,22 @@ func (v *visited) run() {
 		srv.Stop()
 	}
 	synctest.Wait()
+}
+
+func (v *visited) note(what string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.told = append(v.told, what)
+}
+
+// heard is what was told of the questions since the last call.
+func (v *visited) heard() []string {
+	synctest.Wait()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	told := v.told
+	v.told = nil
+	return told
 }
 
 // named lets the name stand for the addresses.
@@ -185,6 +210,44 @@ func TestABackendThatNobodyUsesIsLeftAloneUntilTheNextWish(t *testing.T) {
 		require.Equal(t, "serving 192.0.2.1:8000", v.state())
 		require.Zero(t, time.Since(begin), "as soon as it answers")
 		require.EqualValues(t, 1, v.asked())
+	})
+}
+
+// A model that another replica serves is no reason not to look at this one.
+func TestABackendIsLookedAtWhileItsModelIsUsed(t *testing.T) {
+	visiting(t, nil, func(v *visited) {
+		v.heard()
+		v.used.Store(true)
+		after(2 * time.Second)
+		require.Contains(t, v.heard(), "up false")
+		after(time.Minute)
+		require.InDelta(t, 30, v.asked(), 2, "no more often than one that serves")
+		v.heard()
+		after(500 * time.Millisecond)
+		v.want(true)
+		require.Equal(t, []string{"ask", "up false"}, v.heard(), "at once when somebody waits")
+		after(time.Second)
+		require.Len(t, v.heard(), 20)
+		v.want(false)
+		v.health.Store(http.StatusOK)
+		after(2 * time.Second)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state())
+
+		v.health.Store(0)
+		after(10 * time.Second)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		v.health.Store(http.StatusOK)
+		after(2 * time.Second)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state(), "it is back")
+		v.health.Store(0)
+		after(10 * time.Second)
+		v.heard()
+		v.used.Store(false)
+		after(2 * time.Second)
+		require.Contains(t, v.heard(), "idle")
+		v.asked()
+		after(time.Hour)
+		require.Zero(t, v.asked())
 	})
 }
 

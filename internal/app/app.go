@@ -52,6 +52,7 @@ type App struct {
 	revoker  *revoker // nil without keys
 	engines  *enginekey.File
 	backends *backend.Set
+	hooks    atomic.Pointer[hooks]
 	placing  sync.Mutex // held while what follows from the placements is put in force
 	secrets  *hop.Secrets
 	decider  *decider
@@ -124,7 +125,7 @@ func (a *App) wire() error {
 		Log: a.log, Liveness: c.AgentLiveness, AllowCIDR: allow,
 		OnChange:     a.replicasChanged,
 		OnFewer:      a.engineHasFewer,
-		OnWakeFailed: func(model, reason string) { a.machine.Fail(model, reason) },
+		OnWakeFailed: a.wakeRefused,
 		OnServing: func(agent *agentreg.AgentInfo) {
 			m.serving(agent)
 			for _, model := range agent.Models {

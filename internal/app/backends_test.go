@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -38,12 +40,25 @@ type elsewhere struct {
 	up    atomic.Bool
 	asked atomic.Int64
 	key   atomic.Value
+	slow  atomic.Pointer[chan struct{}] // closed when the answer may come; nil: at once
+	dead  sync.Map                      // hosts that do not answer
+}
+
+// down says whether one host is down while others are up.
+func (e *elsewhere) down(host string, down bool) {
+	e.dead.Delete(host)
+	if down {
+		e.dead.Store(host, true)
+	}
 }
 
 func (e *elsewhere) RoundTrip(r *http.Request) (*http.Response, error) {
 	e.asked.Add(1)
 	e.key.Store(r.Header.Get("Authorization"))
-	if !e.up.Load() {
+	if slow := e.slow.Load(); slow != nil {
+		<-*slow
+	}
+	if _, dead := e.dead.Load(r.URL.Host); dead || !e.up.Load() {
 		return nil, errors.New("connection refused")
 	}
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
@@ -193,20 +208,143 @@ func TestABackendsModelIsKnownToAllWhoWake(t *testing.T) {
 	})
 }
 
-func TestTheWebhookOfABackendIsCalled(t *testing.T) {
+func TestABackendHasOneHookForAllItsModels(t *testing.T) {
 	t.Parallel()
 	a := backedApp(t, oneBackend)
-	hooks := hooksOf(a.placements(), "m")
-	require.Len(t, hooks, 1)
-	h := hooks["m POST http://127.0.0.1:1/gpu"]
-	require.Equal(t, time.Hour, h.Cooldown)
-	require.Equal(t, []sitemap.Kind{sitemap.Chat}, h.kinds)
-	backed(t, oneBackend, func(r *rig, _ *elsewhere) {
-		one := r.chat("m", off...)
-		pass(15 * time.Second)
-		require.Positive(r.t, r.count("hivenet_webhook_calls_total", "unreachable"))
-		one.gone()
+	h := a.hooks.Load().all["backend gpu"]
+	require.Equal(t, wake.Hook{Models: []string{"m", "n"}, Kind: "chat", URL: "http://127.0.0.1:1/gpu", Method: "POST", Cooldown: time.Hour}, h.Hook)
+	require.Equal(t, []string{"backend gpu"}, a.hooks.Load().of["n"])
+}
+
+// hookedUp has the hooks of r call a transport.
+func (r *rig) hookedUp(calls http.RoundTripper) {
+	r.outside.hooks = wake.NewWebhooks(wake.WebhookOptions{
+		Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(), Demand: r.machine.Demand, OnFailed: r.wakeRefused,
 	})
+	r.placed()
+	synctest.Wait()
+}
+
+// refuses is a hook that answers 403 to whatever wakes what it takes to be up.
+type refuses struct{ called }
+
+func (h *refuses) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := h.called.RoundTrip(r)
+	resp.StatusCode = http.StatusForbidden
+	return resp, err
+}
+
+// A hook is for a backend that does not answer. One that does is not woken, and its
+// hook's refusal ends no wait.
+func TestTheHookOfABackendThatIsUpIsNotCalled(t *testing.T) {
+	t.Parallel()
+	backed(t, oneBackend, func(r *rig, e *elsewhere) {
+		h := &refuses{}
+		r.hookedUp(h)
+		e.up.Store(true)
+		for range 3 {
+			one := r.chat("m", off...)
+			require.Contains(r.t, one.all(), "0s serve on 192.0.2.1:8000")
+			one.gone()
+			pass(time.Second)
+			r.envoyEnds()
+			pass(time.Hour)
+		}
+		require.Empty(r.t, h.since())
+	})
+}
+
+// Three models of one backend are woken by one call, and its refusal is believed when
+// the backend has not answered.
+func TestTheHookOfABackendIsCalledOnceAfterItsFirstQuestion(t *testing.T) {
+	t.Parallel()
+	backed(t, oneBackend, func(r *rig, e *elsewhere) {
+		h := &called{}
+		r.hookedUp(h)
+		slow := make(chan struct{})
+		e.slow.Store(&slow)
+		one, other := r.chat("m", off...), r.chat("n", off...)
+		require.Empty(r.t, h.since(), "the question is open")
+		close(slow)
+		require.Equal(r.t, []string{"/gpu \"kind\":\"chat\""}, h.since())
+		pass(15 * time.Second)
+		require.Empty(r.t, h.since(), "once per cooldown")
+		e.up.Store(true)
+		pass(time.Second)
+		require.Contains(r.t, one.all(), "serve on")
+		require.Contains(r.t, other.all(), "serve on")
+		one.gone()
+		other.gone()
+		r.envoyEnds()
+	})
+	backed(t, oneBackend, func(r *rig, _ *elsewhere) {
+		r.hookedUp(&refuses{})
+		one, other := r.chat("m", off...), r.chat("n", off...)
+		require.Contains(r.t, one.all(), "its wake hook answered 403")
+		require.Contains(r.t, other.all(), "its wake hook answered 403")
+	})
+}
+
+// A failed wake of one kind ends nothing while a backend is being asked.
+func TestNothingFailsWhileAQuestionIsOpen(t *testing.T) {
+	t.Parallel()
+	backed(t, oneBackend, func(r *rig, e *elsewhere) {
+		slow := make(chan struct{})
+		e.slow.Store(&slow)
+		one := r.chat("m", off...)
+		r.wakeRefused("m", "the agent has no room")
+		require.Empty(r.t, one.all())
+		e.up.Store(true)
+		close(slow)
+		require.Contains(r.t, one.all(), "serve on 192.0.2.1:8000")
+		one.gone()
+		pass(time.Second)
+		r.envoyEnds()
+	})
+}
+
+const twoBackends = `backends:
+- {name: own, url: "http://192.0.2.1:8000", models: [m], slots: 4, region: own, wake: {url: "http://127.0.0.1:1/own", cooldown: 30s}}
+- {name: cloud, url: "http://192.0.2.2:8000", models: [m], slots: 4, region: cloud, wake: {url: "http://127.0.0.1:1/cloud", cooldown: 30s}}
+`
+
+const ownFirst = `models: {m: {steps: [{name: own, match: {region: own}}, {name: any}]}}`
+
+// The first step of a policy is woken while the second one serves, and gets the
+// requests as soon as it is back; the second one is not woken for the first one's.
+func TestAColdPrimaryBesideAWarmFallbackIsWokenAndComesBack(t *testing.T) {
+	t.Parallel()
+	policy := temporary(t, ownFirst)
+	backed(t, twoBackends, func(r *rig, e *elsewhere) {
+		h := &called{}
+		r.hookedUp(h)
+		e.down("192.0.2.1:8000", true)
+		e.up.Store(true)
+		one := r.chat("m", off...)
+		require.Contains(r.t, one.all(), "serve on 192.0.2.2:8000")
+		require.Equal(r.t, []string{"/own \"kind\":\"chat\""}, h.since())
+		pass(31 * time.Second)
+		require.Equal(r.t, []string{"/own \"kind\":\"chat\""}, h.since(), "as long as the model is used")
+
+		e.down("192.0.2.1:8000", false)
+		e.down("192.0.2.2:8000", true)
+		pass(10 * time.Second)
+		h.since()
+		for range 18 {
+			next := r.chat("m", off...)
+			require.Contains(r.t, next.all(), "serve on 192.0.2.1:8000")
+			next.gone()
+			pass(time.Second)
+			r.envoyEnds()
+		}
+		require.Empty(r.t, h.since(), "the fallback may sleep")
+		one.gone()
+		r.envoyEnds()
+		pass(time.Hour)
+		asked := e.asked.Load()
+		pass(time.Hour)
+		require.Equal(r.t, asked, e.asked.Load())
+	}, "--policy-file="+policy)
 }
 
 // What the map says of a target wins, and what it leaves out is the backend's.
@@ -228,11 +366,11 @@ func TestTheMapAndABackendMayHaveTheSameModel(t *testing.T) {
 	require.Equal(t, []string{"fixed", "m", "mine", "n"}, p.models())
 	m, _ := p.here(at("m"))
 	require.Equal(t, time.Hour, m.HoldBudget)
-	require.Equal(t, "http://127.0.0.1:1/map", p.wakes(at("m"))[0].URL)
+	require.Equal(t, "http://127.0.0.1:1/map", p.mapWake(at("m")).URL)
 	n, _ := p.here(at("n"))
 	require.Equal(t, 20*time.Second, n.HoldBudget)
 	require.True(t, n.ScaleFromZero, "it may be asleep, whatever the map says")
-	require.Equal(t, "http://127.0.0.1:1/gpu", p.wakes(at("n"))[0].URL)
+	require.Equal(t, []string{"n"}, a.hooks.Load().all["backend gpu"].Models)
 	require.False(t, p.holdable(at("fixed")))
 	require.True(t, p.placed("fixed"))
 	require.False(t, p.placed("elsewhere"))

@@ -6,38 +6,69 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// hook is a webhook and the kinds of its model that it wakes.
+// hook is a webhook and the targets that it wakes.
 type hook struct {
 	wake.Hook
-	kinds []sitemap.Kind
+
+	targets []sitemap.Target
+	backend *backend.Backend // nil: the hook is of the map
 }
 
-// hooksOf are the webhooks of a model at this site, each by a name of its own. Placements with the same call share one, so that a machine that
-// serves several kinds is asked for once.
-func hooksOf(p placements, model string) map[string]hook {
-	hooks := map[string]hook{}
-	for _, kind := range sitemap.Kinds {
-		for _, w := range p.wakes(sitemap.Target{Model: model, Kind: kind}) {
-			cooldown := cmp.Or(w.Cooldown, wake.DefaultCooldown)
-			name := model + " " + w.Method + " " + w.URL
-			h, shared := hooks[name]
-			switch {
-			case !shared:
-				h.Hook = wake.Hook{Model: model, Kind: kind.String(), URL: w.URL, Method: w.Method, Cooldown: cooldown}
-			case slices.Contains(h.kinds, kind): // of another backend
-				continue
-			default:
-				h.Kind, h.Cooldown = "", max(h.Cooldown, cooldown)
+// hooks are the webhooks of this site by their names, which say whose they are.
+type hooks struct {
+	all map[string]*hook
+	of  map[string][]string // a model's
+}
+
+// newHooks collects the hooks of the placements. Placements of a model with the same
+// call share one, so that a machine that serves several kinds is asked for once, and
+// so do all models of a backend.
+func newHooks(p placements) *hooks {
+	hs := &hooks{all: map[string]*hook{}, of: map[string][]string{}}
+	for _, model := range p.held() {
+		for _, kind := range sitemap.Kinds {
+			t := sitemap.Target{Model: model, Kind: kind}
+			if w := p.mapWake(t); w != nil {
+				hs.add(model+" "+w.Method+" "+w.URL, w, nil, t)
 			}
-			h.kinds = append(h.kinds, kind)
-			hooks[name] = h
 		}
 	}
-	return hooks
+	for _, b := range p.backends.All() {
+		for _, t := range b.Targets() {
+			if b.Wake != nil && p.mapWake(t) == nil {
+				hs.add(backendHook+b.Name, b.Wake, b, t)
+			}
+		}
+	}
+	return hs
+}
+
+// backendHook begins the names of backends' hooks.
+const backendHook = "backend "
+
+func (hs *hooks) add(name string, w *sitemap.Wake, b *backend.Backend, t sitemap.Target) {
+	h := hs.all[name]
+	if h == nil {
+		h = &hook{backend: b}
+		h.URL, h.Method, h.Kind = w.URL, w.Method, t.Kind.String()
+		hs.all[name] = h
+	}
+	h.Cooldown = max(h.Cooldown, cmp.Or(w.Cooldown, wake.DefaultCooldown))
+	if h.Kind != t.Kind.String() {
+		h.Kind = ""
+	}
+	h.targets = append(h.targets, t)
+	if !slices.Contains(h.Models, t.Model) {
+		h.Models = append(h.Models, t.Model)
+		hs.of[t.Model] = append(hs.of[t.Model], name)
+	}
 }
 
 // placed puts the webhooks of the placements in force. The wishes of their models
@@ -45,13 +76,64 @@ func hooksOf(p placements, model string) map[string]hook {
 func (a *App) placed() {
 	a.placing.Lock() // the last to come must have seen everything
 	defer a.placing.Unlock()
-	p := a.placements()
-	all := map[string]wake.Hook{}
-	for _, model := range p.held() {
-		for name, h := range hooksOf(p, model) {
-			all[name] = h.Hook
-			a.levels.changed(model)
-		}
+	hs := newHooks(a.placements())
+	a.hooks.Store(hs)
+	all := make(map[string]wake.Hook, len(hs.all))
+	for name, h := range hs.all {
+		all[name] = h.Hook
 	}
 	a.outside.hooks.Replace(all)
+	for model := range hs.of {
+		a.levels.changed(model)
+	}
 }
+
+// due says whether a hook is to be called: something that it wakes should be up, and
+// no backend that could serve it answers.
+func (a *App) due(h *hook) bool {
+	for _, t := range h.targets {
+		switch {
+		case h.backend != nil && !h.backend.Failing(), h.backend == nil && !a.backends.AllFailing(t):
+		case a.machine.Wanted(t.Model) && !a.isUp(t.Model, h.kinds(t.Model)):
+			return true
+		case h.backend != nil && a.used(t.Model) && a.beforeAllThatServe(h.backend, t):
+			return true
+		}
+	}
+	return false
+}
+
+// kinds are those of a model that the hook wakes.
+func (h *hook) kinds(model string) (kinds []sitemap.Kind) {
+	for _, t := range h.targets {
+		if t.Model == model {
+			kinds = append(kinds, t.Kind)
+		}
+	}
+	return kinds
+}
+
+// beforeAllThatServe says whether the model's policy tries a backend before every
+// replica that serves the target: then it is to be woken although another one serves.
+func (a *App) beforeAllThatServe(b *backend.Backend, t sitemap.Target) bool {
+	m := a.policies().Model(t.Model)
+	if m == nil {
+		return false
+	}
+	for i := range m.Steps {
+		match := &m.Steps[i].Match
+		if a.registry.CapacityFrom(t, matching{match}).Replicas > 0 {
+			return false
+		}
+		if match.Fits(b.Engine, b.Region, b.Labels) {
+			return a.registry.Serving(t) > 0
+		}
+	}
+	return false
+}
+
+// matching is what a step of a policy matches, as a filter of replicas.
+type matching struct{ match *policy.Match }
+
+// Fits is part of agentreg.Filter.
+func (m matching) Fits(a *agentreg.AgentInfo) bool { return m.match.Fits(a.Engine, a.Region, a.Labels) }

@@ -58,8 +58,8 @@ func (a *App) Start(ctx context.Context) error {
 // visitBackends looks at the backends until ctx ends. client is nil but in tests.
 func (a *App) visitBackends(ctx context.Context, client *http.Client) {
 	a.backends.Run(ctx, backend.Options{
-		Registry: a.registry, Wanted: a.machine.Wanted, Client: client, Log: a.log,
-		OnModels: a.placed,
+		Registry: a.registry, Wanted: a.machine.Wanted, Used: a.used, Client: client, Log: a.log,
+		OnModels: a.placed, OnHealth: a.levels.changed,
 	})
 }
 

@@ -5,7 +5,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
@@ -42,7 +41,7 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 	}
 	o.hooks = wake.NewWebhooks(wake.WebhookOptions{
 		Demand:   func(model string) int { return a.machine.Demand(model) },
-		OnFailed: a.hookRefused,
+		OnFailed: a.wakeRefused,
 		Headers:  headers, TLS: hookTLS, Registerer: a.metrics, Prefix: a.c.MetricsPrefix, Log: a.log,
 	})
 	o.keda = wake.NewKEDA(wake.KEDAOptions{Models: wokenModels{a}, Log: a.log})
@@ -60,12 +59,14 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 	return o, nil
 }
 
-// hookRefused ends the waiters of a model whose hook refused, unless an agent is
-// bringing the model up all the same: its word is the one that counts then.
-func (a *App) hookRefused(model, reason string) {
-	if !a.registry.Waking(model) {
-		a.machine.Fail(model, reason)
+// wakeRefused ends the waiters of a model that could not be woken in one way, unless
+// another way is still open: an agent that is bringing it up, or a backend whose
+// health is being asked for.
+func (a *App) wakeRefused(model, reason string) {
+	if a.registry.Waking(model) || a.isUp(model, sitemap.Kinds[:]) {
+		return
 	}
+	a.backends.UnlessUp(model, func() { a.machine.Fail(model, reason) })
 }
 
 // stop tells nobody any more. KEDA connects again at once when its streams end
@@ -83,8 +84,9 @@ func (a *App) look(model string) {
 	wanted := a.machine.Wanted(model)
 	a.registry.SetWanted(model, wanted)
 	a.backends.Look(model)
-	for name, h := range hooksOf(a.placements(), model) {
-		a.outside.hooks.Wanted(name, wanted, a.isUp(model, h.kinds))
+	hs := a.hooks.Load()
+	for _, name := range hs.of[model] {
+		a.outside.hooks.Wanted(name, a.due(hs.all[name]), false)
 	}
 	a.outside.keda.Changed(model)
 }
@@ -134,13 +136,12 @@ func (w wokenModels) Demand(model string) int { return w.a.machine.Demand(model)
 
 // Active is part of wake.Models.
 func (w wokenModels) Active(model string, window time.Duration) bool {
-	if w.a.machine.Wanted(model) || w.a.outside.recent.Within(model, window, time.Now()) {
-		return true
-	}
-	for _, agent := range w.a.registry.Agents() {
-		if agent.InFlight > 0 && slices.Contains(agent.Models, model) {
-			return true
-		}
-	}
-	return false
+	return w.a.machine.Wanted(model) || w.a.usedWithin(model, window)
+}
+
+// used says whether a replica of the model has a request, or had one a moment ago.
+func (a *App) used(model string) bool { return a.usedWithin(model, wake.DefaultWindow) }
+
+func (a *App) usedWithin(model string, window time.Duration) bool {
+	return a.outside.recent.Within(model, window, time.Now()) || a.registry.InFlight(model) > 0
 }

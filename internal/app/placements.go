@@ -80,14 +80,16 @@ func (p placements) models() []string {
 	return sortedNames(models)
 }
 
-// wakes are the webhooks that wake a target.
-func (p placements) wakes(t sitemap.Target) []*sitemap.Wake {
-	if p.m != nil {
-		if placed, here := p.m.Here(t); here && placed.ScaleFromZero && placed.Wake != nil {
-			return []*sitemap.Wake{placed.Wake}
-		}
+// mapWake is the webhook that the map has for a target, nil without one.
+func (p placements) mapWake(t sitemap.Target) *sitemap.Wake {
+	if p.m == nil {
+		return nil
 	}
-	return p.backends.Wakes(t)
+	placed, here := p.m.Here(t)
+	if _, own := p.backends.Here(t); !here || !placed.ScaleFromZero && !own {
+		return nil
+	}
+	return placed.Wake
 }
 
 // sortedNames gives the names in order, each once.

@@ -31,8 +31,11 @@ const quietAfter = wake.DefaultWindow
 // Options is what a Set runs with.
 type Options struct {
 	Registry *agentreg.Registry
-	// Wanted says whether somebody waits for the model.
-	Wanted func(model string) bool
+	// Wanted says whether somebody waits for the model, Used whether a replica of it
+	// has a request, or had one a moment ago.
+	Wanted, Used func(model string) bool
+	// OnHealth is called when a backend began or ceased to fail its health checks.
+	OnHealth func(model string)
 	// OnModels is called when a backend has named its models.
 	OnModels func()
 	// Client asks the engines; nil for one of each backend's own.
@@ -41,16 +44,17 @@ type Options struct {
 }
 
 // Set is all backends.
-type Set struct{ all []*member }
+type Set struct{ all []*Backend }
 
-// member is one backend.
-type member struct {
+// Backend is one of a Set.
+type Backend struct {
 	Config
 
-	id     string // of its agent
-	key    string
-	offer  atomic.Pointer[offer]
-	looked chan struct{} // a wish may have changed
+	id        string // of its agent
+	key       string
+	offer     atomic.Pointer[offer]
+	looked    chan struct{} // a wish may have changed
+	questions questions
 }
 
 // offer is what a backend serves.
@@ -64,7 +68,7 @@ func New(configs []Config) (*Set, error) {
 	s := &Set{}
 	var errs []error
 	for i, c := range configs {
-		m := &member{Config: c, id: agentreg.BackendPrefix + c.Name, looked: make(chan struct{}, 1)}
+		m := &Backend{Config: c, id: agentreg.BackendPrefix + c.Name, looked: make(chan struct{}, 1)}
 		m.offer.Store(&offer{models: c.Models, kinds: c.kinds()})
 		if c.APIKeyFile != "" {
 			var err error
@@ -100,7 +104,7 @@ func (s *Set) Run(ctx context.Context, o Options) {
 }
 
 // agent is the backend as an agent beside it would be configured.
-func (m *member) agent(o Options) agent.Config {
+func (m *Backend) agent(o Options) agent.Config {
 	var kinds []string
 	for _, k := range m.Kinds {
 		kinds = append(kinds, k.String())
@@ -111,11 +115,22 @@ func (m *member) agent(o Options) agent.Config {
 	}
 }
 
-func (m *member) demand(o Options) agent.Demand {
+func (m *Backend) demand(o Options) agent.Demand {
+	tell := func(news bool) {
+		for _, model := range m.offer.Load().models {
+			if news {
+				o.OnHealth(model)
+			}
+		}
+	}
 	return agent.Demand{
-		Wanted:  func(models []string) bool { return slices.ContainsFunc(models, o.Wanted) },
-		InUse:   func() bool { return o.Registry.IdleFor(m.id) < quietAfter },
-		Changed: m.looked,
+		Wanted:   func(models []string) bool { return slices.ContainsFunc(models, o.Wanted) },
+		Used:     func(models []string) bool { return slices.ContainsFunc(models, o.Used) },
+		InUse:    func() bool { return o.Registry.IdleFor(m.id) < quietAfter },
+		Changed:  m.looked,
+		OnAsk:    m.questions.ask,
+		OnAnswer: func(err error) { tell(m.questions.answer(err)) },
+		OnIdle:   func() { tell(m.questions.forget()) },
 		OnModels: func(models, names []string) {
 			of := &offer{models: models}
 			for _, name := range names {
@@ -143,8 +158,8 @@ func (s *Set) Look(model string) {
 }
 
 // of are the backends that have the target.
-func (s *Set) of(t sitemap.Target) []*member {
-	var found []*member
+func (s *Set) of(t sitemap.Target) []*Backend {
+	var found []*Backend
 	for _, m := range s.all {
 		if of := m.offer.Load(); slices.Contains(of.models, t.Model) && slices.Contains(of.kinds, t.Kind) {
 			found = append(found, m)
@@ -163,15 +178,39 @@ func (s *Set) Here(t sitemap.Target) (p sitemap.Placement, ok bool) {
 	return p, ok
 }
 
-// Wakes are the webhooks of the target's backends.
-func (s *Set) Wakes(t sitemap.Target) []*sitemap.Wake {
-	var wakes []*sitemap.Wake
-	for _, m := range s.of(t) {
-		if m.Wake != nil {
-			wakes = append(wakes, m.Wake)
+// All are the backends in the order of the configuration.
+func (s *Set) All() []*Backend { return s.all }
+
+// Targets are what the backend serves, as far as that is known.
+func (m *Backend) Targets() []sitemap.Target {
+	of := m.offer.Load()
+	var targets []sitemap.Target
+	for _, model := range of.models {
+		for _, kind := range of.kinds {
+			targets = append(targets, sitemap.Target{Model: model, Kind: kind})
 		}
 	}
-	return wakes
+	return targets
+}
+
+// Failing says whether the backend was asked for its health and did not give it.
+func (m *Backend) Failing() bool { return m.questions.failed() }
+
+// AllFailing says whether every backend of the target is Failing.
+func (s *Set) AllFailing(t sitemap.Target) bool {
+	return !slices.ContainsFunc(s.of(t), func(m *Backend) bool { return !m.Failing() })
+}
+
+// UnlessUp calls f when no backend of the model answers: at once, or after the
+// health checks that are under way.
+func (s *Set) UnlessUp(model string, f func()) {
+	for _, m := range s.all {
+		if slices.Contains(m.offer.Load().models, model) {
+			next := f
+			f = func() { m.questions.unlessUp(next) }
+		}
+	}
+	f()
 }
 
 // Models are the names of all models, sorted.

@@ -22,10 +22,9 @@ func chat(model string) sitemap.Target { return sitemap.Target{Model: model, Kin
 
 func TestSeveralBackendsMayHaveOneModel(t *testing.T) {
 	t.Parallel()
-	wakes := []*sitemap.Wake{{URL: "http://hooks/a"}, {URL: "http://hooks/b"}}
 	s, err := New([]Config{
-		{Name: "a", Engine: "vllm", Models: []string{"m", "n"}, MaxWait: time.Minute, Wake: wakes[0]},
-		{Name: "b", Engine: "vllm", Models: []string{"m"}, MaxWait: time.Hour, Wake: wakes[1]},
+		{Name: "a", Engine: "vllm", Models: []string{"m", "n"}, MaxWait: time.Minute},
+		{Name: "b", Engine: "vllm", Models: []string{"m"}, MaxWait: time.Hour},
 		{Name: "c", Engine: "tei", Models: []string{"m", "e"}},
 	})
 	require.NoError(t, err)
@@ -33,14 +32,12 @@ func TestSeveralBackendsMayHaveOneModel(t *testing.T) {
 	p, ok := s.Here(chat("m"))
 	require.True(t, ok)
 	require.Equal(t, sitemap.Placement{Target: chat("m"), ScaleFromZero: true, HoldBudget: time.Hour}, p)
-	require.Equal(t, wakes, s.Wakes(chat("m")))
-	require.Equal(t, wakes[:1], s.Wakes(chat("n")))
+	require.Equal(t, []sitemap.Target{chat("m"), chat("n")}, s.All()[0].Targets())
 	_, ok = s.Here(chat("e"))
 	require.False(t, ok, "tei embeds")
 	p, ok = s.Here(sitemap.Target{Model: "m", Kind: sitemap.Embedding})
 	require.True(t, ok)
 	require.Zero(t, p.HoldBudget, "the router's default")
-	require.Empty(t, s.Wakes(p.Target))
 }
 
 func TestNoBackendsAreNothing(t *testing.T) {
@@ -51,6 +48,41 @@ func TestNoBackendsAreNothing(t *testing.T) {
 	s.Look("m")
 	require.Empty(t, s.Models())
 	require.Empty(t, s.Key("backend/a"))
+}
+
+func never(string) bool { return false }
+
+// Whoever could not wake a model in one way waits for the question whether a backend
+// of it is up: of all backends, and of the first question.
+func TestAModelIsGivenUpWhenNoBackendAnswers(t *testing.T) {
+	t.Parallel()
+	s, err := New([]Config{{Name: "a", Engine: "vllm", Models: []string{"m"}}, {Name: "b", Engine: "vllm", Models: []string{"m"}}})
+	require.NoError(t, err)
+	one, two := &s.all[0].questions, &s.all[1].questions
+	failed := 0
+	fail := func() { failed++ }
+	s.UnlessUp("m", fail)
+	one.ask()
+	two.ask()
+	require.False(t, s.AllFailing(chat("m")))
+	require.True(t, one.answer(http.ErrHandlerTimeout))
+	require.Zero(t, failed, "the other one may be up")
+	require.True(t, two.answer(http.ErrHandlerTimeout))
+	require.Equal(t, 1, failed)
+	require.True(t, s.AllFailing(chat("m")))
+
+	s.UnlessUp("m", fail)
+	require.Equal(t, 2, failed, "both have failed")
+	two.ask()
+	s.UnlessUp("m", fail)
+	require.True(t, two.answer(nil))
+	s.UnlessUp("m", fail)
+	require.Equal(t, 2, failed, "it is up")
+	require.False(t, two.forget())
+	s.UnlessUp("m", fail)
+	two.forget()
+	two.answer(http.ErrHandlerTimeout)
+	require.Equal(t, 2, failed, "what was wanted no more is not given up later")
 }
 
 // A backend that was not told its models is asked for them, with its key; then they
@@ -81,7 +113,7 @@ func TestABackendNamesItsModels(t *testing.T) {
 	go func() {
 		defer close(ended)
 		s.Run(ctx, Options{
-			Registry: registry, Wanted: func(string) bool { return false }, Log: zerolog.Nop(),
+			Registry: registry, Wanted: never, Used: never, OnHealth: func(string) {}, Log: zerolog.Nop(),
 			OnModels: func() { named <- s.Models() },
 		})
 	}()

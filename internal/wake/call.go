@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,11 +53,11 @@ func (o outcome) retried() bool  { return o == unavailable || o == unreachable }
 
 // call is what one call is made of. It never changes.
 type call struct {
-	model string
-	hook  *Hook
-	key   string
-	since time.Time
-	tries int // that went before, and were to be repeated
+	models []string
+	hook   *Hook
+	key    string
+	since  time.Time
+	tries  int // that went before, and were to be repeated
 }
 
 // result is what came of a call.
@@ -120,7 +121,7 @@ func (w *Webhooks) report(c *call, r result, took time.Duration) {
 	if u, err := url.Parse(c.hook.URL); err == nil {
 		host = u.Host
 	}
-	w.o.Log.WithLevel(level).Str("model", c.model).Str("method", c.hook.Method).Str("host", host).Str("wish", c.key).Int("try", c.tries+1).
+	w.o.Log.WithLevel(level).Str("model", strings.Join(c.models, ",")).Str("method", c.hook.Method).Str("host", host).Str("wish", c.key).Int("try", c.tries+1).
 		Stringer("outcome", r.outcome).Int("status", r.status).Dur("took", took).AnErr("reason", r.err).Msg("called the wake hook")
 }
 
@@ -143,7 +144,7 @@ func (w *Webhooks) send(c *call) result {
 func (w *Webhooks) request(ctx context.Context, c *call) (*http.Request, error) {
 	var body io.Reader
 	if c.hook.Method != http.MethodGet {
-		data, err := json.Marshal(notice{c.model, c.hook.Kind, c.since.UTC(), w.o.Demand(c.model)}, jsontext.AllowInvalidUTF8(true))
+		data, err := json.Marshal(w.notice(c), jsontext.AllowInvalidUTF8(true))
 		if err != nil {
 			return nil, fmt.Errorf("writing the body: %w", err)
 		}
@@ -172,11 +173,25 @@ type notice struct {
 	Demand      int       `json:"demand"`
 }
 
+// notice names the model that most wait for, and how many wait for all.
+func (w *Webhooks) notice(c *call) notice {
+	n := notice{Model: c.models[0], Kind: c.hook.Kind, WantedSince: c.since.UTC()}
+	most := 0
+	for _, model := range c.models {
+		waiting := w.o.Demand(model)
+		n.Demand += waiting
+		if waiting > most {
+			n.Model, most = model, waiting
+		}
+	}
+	return n
+}
+
 // judge tells what an answer means.
 func judge(resp *http.Response) result {
 	r := result{status: resp.StatusCode}
 	switch code := resp.StatusCode; {
-	case code >= 200 && code < 300:
+	case code >= 200 && code < 300, code == http.StatusConflict: // a conflict is with what wakes it already
 		r.outcome = succeeded
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
 		r.outcome = unavailable

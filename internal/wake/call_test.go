@@ -170,7 +170,7 @@ func TestTLSTrustsWhatItIsTold(t *testing.T) {
 		c, err := f.Client()
 		require.NoError(t, err)
 		w, _ := realHooks(t, WebhookOptions{TLS: c})
-		return w.call(&call{model: "a", hook: &Hook{URL: s.URL + "/wake", Method: http.MethodPost}}).outcome
+		return w.call(&call{models: []string{"a"}, hook: &Hook{URL: s.URL + "/wake", Method: http.MethodPost}}).outcome
 	}
 	require.Equal(t, unreachable, outcome(TLSFiles{}), "an authority of nobody's")
 	require.Equal(t, unreachable, outcome(TLSFiles{CA: files.Cert}), "no certificate of ours")

@@ -246,7 +246,7 @@ func TestTheWebhookExample(t *testing.T) {
 	w := NewWebhooks(WebhookOptions{Demand: func(string) int { return 1 }, Registerer: prometheus.NewRegistry()})
 	hook := Hook{Kind: "chat", URL: p.Wake.URL, Method: p.Wake.Method}
 	req, err := w.request(t.Context(), &call{
-		model: "llama-3-70b", hook: &hook, key: "0b7c4a3e-8f5e-4d6b-9a51-2f1f6f0c8d11",
+		models: []string{"llama-3-70b"}, hook: &hook, key: "0b7c4a3e-8f5e-4d6b-9a51-2f1f6f0c8d11",
 		since: time.Date(2026, 11, 29, 20, 0, 0, 0, time.UTC),
 	})
 	require.NoError(t, err)

@@ -19,10 +19,10 @@ import (
 // cooldown of its own.
 const DefaultCooldown = time.Minute
 
-// Hook is a webhook that wakes a model.
+// Hook is a webhook that wakes a model, or several at once.
 type Hook struct {
-	// Model is the one it wakes. Empty means the name that the hook goes by.
-	Model string
+	// Models are those that it wakes. None means the name that the hook goes by.
+	Models []string
 	// Kind stands in the body, unless it is empty.
 	Kind string
 	URL  string
@@ -231,7 +231,11 @@ func (w *Webhooks) next(m *model) (*call, time.Duration) {
 		w.settled(m)
 		return nil, 0
 	}
-	return &call{model: cmp.Or(m.hook.Model, m.name), hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.again)
+	models := m.hook.Models
+	if len(models) == 0 {
+		models = []string{m.name}
+	}
+	return &call{models: models, hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.again)
 }
 
 // pause waits for the time or a change.
@@ -260,7 +264,10 @@ func (w *Webhooks) done(m *model, c *call, r result) {
 		failed = r.outcome == refused && !m.up
 	}
 	w.mu.Unlock()
-	if failed {
-		w.o.OnFailed(c.model, r.reason)
+	if !failed {
+		return
+	}
+	for _, model := range c.models {
+		w.o.OnFailed(model, r.reason)
 	}
 }

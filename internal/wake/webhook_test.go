@@ -296,6 +296,36 @@ func TestARefusalFailsTheWakeAndStartsTheCooldown(t *testing.T) {
 	}
 }
 
+// A hook that answers with a conflict has been called before by somebody else.
+func TestAConflictIsASuccess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newHookRig(t, answer(409))
+		r.Wanted("llama", true, false)
+		time.Sleep(59 * time.Second)
+		require.Len(t, r.seen(), 1)
+		require.Empty(t, r.failed())
+		require.InDelta(t, 1, r.counted("succeeded"), 0)
+	})
+}
+
+// One hook may wake several models: it is told the one that most wait for, and its
+// refusal is one for all.
+func TestAHookOfSeveralModelsIsCalledOnceForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newHookRig(t, answer(403))
+		waiting := map[string]int{"b": 1, "c": 2}
+		r.o.Demand = func(model string) int { return waiting[model] }
+		r.Set("machine", &Hook{URL: "https://hooks.example.com/wake", Models: []string{"a", "b", "c"}})
+		r.Wanted("machine", true, false)
+		require.Len(t, r.seen(), 1)
+		require.Contains(t, r.seen()[0].body, `"model":"c"`)
+		require.Contains(t, r.seen()[0].body, `"demand":3`)
+		require.Equal(t, []string{"a: its wake hook answered 403", "b: its wake hook answered 403", "c: its wake hook answered 403"}, r.failed())
+	})
+}
+
 func TestARefusalIsNoFailureWhenAReplicaCameUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
