@@ -31,7 +31,8 @@ func TestAgentThatCannotSleepTakesItsRoomForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newOnGPU(t, member("a", 1, 1, fixed), member("b", 1, 1))
 		g.want("b")
-		require.Equal(t, []string{"b: the room of group gpu0 is taken by agents that cannot be stopped (no --exec): a"}, g.failures())
+		require.Equal(t, []string{"b: its agents have no room"}, g.failures())
+		require.Equal(t, "the room of group gpu0 is taken by agents that cannot be stopped (no --exec): a", g.WakeDetail("b"))
 		g.wait(time.Minute)
 		require.Empty(t, g.told())
 		require.Len(t, g.failures(), 1)

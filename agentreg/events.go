@@ -3,11 +3,13 @@
 package agentreg
 
 import (
+	"cmp"
 	"strings"
 	"time"
 	"unicode"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/mask"
 )
 
 // maxReason bounds what an agent may say about a failed wake.
@@ -68,7 +70,7 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 		r.asleepAgain(rec)
 	}
 	if rec.wakeSent {
-		r.wakeFailed(rec, "the engine went back to sleep")
+		r.wakeFailed(rec, "the engine went back to sleep", "")
 	}
 }
 
@@ -130,25 +132,22 @@ func (r *Registry) resultFrom(rec *record, w *pb.WakeResult) {
 		}
 		rec.lastSeen = time.Now()
 		if !w.GetOk() && rec.waking() {
-			r.wakeFailed(rec, cleanReason(w.GetReason()))
+			r.wakeFailed(rec, cmp.Or(clean(w.GetReason()), "the agent gave no reason"), clean(w.GetDetail()))
 		}
 		r.settle(rec)
 	})
 }
 
-// cleanReason makes an agent's words fit for a log line and an error message.
-func cleanReason(s string) string {
+// clean makes an agent's words fit for a log line and an error message.
+func clean(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
 			return ' '
 		}
 		return c
-	}, s)
+	}, mask.Secrets(s))
 	if len(s) > maxReason {
 		s = strings.ToValidUTF8(s[:maxReason], "") + "…"
 	}
-	if s = strings.TrimSpace(s); s == "" {
-		return "the agent gave no reason"
-	}
-	return s
+	return strings.TrimSpace(s)
 }

@@ -64,7 +64,7 @@ func (r *Registry) candidate(m *model, covered kindSet, ps plans) (best choice, 
 		crowded := rec.crowded()
 		switch {
 		case crowded != "":
-			m.wakeReason = crowded
+			m.wakeReason, m.wakeDetail = "its agents have no room", crowded
 			failed = true
 		case rec.wakeFailed:
 			failed = true

@@ -42,6 +42,7 @@ type record struct {
 	wakeAt     time.Time
 	wakeFailed bool // not to be asked again before retryAt or the next wish
 	wakeReason string
+	wakeDetail string // not for those who wait
 	retryAt    time.Time
 
 	failed   bool      // a request saw it refuse

@@ -107,6 +107,9 @@ func (a *record) view() AgentStatus {
 	}
 	if a.wakeFailed {
 		v.LastWakeError = a.wakeReason
+		if a.wakeDetail != "" {
+			v.LastWakeError += ": " + a.wakeDetail
+		}
 	}
 	if s := a.status; s != nil {
 		v.Reported, v.Running, v.Waiting, v.KVUse = s.InFlight, s.Running, s.Waiting, s.KvUse

@@ -25,8 +25,9 @@ type model struct {
 	wantedSince time.Time
 	// exhausted: OnWakeFailed was called and no Wake sent since.
 	exhausted bool
-	// wakeReason is why the last wake failed.
-	wakeReason string
+	// wakeReason is why the last wake failed, for those who wait; wakeDetail is what
+	// they are not told.
+	wakeReason, wakeDetail string
 	// turn is its place among the models that need an agent of a group, 0 for
 	// none.
 	turn uint64
@@ -96,6 +97,17 @@ func (r *Registry) Waking(name string) bool {
 	return false
 }
 
+// WakeDetail is what is known of a model's last failed wake and not told to those who
+// wait; empty for nothing.
+func (r *Registry) WakeDetail(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.models[name]; m != nil {
+		return m.wakeDetail
+	}
+	return ""
+}
+
 // wake sends a Wake for m to rec.
 func (r *Registry) wake(rec *record, m *model) {
 	r.log.Info().Str("model", m.name).Str("agent", rec.hello.info.ID).Msg("waking")
@@ -110,19 +122,23 @@ func (r *Registry) wake(rec *record, m *model) {
 	r.arm(rec)
 }
 
-// wakeFailed notes that rec's engine could not be woken.
-func (r *Registry) wakeFailed(rec *record, reason string) {
-	r.log.Info().Str("agent", rec.hello.info.ID).Strs("models", rec.hello.info.Models).
-		Str("reason", reason).Msg("wake failed")
+// wakeFailed notes that rec's engine could not be woken. The detail is for operators
+// alone.
+func (r *Registry) wakeFailed(rec *record, reason, detail string) {
+	line := r.log.Info().Str("agent", rec.hello.info.ID).Strs("models", rec.hello.info.Models).Str("reason", reason)
+	if detail != "" {
+		line = line.Str("detail", detail)
+	}
+	line.Msg("wake failed")
 	rec.wakeSent = false
 	rec.reported = pb.State_STATE_ASLEEP
 	rec.wakeFailed = true
-	rec.wakeReason = reason
+	rec.wakeReason, rec.wakeDetail = reason, detail
 	rec.wakeAt = time.Time{}
 	rec.retryAt = time.Now().Add(wakeCooldown)
 	for _, name := range rec.hello.info.Models {
 		m := r.model(name)
-		m.wakeReason = reason
+		m.wakeReason, m.wakeDetail = reason, detail
 		m.turn = 0 // others may try before it does again
 	}
 }

@@ -117,11 +117,14 @@ func TestFailedWakeGoesToTheNextAgentAndIsReportedOnceAllFailed(t *testing.T) {
 		a.wakeFailed("exit status 1")
 		require.Equal(t, []string{"wake llama"}, b.took())
 		require.Empty(t, rt.failures())
-		b.wakeFailed("no\nmemory")
+		b.send(&pb.AgentMessage{Message: &pb.AgentMessage_WakeResult{WakeResult: &pb.WakeResult{
+			Model: "llama", Reason: "no\nmemory", Detail: "loading\nHF_TOKEN=abcdefgh",
+		}}})
 		b.status(pb.State_STATE_ASLEEP)
 		require.Equal(t, []string{"llama: no memory"}, rt.failures())
 		require.False(t, rt.Waking("llama"))
-		require.Equal(t, "no memory", rt.Agents()[1].LastWakeError)
+		require.Equal(t, "no memory: loading HF_TOKEN=***", rt.Agents()[1].LastWakeError)
+		require.Equal(t, "loading HF_TOKEN=***", rt.WakeDetail("llama"))
 
 		time.Sleep(wakeCooldown - time.Millisecond)
 		a.status(pb.State_STATE_ASLEEP)
@@ -298,6 +301,6 @@ func TestAgentWithTwoModelsIsWokenForEither(t *testing.T) {
 
 func TestWordsOfAFailedWakeAreFitForALineAndAnError(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "red  left right", cleanReason("\x00red\r\nleft\u202eright\ufffd"))
-	require.Equal(t, strings.Repeat("é", maxReason/2)+"…", cleanReason(strings.Repeat("é", maxReason)))
+	require.Equal(t, "red  left right", clean("\x00red\r\nleft\u202eright\ufffd"))
+	require.Equal(t, strings.Repeat("é", maxReason/2)+"…", clean(strings.Repeat("é", maxReason)))
 }

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"strings"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/mask"
 )
 
 // phase is what the engine is doing.
@@ -143,31 +145,27 @@ func (c *core) keeps() bool {
 	return c.wantUp
 }
 
-// woke ends a wake. With a reason it has failed, and the engine is wanted no
-// more until the next Wake.
-func (c *core) woke(reason string) {
+// woke ends a wake. With a failure the engine is wanted no more until the next Wake.
+func (c *core) woke(failed *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	reason = strings.ToValidUTF8(reason, "?") // a message carries nothing else
 	for s := range c.sessions {
-		model := s.wake
-		if model == "" {
-			model = c.cfg.Models[0]
+		result := &pb.WakeResult{Model: cmp.Or(s.wake, c.cfg.Models[0]), Ok: failed == nil}
+		if failed != nil { // a message carries nothing but UTF-8
+			result.Reason = strings.ToValidUTF8(failed.reason, "?")
+			result.Detail = strings.ToValidUTF8(mask.Secrets(failed.detail), "?")
 		}
-		s.pending = append(s.pending, &pb.AgentMessage{Message: &pb.AgentMessage_WakeResult{
-			WakeResult: &pb.WakeResult{Model: model, Ok: reason == "", Reason: reason},
-		}})
+		s.pending = append(s.pending, &pb.AgentMessage{Message: &pb.AgentMessage_WakeResult{WakeResult: result}})
 	}
-	if reason == "" && !c.wantUp { // let go in this moment
+	switch {
+	case failed != nil:
+		c.wantUp = false
+		c.setLocked(asleep, false)
+	case !c.wantUp: // let go in this moment
 		c.setLocked(stopping, false)
-		return
-	}
-	if reason == "" {
+	default:
 		c.setLocked(serving, true)
-		return
 	}
-	c.wantUp = false
-	c.setLocked(asleep, false)
 }
 
 // ended notes that a serving engine ended by itself. A Wake that has only just

@@ -97,11 +97,11 @@ func (a *agent) cycle(ctx context.Context) bool {
 			return true
 		}
 		a.log.Warn().Err(err).Msg("the engine did not start")
-		a.core.woke(err.Error())
+		a.core.woke(failureOf(err))
 		return false
 	}
 	a.log.Info().Float64("after", time.Since(begin).Seconds()).Msg("engine is ready")
-	a.core.woke("")
+	a.core.woke(nil)
 	ready := time.Now()
 	if err := a.serve(ctx, e); err != nil {
 		a.log.Warn().Err(err).Msg("the engine ended by itself")
@@ -121,7 +121,7 @@ func (a *agent) wake(ctx context.Context) (*engine, error) {
 	}
 	e, err := a.start()
 	if err != nil {
-		return nil, err
+		return nil, &failure{reason: "the engine could not be started", detail: err.Error()}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.WakeTimeout,
 		fmt.Errorf("the engine was not ready within %v", a.cfg.WakeTimeout))
@@ -159,7 +159,7 @@ func (a *agent) wake(ctx context.Context) (*engine, error) {
 	case errors.Is(cause, errStopped), errors.Is(cause, context.Canceled):
 		return nil, cause
 	default:
-		return nil, fmt.Errorf("%w: %w", cause, problem)
+		return nil, &failure{reason: cause.Error(), detail: problem.Error()}
 	}
 }
 
@@ -261,10 +261,26 @@ func (e *engine) obituary() error {
 	if errors.Is(how, exec.ErrWaitDelay) {
 		how = nil
 	}
-	if last := e.last.String(); last != "" {
-		return fmt.Errorf("the engine ended: %s: %s", proc.Describe(how), last)
+	return &failure{reason: "the engine ended with " + proc.Describe(how), detail: e.last.String()}
+}
+
+// failure is why an engine is not up. Callers of the API are told the reason alone:
+// the detail may be the engine's own words, with what nobody else may see.
+type failure struct{ reason, detail string }
+
+func (f *failure) Error() string {
+	if f.detail == "" {
+		return f.reason
 	}
-	return fmt.Errorf("the engine ended: %s", proc.Describe(how))
+	return f.reason + ": " + f.detail
+}
+
+// failureOf is an error as a failure, with no more than that as its reason.
+func failureOf(err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	return &failure{reason: "the engine did not start", detail: err.Error()}
 }
 
 // portFree waits a moment for the engine's address to be free: an engine of an
@@ -281,7 +297,7 @@ func (a *agent) portFree(ctx context.Context) error {
 		}
 		_ = conn.Close()
 		if time.Since(begin) > a.cfg.StopGrace {
-			return fmt.Errorf("something else listens on %s", address)
+			return &failure{reason: "the engine's port is in use", detail: "something else listens on " + address}
 		}
 		if !pause(ctx, eagerPoll) {
 			return ctx.Err()

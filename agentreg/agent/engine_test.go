@@ -5,7 +5,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -95,7 +94,10 @@ func TestEngineThatDoesNotStartIsReportedWithItsLastWords(t *testing.T) {
 	a := start(t, onDemand(t, r, "crash"))
 	r.await("agent registered")
 	r.SetWanted("llama", true)
-	require.Equal(t, "the engine ended: exit status 3: engine of mode crash | loading | out of memory", <-r.failed)
+	require.Equal(t, "the engine ended with exit status 3", <-r.failed, "what callers may know")
+	require.Equal(t, "engine of mode crash | loading HF_TOKEN=*** | out of memory", r.WakeDetail("llama"))
+	require.Contains(t, a.await("the engine did not start").Error, "exit status 3: engine of mode crash | loading HF_TOKEN=*** |")
+	require.Contains(t, r.Agents()[0].LastWakeError, "out of memory")
 	require.False(t, r.Waking("llama"))
 	require.Equal(t, 1, r.Models()[0].Asleep)
 	a.stop(t)
@@ -159,7 +161,8 @@ func TestCommandThatDoesNotExistIsReported(t *testing.T) {
 	cfg.Exec = []string{"/nonexistent/engine"}
 	start(t, cfg)
 	r.SetWanted("llama", true)
-	require.Contains(t, <-r.failed, "no such file or directory")
+	require.Equal(t, "the engine could not be started", <-r.failed)
+	require.Contains(t, r.WakeDetail("llama"), "no such file or directory")
 }
 
 func TestEngineThatIsNeverHealthyIsStoppedAndReported(t *testing.T) {
@@ -169,7 +172,8 @@ func TestEngineThatIsNeverHealthyIsStoppedAndReported(t *testing.T) {
 	cfg.WakeTimeout = 400 * time.Millisecond
 	start(t, cfg)
 	r.SetWanted("llama", true)
-	require.Regexp(t, `^the engine was not ready within 400ms: asking for health: .*`, <-r.failed)
+	require.Equal(t, "the engine was not ready within 400ms", <-r.failed)
+	require.Contains(t, r.WakeDetail("llama"), "asking for health: ")
 	require.Zero(t, enginePid(t, cfg))
 }
 
@@ -279,7 +283,8 @@ func TestForeignProcessOnTheAddressIsNotTakenForTheEngine(t *testing.T) {
 
 	start(t, cfg)
 	r.SetWanted("llama", true)
-	require.Equal(t, fmt.Sprintf("something else listens on %s", strings.TrimPrefix(cfg.BackendURL, "http://")), <-r.failed)
+	require.Equal(t, "the engine's port is in use", <-r.failed)
+	require.Equal(t, "something else listens on "+strings.TrimPrefix(cfg.BackendURL, "http://"), r.WakeDetail("llama"))
 }
 
 // lockedBuffer is an output that a test can wait for.

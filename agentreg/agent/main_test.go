@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 func playEngine(mode string) int {
 	switch mode {
 	case "crash":
-		fmt.Fprintln(os.Stderr, "loading")
+		fmt.Fprintln(os.Stderr, "loading HF_TOKEN=abcdefgh")
 		fmt.Fprintln(os.Stderr, "out of memory")
 		return 3
 	case "stubborn":

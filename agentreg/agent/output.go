@@ -10,12 +10,14 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/holdgate/holdgate/internal/mask"
 )
 
 // maxLine is where a line without end is cut.
 const maxLine = 8 << 10
 
-// What is kept of an engine's last words, which are shown to those who wait.
+// What is kept of an engine's last words, which are logged and shown to operators.
 const (
 	lastLines   = 3
 	maxLastLine = 140 // bytes
@@ -71,7 +73,7 @@ func (w *lineWriter) flush() {
 
 // lastWords keeps the last lines of both outputs of an engine.
 type lastWords struct {
-	secrets *strings.Replacer // what the engine was given and clients may not see; nil: nothing
+	secrets *strings.Replacer // what the engine was given; nil: nothing
 
 	mu    sync.Mutex
 	lines []string
@@ -85,6 +87,7 @@ func (l *lastWords) add(line string) {
 	if l.secrets != nil {
 		line = l.secrets.Replace(line)
 	}
+	line = mask.Secrets(line)
 	line = strings.TrimSpace(strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return ' '

@@ -152,6 +152,7 @@ func TestWakeFailsWhenTheWarmUpNeverWorks(t *testing.T) {
 	cfg.WakeTimeout = 400 * time.Millisecond
 	start(t, cfg)
 	r.SetWanted("llama", true)
-	require.Regexp(t, "^the engine was not ready within 400ms: warming up: .* answers 404 Not Found: ", <-r.failed)
+	require.Equal(t, "the engine was not ready within 400ms", <-r.failed)
+	require.Regexp(t, "^warming up: .* answers 404 Not Found: ", r.WakeDetail("llama"))
 	require.Zero(t, enginePid(t, cfg))
 }

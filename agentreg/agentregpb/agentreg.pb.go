@@ -585,7 +585,10 @@ type Status struct {
 	// Requests that wait inside the engine, where it tells.
 	Waiting *uint32 `protobuf:"varint,7,opt,name=waiting,proto3,oneof" json:"waiting,omitempty"`
 	// Share of the KV cache in use, 0 to 1, where the engine tells.
-	KvUse         *float64 `protobuf:"fixed64,8,opt,name=kv_use,json=kvUse,proto3,oneof" json:"kv_use,omitempty"`
+	KvUse *float64 `protobuf:"fixed64,8,opt,name=kv_use,json=kvUse,proto3,oneof" json:"kv_use,omitempty"`
+	// How many of the engine's slots this router may use: the agent divides them among
+	// the routers that it is connected to. Absent: all of the Hello's.
+	Slots         *uint32 `protobuf:"varint,9,opt,name=slots,proto3,oneof" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -676,14 +679,24 @@ func (x *Status) GetKvUse() float64 {
 	return 0
 }
 
+func (x *Status) GetSlots() uint32 {
+	if x != nil && x.Slots != nil {
+		return *x.Slots
+	}
+	return 0
+}
+
 // WakeResult ends a wake. After ok the agent also sends a Status that says
 // serving; without ok, one that says asleep.
 type WakeResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Model string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	Ok    bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
-	// Why the wake failed, for the people who wait.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Why the wake failed, for the people who wait: nothing that the engine printed or
+	// answered.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What else is known of it, for logs and for those who run the router.
+	Detail        string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -735,6 +748,13 @@ func (x *WakeResult) GetOk() bool {
 func (x *WakeResult) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *WakeResult) GetDetail() string {
+	if x != nil {
+		return x.Detail
 	}
 	return ""
 }
@@ -1077,7 +1097,7 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\x04R\x04room\x12\x12\n" +
-	"\x04cost\x18\x03 \x01(\x04R\x04cost\"\xad\x02\n" +
+	"\x04cost\x18\x03 \x01(\x04R\x04cost\"\xd2\x02\n" +
 	"\x06Status\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.agentreg.v1.StateR\x05state\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +
@@ -1086,19 +1106,22 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\tin_flight\x18\x05 \x01(\rH\x00R\binFlight\x88\x01\x01\x12\x1d\n" +
 	"\arunning\x18\x06 \x01(\rH\x01R\arunning\x88\x01\x01\x12\x1d\n" +
 	"\awaiting\x18\a \x01(\rH\x02R\awaiting\x88\x01\x01\x12\x1a\n" +
-	"\x06kv_use\x18\b \x01(\x01H\x03R\x05kvUse\x88\x01\x01B\f\n" +
+	"\x06kv_use\x18\b \x01(\x01H\x03R\x05kvUse\x88\x01\x01\x12\x19\n" +
+	"\x05slots\x18\t \x01(\rH\x04R\x05slots\x88\x01\x01B\f\n" +
 	"\n" +
 	"_in_flightB\n" +
 	"\n" +
 	"\b_runningB\n" +
 	"\n" +
 	"\b_waitingB\t\n" +
-	"\a_kv_use\"J\n" +
+	"\a_kv_useB\b\n" +
+	"\x06_slots\"b\n" +
 	"\n" +
 	"WakeResult\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x05\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x05\n" +
 	"\x03Bye\"_\n" +
 	"\aWelcome\x12\x1b\n" +
 	"\trouter_id\x18\x01 \x01(\tR\brouterId\x127\n" +

@@ -20,6 +20,7 @@ import (
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -132,6 +133,30 @@ func TestAHookThatRefusesEndsNoWaitForAnAgentThatWakes(t *testing.T) {
 		synctest.Wait()
 		require.Equal(r.t, 1, r.holds("wake_failed"))
 		require.Contains(r.t, first.all(), "its wake hook answered 404")
+	})
+}
+
+// What an engine printed is for those who run the router, and for no caller.
+func TestACallerIsNotToldWhatTheEnginePrinted(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		p := r.join(pb.State_STATE_ASLEEP, "m")
+		one := r.chat("m", off...)
+		require.NoError(r.t, p.stream.Send(&pb.AgentMessage{Message: &pb.AgentMessage_WakeResult{WakeResult: &pb.WakeResult{
+			Model: "m", Reason: "the engine ended with exit status 3", Detail: "loading from s3://models/m",
+		}}}))
+		require.Contains(r.t, one.all(), "model m could not be woken: the engine ended with exit status 3; retry in")
+		require.NotContains(r.t, one.all(), "s3://")
+		other := r.chat("m", off...)
+		require.Contains(r.t, other.all(), "exit status 3", "while the wake cools down")
+		require.NotContains(r.t, other.all(), "s3://")
+
+		require.Equal(r.t, "the engine ended with exit status 3: loading from s3://models/m", r.status().Agents[0].Error)
+		x := r.explain(admin.ExplainQuery{Model: "m", Kind: sitemap.Chat})
+		require.NotContains(r.t, x.Message, "s3://", "it is the answer")
+		require.Contains(r.t, x.Steps[6].Why, "the wake failed: the engine ended with exit status 3: loading from s3://models/m")
+		p.leave()
+		synctest.Wait()
 	})
 }
 

@@ -234,6 +234,9 @@ func (x *explaining) held() string {
 	}
 	if err := x.machine.WouldHold(holdstate.Request{Target: x.t, Key: x.who.key.Line()}); err != nil {
 		x.refuse(x.notHeld(x.t.Model, err))
+		if detail := x.registry.WakeDetail(x.t.Model); detail != "" && errors.As(err, new(*holdstate.FailedError)) {
+			return fmt.Sprintf("%s; %v: %s", placed, err, detail)
+		}
 		return fmt.Sprintf("%s; %v", placed, err)
 	}
 	x.Decision = admin.DecisionHold
