@@ -27,7 +27,7 @@ func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 		perMinute := b.perMinute(replicas)
 		left := float64(perMinute)
 		if b.tokens != nil {
-			left = min(left, b.tokens.TokensAt(now))
+			left = min(left, b.tokens.TokensAt(now)+float64(b.added(replicas, now)))
 		}
 		r.look(left, perSecond(perMinute))
 	}

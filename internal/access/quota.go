@@ -42,6 +42,12 @@ type quota struct {
 type modelBucket struct {
 	perReplica int
 	tokens     *rate.Limiter // made for the first request
+	replicas   int           // that tokens is for
+
+	// most is for how many replicas tokens were given out in the minute before until:
+	// a replica that comes and goes brings its tokens once a minute.
+	most  int
+	until time.Time
 }
 
 // newBucket makes a full bucket of one minute's requests.
@@ -106,20 +112,35 @@ func retryAfter(left float64, limit rate.Limit) int {
 	return min(max(int(seconds), 1), maxRetryAfter)
 }
 
-// at gives the bucket for a number of replicas, nil when there is none. It keeps
-// its tokens when the number changes, up to what it may have.
+// at gives the bucket for a number of replicas, nil when there is none. When the
+// number changes it keeps its tokens, up to what it may have; replicas that are new
+// bring those of a minute.
 func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
 	if b == nil || replicas <= 0 {
 		return nil
 	}
 	perMinute := b.perMinute(replicas)
-	switch {
-	case b.tokens == nil:
+	if b.tokens == nil {
 		b.tokens = newBucket(perMinute)
-	case b.tokens.Burst() != perMinute:
+	} else if b.replicas != replicas {
+		added := b.added(replicas, now)
 		resize(b.tokens, perMinute, now)
+		b.tokens.AllowN(now, -added) // a limiter takes a negative number for tokens that are given back
+	}
+	b.replicas = replicas
+	if replicas >= b.most || !now.Before(b.until) {
+		b.most, b.until = replicas, now.Add(time.Minute)
 	}
 	return b.tokens
+}
+
+// added is how many tokens the replicas bring that are new.
+func (b *modelBucket) added(replicas int, now time.Time) int {
+	had := b.replicas
+	if now.Before(b.until) {
+		had = max(had, b.most)
+	}
+	return max(0, b.perMinute(replicas)-b.perMinute(had))
 }
 
 // perMinute is the limit for a number of replicas.
@@ -160,7 +181,10 @@ func (q *quota) change(to *quota, now time.Time) {
 	}
 	for model, b := range to.models {
 		if have := q.models[model]; have != nil {
-			b.tokens = have.tokens
+			b.tokens, b.replicas, b.most, b.until = have.tokens, have.replicas, have.most, have.until
+			if b.tokens != nil {
+				resize(b.tokens, b.perMinute(b.replicas), now)
+			}
 		}
 	}
 	q.models = to.models

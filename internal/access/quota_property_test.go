@@ -16,6 +16,8 @@ import (
 type refBucket struct {
 	perMinute, level int64
 	at               time.Time
+	most             int64 // the largest limit of the minute before until
+	until            time.Time
 }
 
 const refToken = int64(time.Minute)
@@ -29,9 +31,17 @@ func (b *refBucket) advance(now time.Time) {
 	b.at = now
 }
 
+// resize lets what is above all limits of the last minute bring its tokens.
 func (b *refBucket) resize(perMinute int64) {
+	had := b.perMinute
+	if b.at.Before(b.until) {
+		had = max(had, b.most)
+	}
+	b.level = min(b.level+max(0, perMinute-had)*refToken, perMinute*refToken)
 	b.perMinute = perMinute
-	b.level = min(b.level, perMinute*refToken)
+	if perMinute >= b.most || !b.at.Before(b.until) {
+		b.most, b.until = perMinute, b.at.Add(time.Minute)
+	}
 }
 
 func (b *refBucket) tokens() float64 { return float64(b.level) / float64(refToken) }

@@ -63,10 +63,29 @@ func TestTheLimitOfAModelGrowsWithItsReplicas(t *testing.T) {
 	require.Equal(t, Result{OK: true, Remaining: Unlimited}, k.Charge("llama", -1, noon))
 	require.Equal(t, Result{OK: true, Remaining: Unlimited}, k.Charge("qwen", 1, noon))
 	require.Equal(t, 10, spend(k, "llama", 1, noon))
-	require.Equal(t, Result{RetryAfter: 2}, k.Charge("llama", 3, noon), "new replicas fill the bucket faster, not at once")
+	require.Equal(t, 20, spend(k, "llama", 3, noon), "the new replicas bring their tokens")
+	require.Equal(t, Result{RetryAfter: 2}, k.Charge("llama", 3, noon), "and fill the bucket faster")
 	require.Equal(t, 30, spend(k, "llama", 3, noon.Add(time.Minute)))
 	require.Equal(t, 30, spend(k, "llama", 3, noon.Add(2*time.Minute)))
 	require.Equal(t, 10, spend(k, "llama", 1, noon.Add(4*time.Minute)), "what is over the smaller limit is gone")
+}
+
+// A replica that comes and goes does not lift the quota.
+func TestAReplicaThatFlapsBringsItsTokensOnceAMinute(t *testing.T) {
+	t.Parallel()
+	k, got := limited(t, 0, 60), 0
+	for second := range 121 {
+		got += spend(k, "llama", 1+second%2, noon.Add(time.Duration(second)*time.Second))
+	}
+	// A bucket of two replicas, what they earn in two minutes, and two more of the one.
+	require.LessOrEqual(t, got, 120+2*120+2*60)
+	require.GreaterOrEqual(t, got, 120+120, "one replica's is there in any case")
+
+	k = limited(t, 0, 10)
+	require.Equal(t, 20, spend(k, "llama", 2, noon))
+	require.Zero(t, spend(k, "llama", 1, noon))
+	require.Zero(t, spend(k, "llama", 2, noon.Add(time.Second)), "it is the one from before")
+	require.Equal(t, 10, spend(k, "llama", 3, noon.Add(time.Second)), "this one is not")
 }
 
 func TestBothAreChargedOrNeither(t *testing.T) {
