@@ -6,8 +6,8 @@ import "github.com/holdgate/holdgate/sitemap"
 
 // Capacity is what the replicas of a target could take at one moment.
 type Capacity struct {
-	// Replicas are those in routing, Slots all they have, Free those that Take
-	// could give.
+	// Replicas are those in routing, Slots what they have for this router, Free those
+	// that Take could give.
 	Replicas int
 	Slots    int64
 	Free     int64
@@ -29,9 +29,9 @@ func (r *Registry) CapacityFrom(t sitemap.Target, f Filter) Capacity {
 		}
 		g := &rep.gate
 		c.Replicas++
-		c.Slots += g.slots
+		c.Slots += g.share.Load()
 		if n := g.n.Load(); n&closed == 0 {
-			c.Free += max(0, g.slots-n-rep.beyond())
+			c.Free += max(0, rep.free(n))
 		}
 	}
 	return c

@@ -88,8 +88,8 @@ func (r *Registry) asleepAgain(rec *record) {
 	}
 }
 
-// countOthers notes how many of the agent's slots other routers use, and how full
-// the engine's cache is. The engine's number is some moments old, so it counts only where there are
+// countOthers notes how many of the agent's slots are for this router, how many other
+// routers use, and how full the engine's cache is. The engine's number is some moments old, so it counts only where there are
 // other routers.
 func (r *Registry) countOthers(rec *record, s *pb.Status) {
 	g := &rec.replica.gate
@@ -98,7 +98,8 @@ func (r *Registry) countOthers(rec *record, s *pb.Status) {
 		others = max(int64(s.GetInFlight())-g.inFlight(), 0)
 	}
 	g.cache.Store(int64(min(max(s.GetKvUse(), 0), 1) * float64(full)))
-	if before := g.others.Swap(others); others < before {
+	othersBefore, shareBefore := g.others.Swap(others), g.divide(s.Slots)
+	if others < othersBefore || shareBefore < g.share.Load() {
 		r.fx.changed = append(r.fx.changed, rec.replica.targets...)
 	}
 }

@@ -104,7 +104,7 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 			Labels: maps.Clone(m.GetLabels()), Models: slices.Clone(m.GetModels()), Kinds: kinds,
 			Address: address.String(),
 		},
-		slots: int64(m.GetSlots()), state: m.GetState(), canWake: m.GetCanWake(), idleTimeout: idle,
+		slots: int64(m.GetSlots()), share: m.Share, state: m.GetState(), canWake: m.GetCanWake(), idleTimeout: idle,
 		minUp: minUp, group: group,
 	}, nil
 }

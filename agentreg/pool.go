@@ -59,11 +59,21 @@ type gate struct {
 	others    atomic.Int64 // slots taken by other routers, as last reported
 	cache     atomic.Int64 // use of the KV cache as last reported, in shares of full
 	idleSince atomic.Int64 // when the last slot was released, since the epoch
-	slots     int64
+	share     atomic.Int64 // slots that this router may take, of those that the agent divides
+	slots     int64        // all of the agent
 }
 
 // inFlight is the number of slots taken.
 func (g *gate) inFlight() int64 { return g.n.Load() &^ closed }
+
+// divide sets the share to what the agent says, nil for all slots, and returns the one
+// before.
+func (g *gate) divide(share *uint32) (before int64) {
+	if share == nil {
+		return g.share.Swap(g.slots)
+	}
+	return g.share.Swap(min(max(int64(*share), 1), g.slots))
+}
 
 // replica is an agent as the hot path sees it.
 type replica struct {
@@ -83,8 +93,12 @@ func (rep *replica) earlier() (n int64) {
 	return n
 }
 
-// beyond is how many slots are taken by what the gate does not count.
-func (rep *replica) beyond() int64 { return max(rep.gate.others.Load(), rep.earlier()) }
+// free is how many more slots may be taken when n are: of this router's share, and of
+// all slots, which other routers take too where there are more of them than slots.
+func (rep *replica) free(n int64) int64 {
+	g, earlier := &rep.gate, rep.earlier()
+	return min(g.share.Load()-n-earlier, g.slots-n-max(g.others.Load(), earlier))
+}
 
 // pool is one target's replicas in routing. The slice never changes.
 type pool struct {
@@ -95,9 +109,12 @@ type pool struct {
 // full is the load of a replica with every slot taken.
 const full = int64(1) << 20
 
-// load is how busy the replica is with l slots taken: by its slots, or by what its
-// engine reports of its cache where that is more.
-func (g *gate) load(l int64) int64 { return max(l*full/g.slots, g.cache.Load()) }
+// load is how busy the replica is with so many slots free of its share: by that, or by
+// what its engine reports of its cache where that is more.
+func (g *gate) load(free int64) int64 {
+	share := g.share.Load()
+	return max((share-free)*full/share, g.cache.Load())
+}
 
 // Filter chooses among the agents of a target.
 type Filter interface {
@@ -117,14 +134,14 @@ func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 		if n&closed != 0 || f != nil && !f.Fits(rep.info) {
 			continue
 		}
-		l := n + rep.beyond()
-		if l >= rep.gate.slots {
+		free := rep.free(n)
+		if free <= 0 {
 			if best == nil {
 				o = Full
 			}
 			continue
 		}
-		if load := rep.gate.load(l); best == nil || load < least {
+		if load := rep.gate.load(free); best == nil || load < least {
 			best, count, least, o = rep, n, load, Taken
 		}
 	}

@@ -102,6 +102,7 @@ func (r *Registry) enter(h hello, s *session) *record {
 	if rec.healthy {
 		rec.upAt = now
 	}
+	rec.replica.gate.divide(h.share)
 	old := r.agents[h.info.ID]
 	if old != nil {
 		r.replace(old, rec)
@@ -264,6 +265,7 @@ func (r *Registry) settle(rec *record) {
 type hello struct {
 	info        *AgentInfo
 	slots       int64
+	share       *uint32 // of the slots, for this router; nil: all
 	state       pb.State
 	canWake     bool
 	idleTimeout time.Duration

@@ -303,6 +303,34 @@ func TestOtherRoutersSlotsCount(t *testing.T) {
 	})
 }
 
+// An agent divides its slots among its routers: this one takes no more than its share,
+// from the Hello on, whatever the engine has in hand.
+func TestARouterTakesItsShareOfTheSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rt := newRouter(t)
+		a := rt.connect(aHello(func(h *pb.Hello) { h.Slots, h.Share = 4, new(uint32(1)) }))
+		slot, o := rt.Take(llama)
+		require.Equal(t, Taken, o)
+		_, o = rt.Take(llama)
+		require.Equal(t, Full, o)
+		require.Equal(t, Capacity{Replicas: 1, Slots: 1}, rt.Capacity(llama))
+		before := rt.changesOf(llama)
+		a.status(pb.State_STATE_SERVING, func(s *pb.Status) { s.Routers, s.Slots = 2, new(uint32(2)) })
+		require.Greater(t, rt.changesOf(llama), before, "who waits may have the new one")
+		second, o := rt.Take(llama)
+		require.Equal(t, Taken, o)
+		a.status(pb.State_STATE_SERVING, func(s *pb.Status) { s.Routers, s.Slots = 3, new(uint32(1)) })
+		second.Release()
+		require.Equal(t, Capacity{Replicas: 1, Slots: 1}, rt.Capacity(llama))
+		slot.Release()
+		require.EqualValues(t, 1, rt.Capacity(llama).Free)
+		a.status(pb.State_STATE_SERVING, func(s *pb.Status) { s.Routers = 1 })
+		require.EqualValues(t, 4, rt.Capacity(llama).Free, "an agent that does not divide them")
+		require.EqualValues(t, 4, rt.Agents()[0].Slots)
+	})
+}
+
 func TestTokenAuth(t *testing.T) {
 	t.Parallel()
 	tokens := []string{"old", "new"}

@@ -43,7 +43,9 @@ type AgentStatus struct {
 	// make room in its group.
 	Group   string
 	Closing bool
-	Slots   int64
+	// Slots are those that this router may take: the agent divides its own among its
+	// routers.
+	Slots int64
 	// InFlight counts this router's requests. The others are the engine's own
 	// numbers, nil where it does not tell.
 	InFlight int64
@@ -102,7 +104,7 @@ func (a *record) view() AgentStatus {
 		State:     a.stateName(), Healthy: a.healthy, InRouting: a.routed,
 		CanWake: a.hello.canWake, IdleTimeout: a.hello.idleTimeout,
 		Group: a.hello.group.name, Closing: a.closing,
-		Slots: a.replica.gate.slots, InFlight: a.replica.gate.inFlight(),
+		Slots: a.replica.gate.share.Load(), InFlight: a.replica.gate.inFlight(),
 		Joined: a.joined, LastSeen: a.lastSeen,
 	}
 	if a.wakeFailed {

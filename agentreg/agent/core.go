@@ -46,6 +46,7 @@ type core struct {
 	wantUp   bool
 	wokenAt  time.Time // the last Wake that found the engine serving
 	sessions map[*session]struct{}
+	opened   uint64                   // sessions so far
 	lost     map[*session]*time.Timer // of routers that are gone and still keep the engine
 	kick     chan struct{}            // wantUp changed
 }
@@ -56,6 +57,7 @@ type session struct {
 	handled uint64             // the highest seq taken in
 	slept   bool               // the router's last word was Sleep
 	wake    string             // the model of its last Wake
+	opened  uint64             // its place among the sessions
 	pending []*pb.AgentMessage // to be sent before the next Status
 	notify  chan struct{}      // there is something to send
 }
@@ -89,6 +91,11 @@ func (c *core) set(p phase, healthy bool) {
 
 func (c *core) setLocked(p phase, healthy bool) {
 	c.phase, c.healthy = p, healthy
+	c.tellAll()
+}
+
+// tellAll has every router told what is so.
+func (c *core) tellAll() {
 	for s := range c.sessions {
 		poke(s.notify)
 	}
@@ -241,6 +248,8 @@ func (c *core) open(s *session) *pb.AgentMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sessions[s] = struct{}{}
+	c.opened++
+	s.opened = c.opened
 	state := pb.State_STATE_SERVING
 	switch {
 	case c.phase == waking || c.wantUp && c.phase != serving:
@@ -253,7 +262,7 @@ func (c *core) open(s *session) *pb.AgentMessage {
 	cfg := &c.cfg
 	hello := &pb.Hello{
 		AgentId: cfg.ID, Instance: c.instance, Address: c.address,
-		Models: cfg.Models, Kinds: cfg.Kinds, Slots: uint32(cfg.Slots), //nolint:gosec // Validate bounds it
+		Models: cfg.Models, Kinds: cfg.Kinds, Slots: uint32(cfg.Slots), Share: c.shareOf(s), //nolint:gosec // Validate bounds it
 		Engine: cfg.Engine, Region: cfg.Region, Labels: cfg.Labels,
 		State: state, CanWake: c.onDemand(), Group: cfg.Group.message(),
 	}
@@ -271,6 +280,7 @@ func (c *core) close(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sessions, s)
+	c.tellAll() // of their slots
 	if c.onDemand() && !s.slept && c.phase == serving {
 		c.lost[s] = time.AfterFunc(lostRouter, func() { c.forget(s) })
 	}
@@ -291,6 +301,7 @@ func (c *core) welcome(s *session, router string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.router = router
+	c.tellAll() // of their slots
 	for old, timer := range c.lost {
 		if old.router == router {
 			timer.Stop()
@@ -319,9 +330,29 @@ func (c *core) next(s *session) []*pb.AgentMessage {
 	s.pending = nil
 	return append(list, &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
 		State: c.state(), Healthy: c.phase == serving && c.healthy,
-		Handled: s.handled, Routers: uint32(len(c.sessions)), //nolint:gosec // a handful
+		Handled: s.handled, Routers: uint32(len(c.sessions)), Slots: c.shareOf(s), //nolint:gosec // a handful
 		InFlight: c.signals.inFlight(), Running: c.signals.running, Waiting: c.signals.waiting, KvUse: c.signals.kvUse,
 	}}})
+}
+
+// shareOf is how many of the engine's slots a router may use: all routers together no
+// more than there are, but each one. A router that has not answered has none.
+func (c *core) shareOf(s *session) *uint32 {
+	routers, before := 0, 0
+	for other := range c.sessions {
+		if other != s && other.router == "" {
+			continue
+		}
+		routers++
+		if other.opened < s.opened {
+			before++
+		}
+	}
+	share := c.cfg.Slots / routers
+	if before < c.cfg.Slots%routers {
+		share++
+	}
+	return new(uint32(max(share, 1))) //nolint:gosec // Validate bounds it
 }
 
 // state is the phase in the words of the protocol. An engine that is being

@@ -32,6 +32,45 @@ func (c *core) said(s *session) (state pb.State, healthy bool, before int) {
 
 func wakeMessage(seq uint64) *pb.Wake { return &pb.Wake{Model: "llama", Seq: seq} }
 
+// Routers that know nothing of each other together send no more than the engine takes.
+func TestAnAgentDividesItsSlotsAmongItsRouters(t *testing.T) {
+	t.Parallel()
+	c := newCore(Config{ID: "a", Models: []string{"llama"}, Slots: 5}, "i", "127.0.0.1:1")
+	share := func(s *session) uint32 {
+		list := c.next(s)
+		return list[len(list)-1].GetStatus().GetSlots()
+	}
+	one := c.join()
+	c.welcome(one, "router 1")
+	require.EqualValues(t, 5, share(one))
+
+	two := &session{notify: make(chan struct{}, 1)}
+	hello := c.open(two).GetHello()
+	require.EqualValues(t, 5, hello.GetSlots())
+	require.EqualValues(t, 2, hello.GetShare(), "from its first request on")
+	require.EqualValues(t, 5, share(one), "the other one has not answered yet")
+	<-one.notify
+	c.welcome(two, "router 2")
+	<-one.notify
+	require.EqualValues(t, 3, share(one))
+	require.EqualValues(t, 2, share(two))
+
+	routers := []*session{one, two}
+	for range 5 {
+		s := c.join()
+		c.welcome(s, "another")
+		routers = append(routers, s)
+	}
+	for _, s := range routers {
+		require.EqualValues(t, 1, share(s), "each has one at least")
+	}
+	for _, s := range routers[1:] {
+		c.close(s)
+	}
+	<-one.notify
+	require.EqualValues(t, 5, share(one))
+}
+
 func TestSleepBeginsTheStopAndIsTakenInAtOnce(t *testing.T) {
 	t.Parallel()
 	c := demandCore()

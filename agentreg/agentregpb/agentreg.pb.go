@@ -367,7 +367,9 @@ type Hello struct {
 	// absent: no time. Needs can_wake.
 	MinUpTime *durationpb.Duration `protobuf:"bytes,13,opt,name=min_up_time,json=minUpTime,proto3" json:"min_up_time,omitempty"`
 	// The agents that cannot all be awake at once with this one. Absent: none.
-	Group         *Group `protobuf:"bytes,14,opt,name=group,proto3" json:"group,omitempty"`
+	Group *Group `protobuf:"bytes,14,opt,name=group,proto3" json:"group,omitempty"`
+	// What slots of a Status says, at the time of the Hello.
+	Share         *uint32 `protobuf:"varint,16,opt,name=share,proto3,oneof" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -498,6 +500,13 @@ func (x *Hello) GetGroup() *Group {
 		return x.Group
 	}
 	return nil
+}
+
+func (x *Hello) GetShare() uint32 {
+	if x != nil && x.Share != nil {
+		return *x.Share
+	}
+	return 0
 }
 
 // Group is agents that share what an awake engine needs, such as a GPU. An agent
@@ -1074,7 +1083,7 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x04wake\x18\x03 \x01(\v2\x11.agentreg.v1.WakeH\x00R\x04wake\x12*\n" +
 	"\x05sleep\x18\x04 \x01(\v2\x12.agentreg.v1.SleepH\x00R\x05sleep\x12C\n" +
 	"\x0estatus_request\x18\x05 \x01(\v2\x1a.agentreg.v1.StatusRequestH\x00R\rstatusRequestB\t\n" +
-	"\amessage\"\xa7\x04\n" +
+	"\amessage\"\xcc\x04\n" +
 	"\x05Hello\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
@@ -1090,10 +1099,12 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\bcan_wake\x18\v \x01(\bR\acanWake\x12<\n" +
 	"\fidle_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\vidleTimeout\x129\n" +
 	"\vmin_up_time\x18\r \x01(\v2\x19.google.protobuf.DurationR\tminUpTime\x12(\n" +
-	"\x05group\x18\x0e \x01(\v2\x12.agentreg.v1.GroupR\x05group\x1a9\n" +
+	"\x05group\x18\x0e \x01(\v2\x12.agentreg.v1.GroupR\x05group\x12\x19\n" +
+	"\x05share\x18\x10 \x01(\rH\x00R\x05share\x88\x01\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"C\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
+	"\x06_share\"C\n" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\x04R\x04room\x12\x12\n" +
@@ -1219,6 +1230,7 @@ func file_agentreg_agentregpb_agentreg_proto_init() {
 		(*RouterMessage_Sleep)(nil),
 		(*RouterMessage_StatusRequest)(nil),
 	}
+	file_agentreg_agentregpb_agentreg_proto_msgTypes[2].OneofWrappers = []any{}
 	file_agentreg_agentregpb_agentreg_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
