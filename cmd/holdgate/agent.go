@@ -16,11 +16,13 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/enginekey"
 )
 
 // agentFlags are the flags that need work before they are an agent.Config.
 type agentFlags struct {
 	tokenFile, exec     string
+	apiKeyFile          string
 	labels              []string
 	warmup              bool
 	memory, groupMemory config.Bytes
@@ -67,6 +69,7 @@ func newAgentCommand() *cobra.Command {
 	fs.StringVar(&cfg.Engine, "engine", agent.Custom, agent.Engines())
 	fs.StringVar(&cfg.BackendURL, "backend-url", "", "where the engine listens, as http://host:port; host 0.0.0.0: the address that the routers see")
 	fs.StringVar(&cfg.HealthPath, "health-path", "", "path that answers 2xx when the engine can serve (default: the engine's own)")
+	fs.StringVar(&f.apiKeyFile, "api-key-file", "", "file with the key alone that the engine wants for health, models, warm-up and signals; requests carry that of serve's --engine-auth-file")
 	fs.IntVar(&cfg.UnhealthyAfter, "unhealthy-after", agent.DefaultUnhealthyAfter, "how many failed checks in a row take the engine out of routing; one good one brings it back")
 	fs.BoolVar(&f.warmup, "warmup", false, "have the engine answer one token before it is registered (default: true for llm of ollama and sglang)")
 	fs.StringArrayVar(&cfg.Models, "model", nil, "name of a model that the engine serves (may repeat; default without --exec: those that the engine names)")
@@ -124,6 +127,11 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 	}
 	if _, err := cfg.Token(); err != nil {
 		errs = append(errs, err)
+	}
+	if f.apiKeyFile != "" {
+		if cfg.APIKey, err = enginekey.Read(f.apiKeyFile); err != nil {
+			errs = append(errs, fmt.Errorf("--api-key-file: %w", err))
+		}
 	}
 	if cfg.ID == "" {
 		host, err := os.Hostname()

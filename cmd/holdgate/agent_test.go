@@ -4,6 +4,9 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,6 +39,7 @@ func TestAgentCommandNamesTheBadFlags(t *testing.T) {
 		"no directory":  {append(good, "--exec", "sh", "--exec-dir", "/nope"), `--exec-dir: "/nope" is no directory`},
 		"bad labels":    {append(good, "--label", "a", "--label", "b=1", "--label", "b=2"), "--label: must be name=value, each name once, is \"a\"\n--label: must be name=value, each name once, is \"b=2\""},
 		"no token file": {append(good, "--token-file", "/nonexistent"), "--token-file: reading the token: "},
+		"no key file":   {append(good, "--api-key-file", "sk-pasted"), "--api-key-file: must name a file with the key: no such file or directory"},
 		"log format":    {append(good, "--log-format", "xml"), `--log-format: "xml" is not known`},
 		"engine":        {append(good, "--engine", "gpt"), `--engine: "gpt" is not known: use custom, infinity, llamacpp, ollama, sglang, tei, vllm`},
 		"capability":    {append(good, "--engine", "tei", "--capability", "llm"), "--capability: tei has no llm"},
@@ -80,6 +84,31 @@ func TestAgentFlagsBecomeAConfig(t *testing.T) {
 	require.Equal(t, agent.DefaultMinUpTime, cfg.MinUpTime)
 	require.Equal(t, []string{"sh", "--name", "a b", "$HOME"}, cfg.Exec)
 	require.Equal(t, map[string]string{"gpu": "h100", "note": "a=b", "empty": ""}, cfg.Labels)
+}
+
+// The engine is asked with its key: one that wants it would never be healthy.
+func TestAnAgentAsksItsEngineWithTheKeyOfTheFile(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 1)
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- r.Header.Get("Authorization"):
+		default:
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	t.Cleanup(engine.Close)
+	key := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, os.WriteFile(key, []byte("secret\n"), 0o600))
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := newAgentCommand()
+	cmd.SetArgs([]string{"--router", "unix://" + filepath.Join(t.TempDir(), "none.sock"), "--backend-url", engine.URL, "--model", "m", "--api-key-file", key})
+	cmd.SetErr(&bytes.Buffer{})
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	require.Equal(t, "Bearer secret", <-asked)
+	cancel()
+	require.NoError(t, <-ended)
 }
 
 func TestAgentHasANameWithoutModels(t *testing.T) {
