@@ -206,6 +206,23 @@ func (s *Slot) Release() {
 // to leave it alone.
 func (s *Slot) Changed() { s.registry.changed(s.replica.targets) }
 
+// CameBack says that a request which was sent to the slot's replica came back to this
+// router. Its agent is rejected.
+func (s *Slot) CameBack() {
+	r := s.registry
+	r.update(func() {
+		rec := r.agents[s.replica.info.ID]
+		if rec == nil || rec.replica != s.replica {
+			return
+		}
+		rej := &rejected{code: codeAddressNotAllowed, message: "address: a request that was sent to " + s.replica.info.Address +
+			" came back to this router: name the engine's own address, not the router's"}
+		r.log.Warn().Str("agent", rec.hello.info.ID).Str("code", rej.code).Str("problem", rej.message).Msg("agent rejected")
+		r.detach(rec, rej)
+		r.settle(rec)
+	})
+}
+
 // Failed says that the slot's replica refused or reset a request. It is out of
 // routing until a Status, which is asked for at once, says that it is healthy.
 // The slot is still to be released.

@@ -221,6 +221,22 @@ func TestRefusingReplicaIsOutUntilItsAgentSaysHealthyAgain(t *testing.T) {
 	})
 }
 
+func TestAgentWhoseAddressIsTheRoutersOwnIsRejected(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rt := newRouter(t)
+		a := rt.connect(aHello())
+		slot, _ := rt.Take(llama)
+		slot.CameBack()
+		slot.CameBack()
+		synctest.Wait()
+		require.Equal(t, []string{"welcome", "reject address_not_allowed"}, a.took())
+		require.Zero(t, rt.Serving(llama))
+		slot.Release()
+		require.Empty(t, rt.Agents())
+	})
+}
+
 func TestReplicaThatKeepsRefusingIsAskedLessOften(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

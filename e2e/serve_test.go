@@ -51,7 +51,7 @@ func TestAServedRequestIsUntouched(t *testing.T) {
 	}
 	slices.Sort(names)
 	require.Equal(t, []string{
-		"Accept-Encoding", "Authorization", "Content-Length", "Content-Type", "User-Agent", "X-Custom", "X-Forwarded-Proto", "X-Request-Id",
+		"Accept-Encoding", "Authorization", "Content-Length", "Content-Type", "Holdgate-Via", "User-Agent", "X-Custom", "X-Forwarded-Proto", "X-Request-Id",
 	}, names)
 	require.Equal(t, []string{"a", "b"}, got.Header.Values("X-Custom"))
 	require.Equal(t, id, got.Header.Get("X-Request-Id"))

@@ -50,7 +50,7 @@ const clientHead = "POST /v1/chat/completions?a=%2Fb//c HTTP/1.1\r\nHost: models
 	"Content-Type: application/json\r\nAuthorization: Bearer key\r\nX-Custom: one\r\nX-Custom: two\r\nx_under: 1\r\nVia: 1.1 proxy\r\nForwarded: for=1.2.3.4\r\n" +
 	"User-Agent: test\r\nX-Forwarded-For: 10.0.0.1\r\nX-Envoy-Retry-On: 5xx\r\nX-Envoy-Max-Retries: 9\r\nX-Envoy-Upstream-Rq-Timeout-Ms: 1\r\n"
 
-func TestAServedRequestKeepsItsHeadersAndGainsOnlyTwo(t *testing.T) {
+func TestAServedRequestKeepsItsHeadersAndGainsOnlyThree(t *testing.T) {
 	t.Parallel()
 	addr, seen := rawEngine(t, "HTTP/1.1 200 OK\r\nserver: engine\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\ncontent-type: application/json\r\ncontent-length: 2\r\nx-engine: yes\r\n\r\nok")
 	l := newLab(t, 1, func(asked) answer { return answer{first: addr} })
@@ -62,6 +62,8 @@ func TestAServedRequestKeepsItsHeadersAndGainsOnlyTwo(t *testing.T) {
 	require.Len(t, request["x-request-id"], 1)
 	delete(request, "x-request-id")
 	require.Len(t, request[StreamHeader], 1)
+	require.Equal(t, request[StreamHeader], request[ViaHeader])
+	delete(request, ViaHeader)
 	delete(request, StreamHeader) // Holdgate takes it off again
 	require.Equal(t, map[string][]string{
 		"host":              {"models.example"},

@@ -26,6 +26,7 @@ const (
 	retryBackOffMax       = 5 * time.Millisecond
 	retriedAfter          = "connect-failure,refused-stream,reset-before-request,reset"
 	contentLengthMetadata = "%DYNAMIC_METADATA(holdgate:content_length)%"
+	streamMetadata        = "%DYNAMIC_METADATA(holdgate:stream)%"
 	rateLimitMetadata     = "%DYNAMIC_METADATA(holdgate:ratelimit_remaining)%"
 	serverTimingMetadata  = "%DYNAMIC_METADATA(holdgate:server_timing)%"
 	requestIDHeader       = "x-request-id"
@@ -78,7 +79,7 @@ func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 	m.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
 	m.EarlyHeaderMutationExtensions = append(m.EarlyHeaderMutationExtensions, r.dropForgedHeaders())
 	m.LocalReplyConfig = ownErrors()
-	m.RouteSpecifier = r.destinationRoutes()
+	m.RouteSpecifier = r.destinationRoutes(header(ViaHeader, streamMetadata, appendOrAdd))
 	m.HttpFilters = append(r.streamName(), r.extProc(LaneEdge), r.router())
 	return m
 }
@@ -99,8 +100,9 @@ func (r *renderer) relay() *hcmv3.HttpConnectionManager {
 	return m
 }
 
-// destinationRoutes sends everything to the destination that ext_proc named.
-func (r *renderer) destinationRoutes() *hcmv3.HttpConnectionManager_RouteConfig {
+// destinationRoutes sends everything to the destination that ext_proc named, with these
+// headers. What the edge adds the lane gets too.
+func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *hcmv3.HttpConnectionManager_RouteConfig {
 	host := everything(&routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: destinationsCluster},
 		Timeout:          durationpb.New(0),
@@ -116,7 +118,7 @@ func (r *renderer) destinationRoutes() *hcmv3.HttpConnectionManager_RouteConfig 
 	//nolint:staticcheck // request_body_buffer_limit does not exist before Envoy 1.40.
 	host.PerRequestBufferLimitBytes = wrapperspb.UInt32(uint32(r.config.MaxRequestBytes + bodyHeadroom)) //nolint:gosec // parse bounds it.
 	// Full-duplex mode drops content-length; ext_proc names it again.
-	host.RequestHeadersToAdd = []*corev3.HeaderValueOption{header("content-length", contentLengthMetadata, overwriteOrAdd)}
+	host.RequestHeadersToAdd = append(add, header("content-length", contentLengthMetadata, overwriteOrAdd))
 	// A key that is missing adds no header. An engine's own timings stay.
 	host.ResponseHeadersToAdd = []*corev3.HeaderValueOption{
 		requestIDInAnswer(),

@@ -42,8 +42,8 @@ const (
 // LogEdge is the name of the edge's access log: one record per request at its end.
 const LogEdge = "edge"
 
-// Headers between Envoy and Holdgate. Clients cannot send them through the
-// edge, and engines never see them.
+// Headers between Envoy and Holdgate. Clients cannot send them through the edge, and
+// engines never see them, but for ViaHeader.
 const (
 	// DestinationHeader tells the relay lane the engine's ip:port.
 	DestinationHeader = "x-holdgate-destination"
@@ -53,6 +53,10 @@ const (
 	// StreamHeader is the id that Envoy gives each request; its access-log record
 	// has it under StreamKey.
 	StreamHeader = "x-holdgate-stream"
+	// ViaHeader goes on to the engine with the id of StreamHeader, which no client
+	// knows. A request that comes to the edge with the id of one in flight was sent on
+	// by an engine of ours that is this router itself.
+	ViaHeader = "holdgate-via"
 	// FailedHeader tells the rehold lane which attempt brought it the request,
 	// see ParseFailed. It is missing when no attempt was made, because the
 	// destination was no address.

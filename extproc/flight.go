@@ -91,6 +91,20 @@ func (f *flights) of(e *logEntry) *flight {
 	return nil
 }
 
+// sentTo is the slot on the replica that a request in flight, by Envoy's name, was sent
+// to, and the request's model; nil for no such request.
+func (f *flights) sentTo(stream string) (g holdstate.Grant, model string) {
+	f.mu.Lock()
+	fl := f.byStream[stream]
+	f.mu.Unlock()
+	if fl == nil || stream == "" {
+		return nil, ""
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.rec.Grant, fl.rec.Request.Model
+}
+
 // end removes a request, gives its slot back and returns its record. It is not ok
 // when the request had ended before.
 func (f *flights) end(fl *flight) (rec *Record, ok bool) {

@@ -31,6 +31,7 @@ type head struct {
 	traceID       string
 	failed        string   // in the rehold lane: the attempt that brought the request there
 	stream        string   // Envoy's own name of the request
+	via           string   // the requests that this one is a copy of, by Envoy's names
 	private       []string // headers between the client, Envoy and us: they never reach the engine
 }
 
@@ -85,6 +86,8 @@ func readHead(block headerBlock) head {
 		case envoy.StreamHeader:
 			h.stream = string(value)
 			h.private = append(h.private, envoy.StreamHeader)
+		case envoy.ViaHeader:
+			h.via += string(value) + ","
 		case "traceparent":
 			h.traceID = traceID(value)
 		default:

@@ -3,6 +3,8 @@
 package extproc
 
 import (
+	"strings"
+
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
 )
@@ -10,6 +12,18 @@ import (
 // maxPasses bounds how often one request may come back through the rehold lane.
 // Replicas that refuse leave routing, so an honest request stays far below.
 const maxPasses = 64
+
+// cameBack refuses a request that a replica sent on to this router, which is one in
+// flight already, and reports the replica.
+func (st *stream) cameBack() *Refusal {
+	for name := range strings.SplitSeq(st.head.via, ",") {
+		if g, model := st.s.flights.sentTo(strings.TrimSpace(name)); g != nil {
+			st.s.d.Decider.CameBack(g)
+			return LoopDetected(model)
+		}
+	}
+	return nil
+}
 
 // failedAttempt gives up the replica that did not answer. It returns a refusal
 // when the request must not be tried on another one.

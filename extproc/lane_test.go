@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -135,6 +136,45 @@ func TestTheSameEngineMayDieTwice(t *testing.T) {
 		}
 		r.again(t, id, engineA, 200).requireEnded(t, bothDied)
 	}, silent)
+}
+
+// A replica that is this router's own edge sends a request back to it. Only a request in
+// flight is one that came back: another router's mark goes on.
+func TestARequestThatComesBackIsRefused(t *testing.T) {
+	t.Parallel()
+	const loop = `508 {"error":{"code":"loop_detected","message":"the engine of model m is this router itself: the request came back","source":"router"}}`
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 3)
+		id := uuid.NewString()
+		first := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
+		require.Contains(t, first.all()[0], "serve on")
+		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s2", envoy.ViaHeader, "another, s1")).requireEnded(t, "0s "+loop)
+		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s3", envoy.ViaHeader, "another", envoy.ViaHeader, "s1")).requireEnded(t, "0s "+loop)
+		require.Equal(t, []string{engineA, engineA}, r.loops)
+
+		other := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s4", envoy.ViaHeader, "another", envoy.ViaHeader, ""))
+		require.Contains(t, other.all()[0], "serve on")
+		lane := r.open(t, envoy.LaneRehold)
+		lane.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.ViaHeader, "s1")...)
+		require.Empty(t, lane.all(), "the lane's pass is the request itself")
+		require.Len(t, r.loops, 2)
+		lane.reset()
+		synctest.Wait()
+		r.record(&logEntry{streamID: "s1", native: true, status: 200})
+		r.record(&logEntry{streamID: "s4", native: true, status: 200})
+	})
+	bubble(t, func(r *rig) { // in the relay
+		t := r.t
+		x := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1", envoy.ViaHeader, "another"))
+		r.slots.up(engineA, 1)
+		call := r.engine.call(t, 1)
+		require.Equal(t, []string{"another", "s1"}, call.Header.Values(envoy.ViaHeader))
+		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s2", envoy.ViaHeader, "another,s1")).requireEnded(t, "0s "+loop)
+		require.Equal(t, []string{engineA}, r.loops)
+		_ = call.respond(508).Close()
+		require.ErrorIs(t, x.end(), io.EOF)
+	})
 }
 
 // With no replica left the request is held in the lane, and its answer comes

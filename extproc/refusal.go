@@ -189,6 +189,14 @@ func BackendError(model string) *Refusal {
 	}
 }
 
+// LoopDetected is a request that came back: the replica it was sent to is this router.
+func LoopDetected(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusLoopDetected, Code: "loop_detected",
+		Message: "the engine of model " + model + " is this router itself: the request came back",
+	}
+}
+
 // Draining is a router that shuts down.
 func Draining() *Refusal {
 	return &Refusal{

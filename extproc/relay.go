@@ -319,6 +319,9 @@ func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant) *http.Req
 	}
 	r.Header.Set(headerRequestID, st.flight.id)
 	r.Header.Set(envoy.DestinationHeader, g.Address())
+	if st.flight.stream != "" {
+		r.Header.Add(envoy.ViaHeader, st.flight.stream)
+	}
 	return r.WithContext(ctx)
 }
 

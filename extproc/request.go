@@ -103,6 +103,9 @@ type Decider interface {
 	// EngineKey is the header with the key that the engine of a grant for a model
 	// wants in place of the caller's; both are empty where it has none of its own.
 	EngineKey(model string, g holdstate.Grant) (header, value string)
+	// CameBack is called when a request came back that was sent to the replica of a
+	// grant: its address is this router's own.
+	CameBack(g holdstate.Grant)
 	// Models is the body of GET /v1/models; model is empty for the list. It is
 	// nil for a model that the caller does not know.
 	Models(c Caller, model string) []byte

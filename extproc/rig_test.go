@@ -63,6 +63,7 @@ type rig struct {
 	outcomes map[holdstate.Outcome]int
 	records  []*Record
 	routed   int
+	loops    []string                // replicas that sent a request back
 	freed    atomic.Int32            // corrections
 	crash    bool                    // in Routed
 	decide   func(*Request) Decision // nil: the usual policy
@@ -231,6 +232,12 @@ func (r *rig) NotServed(model string, held bool, why error) *Refusal {
 func (r *rig) Freed(holdstate.Grant, int) { r.freed.Add(1) }
 
 func (r *rig) RetryAfter(string) int { return 30 }
+
+func (r *rig) CameBack(g holdstate.Grant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loops = append(r.loops, g.Address())
+}
 
 func (r *rig) EngineKey(string, holdstate.Grant) (header, value string) {
 	r.mu.Lock()

@@ -80,6 +80,11 @@ func (st *stream) take(lane string) error {
 	if st.head.bodyless() {
 		return MethodNotAllowed(http.MethodPost)
 	}
+	if lane != envoy.LaneRehold {
+		if r := st.cameBack(); r != nil {
+			return r
+		}
+	}
 	if r := st.admit(lane); r != nil {
 		return r
 	}

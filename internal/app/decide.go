@@ -59,6 +59,13 @@ func (d *decider) EngineKey(model string, g holdstate.Grant) (header, value stri
 	return d.engines.Current().Of(model)
 }
 
+// CameBack rejects the agent of a replica that is this router itself.
+func (d *decider) CameBack(g holdstate.Grant) {
+	if to, ok := g.(*admission.Grant); ok {
+		to.CameBack()
+	}
+}
+
 // Decide says what happens to a request whose body was read.
 func (d *decider) Decide(r *extproc.Request) extproc.Decision {
 	who, known := r.Caller.Detail.(*caller)
