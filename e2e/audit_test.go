@@ -5,8 +5,10 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -98,6 +100,51 @@ func TestTheStatusOnRecordIsTheRealOne(t *testing.T) {
 		`method="POST",route="/v1/chat/completions",status_code="400"`, `method="POST",route="/v1/chat/completions",status_code="418"`,
 	} {
 		require.Contains(t, metrics, `http_server_request_duration_seconds_count{`+labels+`} 1`)
+	}
+	s.atRest()
+}
+
+// Many clients hang up at the last event. Whether they missed something is known where
+// the answer is relayed; of one that Envoy carries, when the engine had ended it.
+func TestAClientThatHangsUpAtTheLastEvent(t *testing.T) {
+	s, recordOf := audited(t)
+	e := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {}\n\ndata: [DONE]\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	for n, status := range []int{http.StatusOK, 499} {
+		id := uuid.NewString()
+		ctx, hangUp := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+chatPath, strings.NewReader(chatBody("m", true)))
+		require.NoError(t, err)
+		r.Header.Set("X-Request-Id", id)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			resp, err := s.http.Do(r)
+			if err != nil {
+				return
+			}
+			defer resp.Body.Close()
+			last := false
+			for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+				if last && lines.Text() == "" {
+					hangUp()
+				}
+				last = lines.Text() == "data: [DONE]"
+			}
+		}()
+		if n == 0 {
+			s.metric(`hivenet_pending_demand{model="m"}`, "1")
+			s.register(hello("a", e.addr(), 1, "m"))
+		}
+		<-done
+		hangUp()
+		rec := recordOf(id)
+		require.EqualValues(t, status, rec["status"], "%v", rec)
+		require.EqualValues(t, http.StatusOK, rec["wire_status"], "%v", rec)
 	}
 	s.atRest()
 }

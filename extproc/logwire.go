@@ -31,8 +31,11 @@ type logEntry struct {
 	upstream  netip.AddrPort // the last one; not valid when there was none
 	source    netip.Addr
 	left      bool // the client left
-	local     bool // we answered it ourselves
-	native    bool // Envoy carried it; neither: the client left before Envoy had our answer
+	// engineEnded: the engine had ended its answer, so that the client, which may have
+	// left with its last event, missed nothing of it.
+	engineEnded bool
+	local       bool // we answered it ourselves
+	native      bool // Envoy carried it; neither: the client left before Envoy had our answer
 }
 
 // Field numbers of envoy.service.accesslog.v3 and envoy.data.accesslog.v3.
@@ -44,6 +47,7 @@ const (
 	entryCommon       = 1
 	entryRequest      = 3
 	entryResponse     = 4
+	commonUpstreamEnd = 10 // time_to_last_upstream_rx_byte, once the answer has ended
 	commonUpstream    = 13
 	commonFlags       = 16
 	commonMetadata    = 17
@@ -116,6 +120,8 @@ func (e *logEntry) parse(msg []byte) bool {
 
 func (e *logEntry) common(num protowire.Number, value []byte, varint uint64) {
 	switch num {
+	case commonUpstreamEnd:
+		e.engineEnded = true
 	case commonUpstream:
 		e.upstream = addressOf(value)
 	case commonSource:

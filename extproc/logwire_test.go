@@ -78,6 +78,12 @@ func TestLogRecords(t *testing.T) {
 		change func(*dataaccesslogv3.HTTPAccessLogEntry)
 		want   func(*logEntry)
 	}{
+		"the engine had ended its answer": {
+			func(e *dataaccesslogv3.HTTPAccessLogEntry) {
+				e.CommonProperties.TimeToLastUpstreamRxByte = &durationpb.Duration{}
+			},
+			func(e *logEntry) { e.engineEnded = true },
+		},
 		"usual": {nil, func(*logEntry) {}},
 		"client left": {
 			func(e *dataaccesslogv3.HTTPAccessLogEntry) {

@@ -85,7 +85,7 @@ func (r *Record) logged(e *logEntry) {
 	r.Attempts, r.Upstream, r.Source = e.attempts, e.upstream, e.source
 	switch {
 	case r.Status != 0:
-	case e.left:
+	case e.left && !e.engineEnded:
 		r.Status = StatusClientGone
 	default:
 		r.Status = e.status

@@ -195,6 +195,9 @@ func (h *hold) passOn(p piece, total int64) (done bool, err error) {
 		h.st.left()
 		return true, nil
 	}
+	if h.st.req.Stream {
+		h.st.events.add(p.data)
+	}
 	return end, nil
 }
 

@@ -37,6 +37,7 @@ type stream struct {
 	native    bool          // Envoy carries the answer: its log ends the flight
 	gone      chan struct{} // closed when the client has left; nil until watch
 	timing    string        // Server-Timing of a request that waited
+	events    lastEvent     // of a relayed stream
 	rateLimit string        // what the caller's quota still has; empty: it has none
 }
 
@@ -183,8 +184,11 @@ func (st *stream) noteRefusal(refusal *Refusal) {
 	st.flight.note(func(r *Record) { r.refuse(refusal) })
 }
 
-// left records that the client went away.
+// left records that the client went away, unless it has the whole answer.
 func (st *stream) left() {
+	if st.events.passed {
+		return
+	}
 	st.flight.note(func(r *Record) { r.Status, r.ErrorCode = StatusClientGone, "" })
 }
 

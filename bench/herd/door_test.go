@@ -87,6 +87,8 @@ func (*door) Recheck(*extproc.Request) *extproc.Refusal { return nil }
 func (*door) RetryAfter(string) int { return 30 }
 
 // EngineKey is part of extproc.Decider.
+func (*door) CameBack(holdstate.Grant) {}
+
 func (*door) EngineKey(string, holdstate.Grant) (header, value string) { return "", "" }
 
 // Models is part of extproc.Decider.
