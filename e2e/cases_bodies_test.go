@@ -70,7 +70,7 @@ func TestBodiesOfEverySizeAreHeldAndServed(t *testing.T) {
 
 // The bodies of held requests are bounded together, and free with their requests.
 func TestHeldBytesAreBounded(t *testing.T) {
-	s := startSite(t, "--wake-hold-max-bytes", "1MiB")
+	s := startSite(t, "--wake-hold-max-bytes", "1MiB", "--max-request-bytes", "1MiB")
 	body := bigBody("m", 400<<10)
 	held := []<-chan result{s.start(t.Context(), chatPath, body), s.start(t.Context(), chatPath, body)}
 	s.metric(`hivenet_pending_demand{model="m"}`, "2")

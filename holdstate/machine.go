@@ -32,11 +32,14 @@ func (e *FailedError) Error() string { return "the wake failed: " + e.Reason }
 
 // Limits bound what may wait. Every field must be above 0, but for QueueDepth.
 type Limits struct {
-	PerModel   int   // requests held per model
-	PerKey     int   // requests held per key and model; no limit without a key
-	Total      int   // requests held across all models
-	Bytes      int64 // body bytes held across all models
-	QueueDepth int   // ordinary requests that wait for a slot, per model and kind; 0: nobody waits for a slot
+	PerModel int   // requests held per model
+	PerKey   int   // requests held per key and model; no limit without a key
+	Total    int   // requests held across all models
+	Bytes    int64 // body bytes held across all models
+	// BytesPerModel is body bytes held for one model while Others may be held; 0: as
+	// many as Bytes allows.
+	BytesPerModel int64
+	QueueDepth    int // ordinary requests that wait for a slot, per model and kind; 0: nobody waits for a slot
 }
 
 // Options are a machine's settings and collaborators. Slots is required.
@@ -46,6 +49,9 @@ type Options struct {
 	Cooldown time.Duration // how long a failed wake refuses new holds
 	InOrder  bool          // grant by plain arrival order instead of fairly across keys
 	Slots    Slots
+	// Others says whether requests for other models than this one may be held too;
+	// nil: it is so. It is called under the lock, only where BytesPerModel would refuse.
+	Others func(model string) bool
 	// OnWanted is called when Wanted(model) may have changed.
 	OnWanted func(model string)
 	// OnRelease is called with the number of waiters that a registration released.
@@ -73,6 +79,7 @@ type Machine struct {
 	lines    map[sitemap.Target]*lines
 	held     int
 	bytes    int64
+	bytesOf  map[string]int64 // by model, those that are not 0
 	draining bool
 	holdable func(sitemap.Target) bool // as last told by Reconcile
 	wakes    wakes
@@ -105,6 +112,9 @@ type lines struct {
 
 // New makes a machine.
 func New(o Options) *Machine {
+	if o.Others == nil {
+		o.Others = func(string) bool { return true }
+	}
 	if o.OnWanted == nil {
 		o.OnWanted = func(string) {}
 	}
@@ -124,7 +134,7 @@ func New(o Options) *Machine {
 		o.OnOutcome = func(Outcome, time.Duration) {}
 	}
 	return &Machine{
-		o: o, models: map[string]*model{}, lines: map[sitemap.Target]*lines{},
+		o: o, models: map[string]*model{}, bytesOf: map[string]int64{}, lines: map[sitemap.Target]*lines{},
 		holdable: func(sitemap.Target) bool { return true },
 	}
 }

@@ -54,6 +54,12 @@ func TestLimits(t *testing.T) {
 			Request{Target: llama, Bytes: 3},
 			Request{Target: llama, Bytes: 2},
 		},
+		"bytes of one model, all its kinds together": {
+			Limits{PerModel: 9, PerKey: 9, Total: 9, Bytes: 10, BytesPerModel: 5},
+			[]Request{{Target: llama, Bytes: 2}, {Target: embed, Bytes: 3}},
+			Request{Target: llama, Bytes: 1},
+			Request{Target: qwen, Bytes: 5},
+		},
 		"duplicates take places": {
 			Limits{PerModel: 2, PerKey: 9, Total: 9, Bytes: 9},
 			[]Request{{Target: llama, Key: "a", ClientIDs: [2]string{idA}}, {Target: llama, Key: "a", ClientIDs: [2]string{idA}}},
@@ -89,6 +95,26 @@ func TestLimits(t *testing.T) {
 			r.requireAtRest(t)
 		})
 	}
+}
+
+// Where no other model may be held, one may have all.
+func TestAModelThatIsAloneMayHaveAllBytes(t *testing.T) {
+	t.Parallel()
+	others := false
+	r := newRig(Options{
+		Limits: Limits{PerModel: 9, PerKey: 9, Total: 9, Bytes: 10, BytesPerModel: 5},
+		Others: func(model string) bool { return others && model == "llama" },
+	})
+	ws := []*Waiter{r.hold(t, Request{Target: llama, Bytes: 5}), r.hold(t, Request{Target: llama, Bytes: 4})}
+	others = true
+	_, err := r.Hold(Request{Target: llama, Bytes: 1})
+	require.ErrorIs(t, err, ErrFull)
+	require.ErrorIs(t, r.WouldHold(Request{Target: llama, Bytes: 1}), ErrFull)
+	ws = append(ws, r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: qwen, Bytes: 1}))
+	for _, w := range ws {
+		w.Tell(Leave)
+	}
+	r.requireAtRest(t)
 }
 
 func TestARefusedModelLeavesNothingBehind(t *testing.T) {

@@ -293,7 +293,7 @@ func TestMachineAgainstTheReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			o := Options{
-				Limits:   Limits{PerModel: 6, PerKey: 3, Total: 8, Bytes: 20, QueueDepth: rapid.IntRange(0, 3).Draw(t, "depth")},
+				Limits:   Limits{PerModel: 6, PerKey: 3, Total: 8, Bytes: 20, BytesPerModel: 12, QueueDepth: rapid.IntRange(0, 3).Draw(t, "depth")},
 				Linger:   rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(t, "linger"),
 				Cooldown: rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "cooldown"),
 				InOrder:  rapid.Bool().Draw(t, "in order"),

@@ -108,6 +108,15 @@ func (ref *reference) count(is func(*refRequest) bool) int {
 	return n
 }
 
+func (ref *reference) bytesOf(model string) (n int64) {
+	for _, q := range ref.requests {
+		if q.line.target.Model == model {
+			n += q.bytes
+		}
+	}
+	return n
+}
+
 func (ref *reference) bytes() (n int64) {
 	for _, q := range ref.requests {
 		n += q.bytes
@@ -170,7 +179,8 @@ func (ref *reference) refuses(r Request) string {
 	case ref.heldOf(model)+1 > l.PerModel,
 		r.Key != "" && ref.heldBy(r.Key, model)+1 > l.PerKey,
 		ref.count((*refRequest).placed)+1 > l.Total,
-		ref.bytes()+r.Bytes > l.Bytes:
+		ref.bytes()+r.Bytes > l.Bytes,
+		r.Bytes > 0 && ref.bytesOf(model)+r.Bytes > l.BytesPerModel:
 		ref.outcomes[OutcomeFull]++
 		ref.held = append(ref.held, 0)
 		return ErrFull.Error()

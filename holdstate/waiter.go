@@ -133,15 +133,32 @@ func (m *Machine) mayHold(mod *model, r Request) error {
 	case time.Now().Before(mod.failedUntil):
 		return &FailedError{Reason: mod.failure}
 	case mod.held >= l.PerModel, m.held >= l.Total, m.bytes+r.Bytes > l.Bytes,
-		r.Key != "" && mod.byKey[r.Key] >= l.PerKey:
+		r.Key != "" && mod.byKey[r.Key] >= l.PerKey, !m.hasModelBytes(r):
 		return ErrFull
 	}
 	return nil
 }
 
+// hasModelBytes says whether the model may have the request's bytes too, so that no
+// model takes all that others may need.
+func (m *Machine) hasModelBytes(r Request) bool {
+	model, l := r.Target.Model, m.o.Limits.BytesPerModel
+	return l == 0 || r.Bytes == 0 || m.bytesOf[model]+r.Bytes <= l || !m.o.Others(model)
+}
+
+// addBytes counts body bytes of a waiter; n is negative for those that are freed.
+func (m *Machine) addBytes(w *Waiter, n int64) {
+	model := w.request.Target.Model
+	w.bytes += n
+	m.bytes += n
+	if m.bytesOf[model] += n; m.bytesOf[model] == 0 {
+		delete(m.bytesOf, model)
+	}
+}
+
 func (m *Machine) newWaiter(r Request) *Waiter {
 	w := &Waiter{
-		m: m, request: r, turnKey: r.Key, seq: r.Seq, bytes: r.Bytes,
+		m: m, request: r, turnKey: r.Key, seq: r.Seq,
 		id: identityOf(r.Key, r.ClientIDs[:]...), joined: time.Now(), changed: make(chan struct{}, 1),
 	}
 	if m.o.InOrder {
@@ -151,7 +168,7 @@ func (m *Machine) newWaiter(r Request) *Waiter {
 	if !w.again {
 		w.seq = m.Place()
 	}
-	m.bytes += w.bytes
+	m.addBytes(w, r.Bytes)
 	return w
 }
 
@@ -318,8 +335,7 @@ func (m *Machine) depart(w *Waiter) {
 }
 
 func (m *Machine) end(w *Waiter) {
-	m.bytes -= w.bytes
-	w.bytes = 0
+	m.addBytes(w, -w.bytes)
 	if err := w.err; err != nil {
 		m.after = append(m.after, func() { m.o.OnRefused(w.request.Target.Model, err) })
 	}
@@ -378,6 +394,5 @@ func (w *Waiter) Tell(e Event) Status {
 func (w *Waiter) FreeBytes() {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	w.m.bytes -= w.bytes
-	w.bytes = 0
+	w.m.addBytes(w, -w.bytes)
 }

@@ -22,6 +22,9 @@ func newCheckCommand() *cobra.Command {
 			if err := settings(cmd, &c, file); err != nil {
 				return err
 			}
+			for _, warning := range c.Warnings() {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning: "+warning)
+			}
 			if err := app.Check(&c); err != nil {
 				return err
 			}

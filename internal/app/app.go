@@ -87,6 +87,9 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 		c: c, log: log, metrics: prometheus.NewRegistry(), levels: newLevels(), health: health.NewServer(),
 		endBackground: func() {}, failed: make(chan error, 4), // one for each server
 	}
+	for _, warning := range c.Warnings() {
+		log.Warn().Msg(warning)
+	}
 	if err := a.wire(); err != nil {
 		return nil, err
 	}
@@ -137,8 +140,9 @@ func (a *App) wire() error {
 	a.machine = holdstate.New(holdstate.Options{
 		Limits: holdstate.Limits{
 			PerModel: c.WakeHoldMax, PerKey: c.WakeHoldMaxPerKey, Total: c.WakeHoldMaxTotal,
-			Bytes: int64(c.WakeHoldMaxBytes), QueueDepth: c.QueueDepth,
+			Bytes: int64(c.WakeHoldMaxBytes), BytesPerModel: int64(c.HoldBytesPerModel()), QueueDepth: c.QueueDepth,
 		},
+		Others: func(model string) bool { return a.placements().holdsOthers(model) },
 		Linger: c.WakeLinger, Cooldown: c.WakeCooldown, InOrder: c.WakeOrder == "arrival",
 		Slots:     capacity,
 		OnWanted:  a.levels.changed,

@@ -208,3 +208,28 @@ func TestCountingTokensWakesNothing(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// Large bodies for one model leave half of the held bytes to the others, unless there
+// are none.
+func TestOneModelDoesNotTakeAllHeldBytes(t *testing.T) {
+	t.Parallel()
+	flags := []string{"--max-request-bytes=1KiB", "--wake-hold-max-bytes=4KiB"}
+	large := func(r *rig, model string) *ask {
+		return r.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"x":%q}`, model, strings.Repeat("x", 900)))
+	}
+	bubble(t, func(r *rig) {
+		held := []*ask{large(r, "m"), large(r, "m")}
+		require.Regexp(r.t, `^0s 503 .*too many requests are already waiting`, large(r, "m").all())
+		held = append(held, large(r, "hour"))
+		for _, a := range held {
+			require.Empty(r.t, a.all())
+		}
+		_, err := r.maps.Push([]byte(`{"placements": [{"model": "m", "kind": "chat", "site": "here", "scale_from_zero": true}]}`), true)
+		require.NoError(r.t, err)
+		held = append(held, large(r, "m"))
+		require.Empty(r.t, held[3].all(), "it is the only one now")
+		for _, a := range held {
+			a.gone()
+		}
+	}, flags...)
+}

@@ -54,6 +54,11 @@ func (p placements) holds(model string) bool {
 	})
 }
 
+// holdsOthers says whether requests for other models than this one may be held here.
+func (p placements) holdsOthers(model string) bool {
+	return slices.ContainsFunc(p.held(), func(other string) bool { return other != model })
+}
+
 // placed says whether a model is served from here, for any kind.
 func (p placements) placed(model string) bool {
 	return slices.ContainsFunc(sitemap.Kinds[:], func(k sitemap.Kind) bool {

@@ -65,11 +65,13 @@ type Serve struct {
 	WakeHoldMaxPerKey int
 	WakeHoldMaxTotal  int
 	WakeHoldMaxBytes  Bytes
-	WakeKeepalive     time.Duration
-	WakeLinger        time.Duration
-	WakeLateError     string
-	WakeOrder         string
-	WakeCooldown      time.Duration
+	// WakeHoldMaxBytesPerModel is as it was given; see HoldBytesPerModel.
+	WakeHoldMaxBytesPerModel Bytes
+	WakeKeepalive            time.Duration
+	WakeLinger               time.Duration
+	WakeLateError            string
+	WakeOrder                string
+	WakeCooldown             time.Duration
 
 	QueueDepth        int
 	RequestTimeout    time.Duration
@@ -138,6 +140,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.IntVar(&c.WakeHoldMaxTotal, "wake-hold-max-total", 1000, "requests held in total")
 	c.WakeHoldMaxBytes = 256 << 20
 	f.Var(&c.WakeHoldMaxBytes, "wake-hold-max-bytes", "body bytes of held requests in total")
+	f.Var(&c.WakeHoldMaxBytesPerModel, "wake-hold-max-bytes-per-model", "body bytes of held requests for one model, while other models may be held here too; 0: half of --wake-hold-max-bytes, but at least --max-request-bytes")
 	f.DurationVar(&c.WakeKeepalive, "wake-keepalive", 15*time.Second, "time between keepalives of a held request; 0: none")
 	f.DurationVar(&c.WakeLinger, "wake-linger", 30*time.Second, "how long a model stays wanted after a waiter left unserved")
 	f.StringVar(&c.WakeLateError, "wake-late-error", "body", "how an answer fails that has begun: body (an error in it) or abort (it is cut)")
@@ -212,6 +215,7 @@ func (c *Serve) Validate() error {
 	check(c.WakeLateError == "body" || c.WakeLateError == "abort", "wake-late-error", c.WakeLateError, "must be body or abort")
 	check(c.WakeOrder == "fair" || c.WakeOrder == "arrival", "wake-order", c.WakeOrder, "must be fair or arrival")
 	check(validPrefix(c.MetricsPrefix), "metrics-prefix", c.MetricsPrefix, "may have only letters, digits and _, and must not begin with a digit")
+	c.validateHolds(check)
 	c.validateCallers(check)
 	for _, s := range c.AgentsAllowCIDR {
 		_, err := netip.ParsePrefix(s)
