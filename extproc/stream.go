@@ -119,9 +119,10 @@ func laneOf(ctx context.Context) string {
 func (st *stream) receive(in *inbound) (more bool) { return st.gs.RecvMsg(in) == nil }
 
 // send sends an answer. When it was not sent, the client or Envoy has gone, and
-// nothing more can be sent.
+// nothing more can be sent. A request that passes untouched has no flight, and no id
+// of ours.
 func (st *stream) send(m any) (sent bool) {
-	if ours, ok := m.(*extprocv3.ProcessingResponse); ok {
+	if ours, ok := m.(*extprocv3.ProcessingResponse); ok && st.flight != nil {
 		withRequestID(ours, st.flight.id)
 	}
 	return st.gs.SendMsg(m) == nil

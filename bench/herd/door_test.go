@@ -86,9 +86,10 @@ func (*door) Recheck(*extproc.Request) *extproc.Refusal { return nil }
 // RetryAfter is part of extproc.Decider.
 func (*door) RetryAfter(string) int { return 30 }
 
-// EngineKey is part of extproc.Decider.
+// CameBack is part of extproc.Decider.
 func (*door) CameBack(holdstate.Grant) {}
 
+// EngineKey is part of extproc.Decider.
 func (*door) EngineKey(string, holdstate.Grant) (header, value string) { return "", "" }
 
 // Models is part of extproc.Decider.
