@@ -166,6 +166,15 @@ backends:
 	require.Equal(t, time.Hour, c.Backends[0].MaxWait)
 }
 
+func TestTheFileOfTheWebhookExampleIsGood(t *testing.T) {
+	t.Parallel()
+	c, set := &Serve{}, pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(set)
+	require.NoError(t, c.ReadFile("../../examples/webhook/serve.yaml", set))
+	require.NoError(t, c.Validate())
+	require.Len(t, c.Backends, 1)
+}
+
 func TestABadFileIsRefusedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
