@@ -74,13 +74,14 @@ func (r *Registry) IdleFor(id string) time.Duration {
 	return time.Since(r.epoch) - time.Duration(rec.replica.gate.idleSince.Load())
 }
 
-// InFlight is how many of this router's requests the agents of a model have.
+// InFlight is how many of this router's requests the agents of a model have, also those
+// that said Bye.
 func (r *Registry) InFlight(model string) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m := r.models[model]; m != nil {
-		for rec := range m.agents {
-			n += rec.replica.gate.inFlight()
+	for _, rec := range r.agents {
+		if in := rec.replica.gate.inFlight(); in > 0 && slices.Contains(rec.hello.info.Models, model) {
+			n += in
 		}
 	}
 	return n

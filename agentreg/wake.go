@@ -229,6 +229,17 @@ func (r *Registry) Models() []ModelState {
 	return list
 }
 
+// Model sums up the agents of one model; ok is false when none offers it.
+func (r *Registry) Model(name string) (state ModelState, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[name]
+	if m == nil || len(m.agents) == 0 {
+		return ModelState{Model: name}, false
+	}
+	return m.state(), true
+}
+
 // state counts m's agents.
 func (m *model) state() ModelState {
 	s := ModelState{Model: m.name}

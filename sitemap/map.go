@@ -159,6 +159,12 @@ func (m *Map) Holds(model string) bool {
 	return ok
 }
 
+// Has tells whether a model is placed at any site, under any kind.
+func (m *Map) Has(model string) bool {
+	_, found := slices.BinarySearch(m.models, model)
+	return found
+}
+
 // Models lists the names of all placed models, sorted.
 func (m *Map) Models() []string {
 	return slices.Clone(m.models)

@@ -27,19 +27,17 @@ type modelList struct {
 // has only what the caller may use.
 func (d *decider) Models(c extproc.Caller, model string) []byte {
 	who, known := c.Detail.(*caller)
+	if model != "" {
+		if v, found := d.model(model); found && known && who.key.Allowed(model) {
+			return mustMarshal(v.entry())
+		}
+		return nil
+	}
 	list := modelList{Object: "list", Data: []modelEntry{}}
 	for _, one := range d.models() {
-		if !known || !who.key.Allowed(one.Model) {
-			continue
+		if known && who.key.Allowed(one.Model) {
+			list.Data = append(list.Data, one.entry())
 		}
-		e := modelEntry{ID: one.Model, Object: "model", OwnedBy: "holdgate", State: one.state}
-		if one.Model == model {
-			return mustMarshal(e)
-		}
-		list.Data = append(list.Data, e)
-	}
-	if model != "" {
-		return nil
 	}
 	return mustMarshal(list)
 }
@@ -50,6 +48,10 @@ type modelView struct {
 
 	state  string
 	wanted bool
+}
+
+func (v modelView) entry() modelEntry {
+	return modelEntry{ID: v.Model, Object: "model", OwnedBy: "holdgate", State: v.state}
 }
 
 // models lists the models that are placed anywhere or have an agent here, by name.
@@ -63,19 +65,40 @@ func (d *decider) models() []modelView {
 	p := d.placements()
 	list := []modelView{}
 	for _, name := range sortedNames(append(names, p.models()...)) {
-		v := modelView{ModelState: agents[name], state: "asleep", wanted: d.machine.Wanted(name)}
-		v.Model = name
-		switch {
-		case v.Serving > 0:
-			v.state = "warm"
-		case v.Waking || v.wanted:
-			v.state = "waking"
-		case v.Asleep == 0 && !p.placed(name):
-			v.state = "elsewhere"
-		}
-		list = append(list, v)
+		s := agents[name]
+		s.Model = name
+		list = append(list, d.view(p, s))
 	}
 	return list
+}
+
+// model is one model of models.
+func (d *decider) model(name string) (v modelView, found bool) {
+	p := d.placements()
+	s, offered := d.registry.Model(name)
+	if !offered && !p.has(name) {
+		return modelView{}, false
+	}
+	return d.view(p, s), true
+}
+
+// known says whether a name is in the map, the registry, the backends or the policy file.
+func (d *decider) known(model string) bool {
+	_, offered := d.registry.Model(model)
+	return offered || d.placements().has(model) || d.policies().Model(model) != nil
+}
+
+func (d *decider) view(p placements, s agentreg.ModelState) modelView {
+	v := modelView{ModelState: s, state: "asleep", wanted: d.machine.Wanted(s.Model)}
+	switch {
+	case v.Serving > 0:
+		v.state = "warm"
+	case v.Waking || v.wanted:
+		v.state = "waking"
+	case v.Asleep == 0 && !p.placed(s.Model):
+		v.state = "elsewhere"
+	}
+	return v
 }
 
 // mustMarshal writes values whose text was checked to be UTF-8 when it came in.

@@ -85,6 +85,11 @@ func (p placements) models() []string {
 	return sortedNames(models)
 }
 
+// has says whether a model is placed anywhere.
+func (p placements) has(model string) bool {
+	return p.m != nil && p.m.Has(model) || p.backends.Has(model)
+}
+
 // mapWake is the webhook that the map has for a target, nil without one.
 func (p placements) mapWake(t sitemap.Target) *sitemap.Wake {
 	if p.m == nil {

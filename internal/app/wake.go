@@ -4,10 +4,8 @@ package app
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/admin"
 )
 
@@ -33,8 +31,6 @@ func (a *App) wakeFailed(model, reason string) error {
 
 // knows says whether the model may be held here or an agent has it.
 func (a *App) knows(model string) bool {
-	if a.placements().holds(model) {
-		return true
-	}
-	return slices.ContainsFunc(a.registry.Models(), func(s agentreg.ModelState) bool { return s.Model == model })
+	_, offered := a.registry.Model(model)
+	return offered || a.placements().holds(model)
 }

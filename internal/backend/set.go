@@ -224,6 +224,11 @@ func (s *Set) Models() []string {
 	return slices.Sorted(maps.Keys(models))
 }
 
+// Has says whether a backend has the model.
+func (s *Set) Has(model string) bool {
+	return slices.ContainsFunc(s.all, func(m *Backend) bool { return slices.Contains(m.offer.Load().models, model) })
+}
+
 // Key is the key of the backend with this agent's id, empty for none.
 func (s *Set) Key(agentID string) string {
 	for _, m := range s.all {

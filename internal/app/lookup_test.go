@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/extproc"
+)
+
+// allocated is how many bytes f allocates. Tests that use it must not be parallel.
+func allocated(f func()) int64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc)
+}
+
+// One model is found without a look at the others, by everybody who asks for one.
+func TestOneModelIsFoundWithoutALookAtTheOthers(t *testing.T) { //nolint:paralleltest // it counts allocations
+	a := newApp(t)
+	var text strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&text, `,{"model":"m%d","kind":"chat","site":"here","scale_from_zero":true}`, i)
+	}
+	_, err := a.maps.Push([]byte(`{"placements":[`+text.String()[1:]+`]}`), false)
+	require.NoError(t, err)
+	who := a.decider.Admit(extproc.Credentials{}).Caller
+	for name, ask := range map[string]func() bool{
+		"GET /v1/models/{id}":    func() bool { return strings.Contains(string(a.decider.Models(who, "m777")), `"state":"asleep"`) },
+		"an unknown one":         func() bool { return a.decider.Models(who, "n777") == nil },
+		"POST /v1/wake":          func() bool { return a.knows("m777") && !a.knows("n777") },
+		"KEDA":                   func() bool { return !wokenModels{a}.Active("m777", 1) },
+		"a caller nobody let in": func() bool { return a.decider.Models(extproc.Caller{}, "m777") == nil },
+	} {
+		found := false
+		require.Less(t, allocated(func() { found = ask() }), int64(64<<10), name)
+		require.True(t, found, name)
+	}
+}
