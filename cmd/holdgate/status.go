@@ -41,8 +41,11 @@ func newStatusCommand() *cobra.Command {
 
 func printStatus(out io.Writer, s *admin.Status) {
 	state := "ready"
-	if !s.Ready {
+	switch {
+	case !s.Ready:
 		state = "not ready: " + s.NotReady
+	case s.Warning != "":
+		state = "ready, but " + s.Warning
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "router\t%s\n", state)

@@ -33,6 +33,8 @@ type Deps struct {
 	Metrics prometheus.Gatherer
 	// Ready says why the router is not ready; empty when it is.
 	Ready func() string
+	// Warning says what is wrong with a router that is ready; empty for nothing.
+	Warning func() string
 	// Explain gives an error of the class ErrQuery for what it cannot answer.
 	Explain func(q ExplainQuery) (*Explanation, error)
 	Status  func() *Status
@@ -55,7 +57,11 @@ func Handler(d Deps) http.Handler {
 			answer(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": reason})
 			return
 		}
-		answer(w, http.StatusOK, map[string]string{"status": "ready"})
+		ready := map[string]string{"status": "ready"}
+		if warning := d.Warning(); warning != "" {
+			ready["warning"] = warning
+		}
+		answer(w, http.StatusOK, ready)
 	})
 	mux.HandleFunc("GET /v1/sitemap", d.authorized(d.getMap))
 	mux.HandleFunc("PUT /v1/sitemap", d.authorized(d.putMap))

@@ -8,6 +8,7 @@ import "time"
 type Status struct {
 	Ready    bool          `json:"ready"`
 	NotReady string        `json:"not_ready,omitzero"` // why
+	Warning  string        `json:"warning,omitzero"`   // what a router that is ready lacks
 	SiteID   string        `json:"site_id,omitzero"`
 	InFlight int           `json:"in_flight"`
 	Map      *MapStatus    `json:"map,omitzero"` // nil: none

@@ -161,7 +161,7 @@ func TestTheLabelsOfTenantsAreBounded(t *testing.T) {
 		require.Equal(t, want, a.series.others.label(name))
 	}
 	require.Equal(t, "7", a.series.others.label("7"))
-	a.series.serving(&agentreg.AgentInfo{Models: []string{"m"}})
+	a.series.routed.serving(&agentreg.AgentInfo{Models: []string{"m"}})
 }
 
 func TestAKeyThatExpiresEndsItsHeldRequests(t *testing.T) {

@@ -66,6 +66,7 @@ type App struct {
 	admin         *http.Server
 	listeners     listeners
 	draining      atomic.Bool
+	mapWait       time.Time          // until then the router is not ready without a map
 	endBackground context.CancelFunc // of the goroutines that Start starts
 	failed        chan error
 	wg            sync.WaitGroup
@@ -85,6 +86,7 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	}
 	a := &App{
 		c: c, log: log, metrics: prometheus.NewRegistry(), levels: newLevels(), health: health.NewServer(),
+		mapWait:       time.Now().Add(c.MapWait),
 		endBackground: func() {}, failed: make(chan error, 4), // one for each server
 	}
 	for _, warning := range c.Warnings() {
@@ -96,7 +98,7 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	a.admin = &http.Server{
 		Handler: admin.Handler(admin.Deps{
 			Wake: a.wakeModel, WakeFailed: a.wakeFailed,
-			Tokens: adminTokens, Maps: a.maps, Metrics: a.metrics, Ready: a.notReady, Explain: a.decider.Explain, Status: a.status, Log: log,
+			Tokens: adminTokens, Maps: a.maps, Metrics: a.metrics, Ready: a.notReady, Warning: a.warning, Explain: a.decider.Explain, Status: a.status, Log: log,
 		}),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
@@ -130,7 +132,7 @@ func (a *App) wire() error {
 		OnFewer:      a.engineHasFewer,
 		OnWakeFailed: a.wakeRefused,
 		OnServing: func(agent *agentreg.AgentInfo) {
-			m.serving(agent)
+			m.routed.serving(agent)
 			for _, model := range agent.Models {
 				a.levels.changed(model)
 			}
@@ -148,12 +150,8 @@ func (a *App) wire() error {
 		OnWanted:  a.levels.changed,
 		OnOutcome: m.outcome,
 		OnRefused: m.turnedAway,
-		OnQueued: func(model string, waited time.Duration) {
-			m.queued.WithLabelValues(model).Observe(waited.Seconds())
-		},
-		OnWake: func(model string, took time.Duration) {
-			m.wakes.WithLabelValues(model).Observe(took.Seconds())
-		},
+		OnQueued:  m.waited,
+		OnWake:    m.woke,
 		OnRelease: func(t sitemap.Target, n int) {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
 		},
@@ -287,13 +285,28 @@ func (a *App) restore() error {
 	return nil
 }
 
-// notReady says why no traffic should be sent here; empty when all is well.
+// noMap is what a router with a site does not have.
+const noMap = "no sibling map was pushed or restored yet: push one with holdgate map push -f FILE"
+
+// notReady says why no traffic should be sent here; empty when all is well. A map that
+// does not come must not keep the router from serving what it can: a push through a load
+// balancer that leaves out routers that are not ready would never arrive.
 func (a *App) notReady() string {
 	switch {
 	case a.draining.Load():
 		return "the router is shutting down"
-	case a.c.SiteID != "" && a.maps.Current() == nil:
-		return "no sibling map was pushed or restored yet: push one with holdgate map push -f FILE"
+	case a.lacksMap() && time.Now().Before(a.mapWait):
+		return noMap
 	}
 	return ""
 }
+
+// warning says what a router that is ready lacks; empty for nothing.
+func (a *App) warning() string {
+	if a.lacksMap() {
+		return noMap
+	}
+	return ""
+}
+
+func (a *App) lacksMap() bool { return a.c.SiteID != "" && a.maps.Current() == nil }

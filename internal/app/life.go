@@ -38,6 +38,8 @@ func (a *App) Start(ctx context.Context) error {
 	a.endBackground = end
 	a.wg.Go(func() { a.levels.run(background, a.look) })
 	a.wg.Go(func() { a.lookAgain(background) })
+	a.wg.Go(func() { keeper{a, a.c.MetricsKeep}.run(background) })
+	a.wg.Go(func() { a.awaitMap(background) })
 	if len(a.c.EnvoyAdmin) > 0 {
 		a.wg.Go(func() { newEnvoys(a.c.EnvoyAdmin, a.data, a.log).watch(background) })
 	}
@@ -67,6 +69,19 @@ func (a *App) visitBackends(ctx context.Context, client *http.Client) {
 // may have given them some.
 func (a *App) lookAgain(ctx context.Context) {
 	every(ctx, time.Second, func(time.Time) { a.machine.UpdateAll() })
+}
+
+// awaitMap warns when no map has come in time.
+func (a *App) awaitMap(ctx context.Context) {
+	timer := time.NewTimer(time.Until(a.mapWait))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+		if a.lacksMap() {
+			a.log.Warn().Msg("no sibling map came within --map-wait: the router is ready without one and serves only models that are up or of backends; push one with holdgate map push -f FILE")
+		}
+	}
 }
 
 // every calls f again and again until ctx ends.

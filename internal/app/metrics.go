@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
@@ -26,7 +25,7 @@ const defaultTenant = access.DefaultTenant
 type metrics struct {
 	holds  *prometheus.CounterVec
 	held   prometheus.Histogram
-	routed *prometheus.CounterVec
+	routed *routed
 	// requests has the status that a request really ended with.
 	requests *prometheus.HistogramVec
 	wakes    *prometheus.HistogramVec
@@ -36,6 +35,7 @@ type metrics struct {
 	// rejections and queued are of requests that a replica served.
 	rejections *prometheus.CounterVec
 	queued     *prometheus.HistogramVec
+	observed   observed // models with a series of wakes, rejections or queued
 }
 
 // tenantNames are the tenants of identities, which nobody knows before they come. The
@@ -54,13 +54,28 @@ func (n *tenantNames) label(tenant string) string {
 		return tenant
 	}
 	if len(n.seen) == maxTenantNames {
-		return "other"
+		return otherTenant
 	}
 	if n.seen == nil {
 		n.seen = map[string]struct{}{}
 	}
 	n.seen[tenant] = struct{}{}
 	return tenant
+}
+
+// forget is for a router without identities: who is not in the keys file is gone.
+func (n *tenantNames) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.seen)
+}
+
+// histogram has native buckets beside the classic ones, for scrapers that ask for them.
+func histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+	}
 }
 
 func newMetrics(prefix string, reg prometheus.Registerer, tenants func() []string) *metrics {
@@ -71,39 +86,32 @@ func newMetrics(prefix string, reg prometheus.Registerer, tenants func() []strin
 			Name: prefix + "wake_holds_total",
 			Help: "Requests that were held, or refused by a hold limit, by how they ended.",
 		}, []string{"outcome"}),
-		held: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    prefix + "wake_hold_seconds",
-			Help:    "How long requests were held, whatever their outcome, in seconds.",
-			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600},
+		held: f.NewHistogram(histogram(prefix+"wake_hold_seconds",
+			"How long requests were held, whatever their outcome, in seconds.",
+			.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600)),
+		routed: newRouted(prefix, tenants),
+		requests: f.NewHistogramVec(histogram("http_server_request_duration_seconds",
+			"How long requests took, by the status they ended with, in seconds.",
+			.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
+			[]string{"method", "route", "status_code"}),
+		wakes: f.NewHistogramVec(histogram(prefix+"wake_seconds",
+			"How long wakes took, from the first request that waited to the first replica, in seconds.",
+			.25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600),
+			[]string{"model"}),
+		rejections: f.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "admission_rejections_total",
+			Help: "Requests for a model that is up that were turned away, by why.",
+		}, []string{"reason", "model"}),
+		queued: f.NewHistogramVec(histogram(prefix+"queue_wait_seconds",
+			"How long requests waited in the capacity queue, those that got a slot at once left out, in seconds.",
+			.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600),
+			[]string{"model"}),
+		lost: f.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "lost_records_total",
+			Help: "Requests whose access-log record did not come, so that their status is not known.",
 		}),
-		routed: f.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "routing_requests_routed_total",
-			Help: "Requests that got a slot on an agent, each counted once.",
-		}, []string{"tenant_id", "engine", "region", "model"}),
 	}
-	m.requests = f.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "http_server_request_duration_seconds",
-		Help:    "How long requests took, by the status they ended with, in seconds.",
-		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
-	}, []string{"method", "route", "status_code"})
-	m.wakes = f.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    prefix + "wake_seconds",
-		Help:    "How long wakes took, from the first request that waited to the first replica, in seconds.",
-		Buckets: []float64{.25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600},
-	}, []string{"model"})
-	m.rejections = f.NewCounterVec(prometheus.CounterOpts{
-		Name: prefix + "admission_rejections_total",
-		Help: "Requests for a model that is up that were turned away, by why.",
-	}, []string{"reason", "model"})
-	m.queued = f.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    prefix + "queue_wait_seconds",
-		Help:    "How long requests waited in the capacity queue, those that got a slot at once left out, in seconds.",
-		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600},
-	}, []string{"model"})
-	m.lost = f.NewCounter(prometheus.CounterOpts{
-		Name: prefix + "lost_records_total",
-		Help: "Requests whose access-log record did not come, so that their status is not known.",
-	})
+	reg.MustRegister(m.routed)
 	for _, o := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(o.String())
 	}
@@ -126,7 +134,7 @@ func (m *metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
 		if _, known := slices.BinarySearch(m.tenants(), tenant); !known {
 			tenant = m.others.label(tenant)
 		}
-		m.routed.WithLabelValues(tenant, a.Engine, a.Region, r.Model).Inc()
+		m.routed.count(route{a.Engine, a.Region, r.Model}, tenant)
 	}
 }
 
@@ -138,17 +146,23 @@ func (m *metrics) ended(r *extproc.Record) {
 	m.requests.WithLabelValues(r.Method, r.Route(), strconv.Itoa(r.Status)).Observe(r.Duration.Seconds())
 }
 
-// serving makes an agent's series, so that the first request is an increase.
-func (m *metrics) serving(a *agentreg.AgentInfo) {
-	for _, tenant := range m.tenants() {
-		for _, model := range a.Models {
-			m.routed.WithLabelValues(tenant, a.Engine, a.Region, model)
-		}
-	}
-	for _, model := range a.Models {
-		m.queued.WithLabelValues(model)
-		for _, reason := range rejectionReasons {
-			m.rejections.WithLabelValues(reason, model)
-		}
+// waited counts the wait of a request for a slot.
+func (m *metrics) waited(model string, d time.Duration) {
+	m.observed.note(model)
+	m.queued.WithLabelValues(model).Observe(d.Seconds())
+}
+
+// woke counts the wake of a model.
+func (m *metrics) woke(model string, took time.Duration) {
+	m.observed.note(model)
+	m.wakes.WithLabelValues(model).Observe(took.Seconds())
+}
+
+// forget removes the series of a model that is gone.
+func (m *metrics) forget(model string) {
+	m.queued.DeleteLabelValues(model)
+	m.wakes.DeleteLabelValues(model)
+	for _, reason := range rejectionReasons {
+		m.rejections.DeleteLabelValues(reason, model)
 	}
 }

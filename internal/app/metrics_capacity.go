@@ -29,6 +29,7 @@ var rejectionReasons = []string{
 
 // turnedAway counts a request that had no room or no slot.
 func (m *metrics) turnedAway(model string, err error) {
+	m.observed.note(model)
 	m.rejections.WithLabelValues(rejectionReason(err), model).Inc()
 }
 

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rs/zerolog"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/config"
 )
 
@@ -46,7 +48,9 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 		_, err := r.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), true)
 		require.NoError(t, err)
 		r.join(pb.State_STATE_SERVING, "m")
-		r.App.series.wakes.WithLabelValues("m").Observe(1)
+		r.App.series.woke("m", time.Second)
+		r.App.series.waited("m", time.Second)
+		r.App.series.turnedAway("m", holdstate.ErrNoQueue)
 		checkMetrics(r.t, r.App, documented)
 	}, "--auth-file", auth, "--policy-file", limits)
 }

@@ -11,8 +11,12 @@ import (
 // status is the router at this moment.
 func (a *App) status() *admin.Status {
 	reason := a.notReady()
+	warning := ""
+	if reason == "" {
+		warning = a.warning()
+	}
 	s := &admin.Status{
-		Ready: reason == "", NotReady: reason, SiteID: a.c.SiteID, InFlight: a.InFlight(),
+		Ready: reason == "", NotReady: reason, Warning: warning, SiteID: a.c.SiteID, InFlight: a.InFlight(),
 		Map: a.mapStatus(), Models: []admin.ModelStatus{}, Agents: []admin.AgentStatus{},
 	}
 	for _, one := range a.decider.models() {

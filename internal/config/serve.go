@@ -30,6 +30,7 @@ type Serve struct {
 
 	AdminTokenFile string
 	MapFile        string
+	MapWait        time.Duration
 	HintsFreshFor  time.Duration
 	HopSecretFile  string
 	CORSOrigins    []string
@@ -83,6 +84,7 @@ type Serve struct {
 	RelayMaxBytes     Bytes
 
 	MetricsPrefix string
+	MetricsKeep   time.Duration
 	LogFormat     string
 	LogLevel      string
 
@@ -112,6 +114,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.AgentsReflection, "agents-reflection", false, "let gRPC tools ask the agents' port what it offers")
 	f.DurationVar(&c.AgentLiveness, "agent-liveness", 15*time.Second, "how long a silent agent stays registered")
 	f.StringVar(&c.MapFile, "map-file", "", "keep the last good sibling map in this file and restore it at start")
+	f.DurationVar(&c.MapWait, "map-wait", 30*time.Second, "how long after the start a router with --site-id and without a sibling map is not ready")
 
 	f.DurationVar(&c.HintsFreshFor, "hints-fresh-for", 30*time.Second, "how long a hint of the sibling map is believed")
 	f.StringVar(&c.HopSecretFile, "hop-secret-file", "", "secrets that the sites share, one a line: they sign redirects, so that a caller stays authenticated")
@@ -145,7 +148,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.DurationVar(&c.WakeLinger, "wake-linger", 30*time.Second, "how long a model stays wanted after a waiter left unserved")
 	f.StringVar(&c.WakeLateError, "wake-late-error", "body", "how an answer fails that has begun: body (an error in it) or abort (it is cut)")
 	f.StringVar(&c.WakeOrder, "wake-order", "fair", "who gets the next slot: fair (round-robin across keys) or arrival")
-	f.DurationVar(&c.WakeCooldown, "wake-cooldown", 10*time.Second, "how long a failed wake refuses new holds")
+	f.DurationVar(&c.WakeCooldown, "wake-cooldown", 10*time.Second, "how long new requests for a model are refused, not held, after its wake failed; the cooldown of a webhook is another: the least time between its calls")
 
 	f.IntVar(&c.QueueDepth, "queue-depth", 30, "requests per model that wait for a slot, besides released ones; 0: none waits")
 	f.DurationVar(&c.RequestTimeout, "request-timeout", 60*time.Second, "how long a request waits for a slot")
@@ -158,6 +161,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.Var(&c.RelayMaxBytes, "relay-max-bytes", "size of one relayed answer")
 
 	f.StringVar(&c.MetricsPrefix, "metrics-prefix", "hivenet_", "prefix of the metrics")
+	f.DurationVar(&c.MetricsKeep, "metrics-keep", 10*time.Minute, "how long the series of a model that is in no map, registry and policy file stay")
 	f.StringVar(&c.LogFormat, "log-format", "json", "json or text")
 	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -201,6 +205,7 @@ func (c *Serve) Validate() error {
 		{"wake-linger", c.WakeLinger},
 		{"wake-cooldown", c.WakeCooldown},
 		{"registry-grace", c.RegistryGrace},
+		{"map-wait", c.MapWait},
 		{"admit-park-timeout", c.AdmitParkTimeout},
 		{"hints-fresh-for", c.HintsFreshFor},
 		{"drain-timeout", c.DrainTimeout},
@@ -211,6 +216,7 @@ func (c *Serve) Validate() error {
 	check(c.AuditBackups >= 0, "audit-backups", c.AuditBackups, notNegative)
 	check(c.QueueDepth >= 0, "queue-depth", c.QueueDepth, notNegative)
 	check(c.RequestTimeout > 0, "request-timeout", c.RequestTimeout, positive)
+	check(c.MetricsKeep > 0, "metrics-keep", c.MetricsKeep, positive)
 	check(c.AgentLiveness > 0, "agent-liveness", c.AgentLiveness, positive)
 	check(c.WakeLateError == "body" || c.WakeLateError == "abort", "wake-late-error", c.WakeLateError, "must be body or abort")
 	check(c.WakeOrder == "fair" || c.WakeOrder == "arrival", "wake-order", c.WakeOrder, "must be fair or arrival")

@@ -242,6 +242,8 @@ func newCallMetrics(prefix string, reg prometheus.Registerer) callMetrics {
 			Name:    prefix + "webhook_seconds",
 			Help:    "How long calls of wake hooks took, in seconds.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}),
 	}
 	for _, o := range outcomes {

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/holdgate/holdgate/agentreg"
+)
+
+const (
+	// maxZeroTenants is how many tenants have a series, at 0, before their first request.
+	maxZeroTenants = 1000
+	// maxZeros bounds these series over all models.
+	maxZeros = 100_000
+	// maxRouted bounds the series with a request; further tenants share otherTenant.
+	maxRouted = 100_000
+
+	otherTenant = "other"
+)
+
+// route is what a request was routed to, as the labels have it.
+type route struct{ engine, region, model string }
+
+// routed counts the requests that got a slot. A tenant that has sent nothing has its
+// series, at 0, but no counter: models times tenants are counted out only in a scrape, so
+// that a registration costs the same for one tenant and for a thousand.
+type routed struct {
+	desc    *prometheus.Desc
+	tenants func() []string // of the keys file, sorted
+
+	mu   sync.RWMutex
+	of   map[route]*counters
+	size int // counters of all routes
+}
+
+// counters are a route's, by tenant.
+type counters struct {
+	byTenant map[string]*counter
+	gone     time.Time // since when no agent has the route; zero: one has
+}
+
+type counter struct {
+	n    atomic.Uint64
+	gone time.Time // since when nobody is of the tenant; zero: somebody is
+}
+
+func newRouted(prefix string, tenants func() []string) *routed {
+	return &routed{
+		tenants: tenants, of: map[route]*counters{},
+		desc: prometheus.NewDesc(prefix+"routing_requests_routed_total",
+			"Requests that got a slot on an agent, each counted once.", []string{"engine", "model", "region", "tenant_id"}, nil),
+	}
+}
+
+// serving begins the series of an agent's models.
+func (r *routed) serving(a *agentreg.AgentInfo) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, model := range a.Models {
+		r.counters(route{a.Engine, a.Region, model}).gone = time.Time{}
+	}
+}
+
+func (r *routed) counters(to route) *counters {
+	c := r.of[to]
+	if c == nil {
+		c = &counters{byTenant: map[string]*counter{}}
+		r.of[to] = c
+	}
+	return c
+}
+
+// count counts a request.
+func (r *routed) count(to route, tenant string) {
+	if !r.countAgain(to, tenant) {
+		r.countFirst(to, tenant)
+	}
+}
+
+// countAgain reports false when the tenant has no counter for the route yet.
+func (r *routed) countAgain(to route, tenant string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	c := r.of[to]
+	if c == nil || c.byTenant[tenant] == nil {
+		return false
+	}
+	c.byTenant[tenant].n.Add(1)
+	return true
+}
+
+func (r *routed) countFirst(to route, tenant string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.counters(to)
+	if c.byTenant[tenant] == nil && r.size >= maxRouted {
+		tenant = otherTenant
+	}
+	if c.byTenant[tenant] == nil {
+		// The name may be a piece of a whole request.
+		c.byTenant[strings.Clone(tenant)] = &counter{}
+		r.size++
+	}
+	c.byTenant[tenant].n.Add(1)
+}
+
+// zeros are the tenants that have a series for each of so many routes whether they have
+// sent a request or not.
+func zeros(tenants []string, routes int) []string {
+	n := min(len(tenants), maxZeroTenants, max(maxZeros/max(routes, 1), 1))
+	return tenants[:n]
+}
+
+// forget removes the routes that alive has not known, and the tenants that known has not
+// known, since the time before.
+func (r *routed) forget(now, before time.Time, alive func(route) bool, known func(tenant string) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for to, c := range r.of {
+		if over(&c.gone, alive(to), now, before) {
+			r.size -= len(c.byTenant)
+			delete(r.of, to)
+			continue
+		}
+		for tenant, one := range c.byTenant {
+			if over(&one.gone, known(tenant), now, before) {
+				r.size--
+				delete(c.byTenant, tenant)
+			}
+		}
+	}
+}
+
+// over notes whether something is there, and reports whether it has been gone since
+// before.
+func over(gone *time.Time, there bool, now, before time.Time) bool {
+	switch {
+	case there:
+		*gone = time.Time{}
+	case gone.IsZero():
+		*gone = now
+	}
+	return !there && !gone.After(before)
+}
+
+// Describe is part of prometheus.Collector.
+func (r *routed) Describe(ch chan<- *prometheus.Desc) { ch <- r.desc }
+
+// routedMetric is one series in a scrape. Its labels are shared with others.
+type routedMetric struct {
+	desc   *prometheus.Desc
+	labels []*dto.LabelPair // sorted by name
+	value  float64
+}
+
+// Desc is part of prometheus.Metric.
+func (m *routedMetric) Desc() *prometheus.Desc { return m.desc }
+
+// Write is part of prometheus.Metric.
+func (m *routedMetric) Write(to *dto.Metric) error {
+	to.Label, to.Counter = m.labels, &dto.Counter{Value: &m.value}
+	return nil
+}
+
+func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
+
+// Collect is part of prometheus.Collector.
+func (r *routed) Collect(ch chan<- prometheus.Metric) {
+	now := r.snapshot()
+	tenants := zeros(r.tenants(), len(now))
+	pairs := make([]*dto.LabelPair, len(tenants))
+	for i, tenant := range tenants {
+		pairs[i] = label("tenant_id", tenant)
+	}
+	for to, sent := range now {
+		engine, model, region := label("engine", to.engine), label("model", to.model), label("region", to.region)
+		series := func(tenant *dto.LabelPair, n uint64) {
+			ch <- &routedMetric{r.desc, []*dto.LabelPair{engine, model, region, tenant}, float64(n)}
+		}
+		for i, tenant := range tenants {
+			series(pairs[i], sent[tenant])
+		}
+		for tenant, n := range sent {
+			if _, listed := slices.BinarySearch(tenants, tenant); !listed {
+				series(label("tenant_id", tenant), n)
+			}
+		}
+	}
+}
+
+// snapshot copies the counts, so that a scraper that is slow keeps no request waiting.
+func (r *routed) snapshot() map[route]map[string]uint64 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	all := make(map[route]map[string]uint64, len(r.of))
+	for to, c := range r.of {
+		sent := make(map[string]uint64, len(c.byTenant))
+		for tenant, one := range c.byTenant {
+			sent[tenant] = one.n.Load()
+		}
+		all[to] = sent
+	}
+	return all
+}
