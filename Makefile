@@ -79,11 +79,13 @@ bench: build tools ## measure what Holdgate costs, beside Envoy alone and the fl
 	@$(ENV) $(GO) run ./bench wish
 	@$(ENV) $(GO) run ./bench wake
 	@$(ENV) $(GO) run ./bench memory
+	@$(ENV) $(GO) run ./bench scale
 
 bench-smoke: build tools ## run each benchmark once, to see that it works
 	$(ENV) $(GO) test -run '^$$' -bench . -benchtime 1x -p 2 ./...
 	$(ENV) $(GO) run ./bench -quick
 	$(ENV) $(GO) run ./bench wish -repeats 5
+	$(ENV) $(GO) run ./bench scale -quick
 
 ##@ Code
 

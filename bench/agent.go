@@ -25,8 +25,9 @@ type agent struct {
 	conn     *grpc.ClientConn
 	stream   agentregpb.AgentRegistry_ConnectClient
 	cancel   context.CancelFunc
-	state    agentregpb.State // serving, or asleep when it is set before join
-	sending  sync.Mutex       // a gRPC stream takes one sender at a time
+	state    agentregpb.State        // serving, or asleep when it is set before join
+	edit     func(*agentregpb.Hello) // changes what join says; nil: nothing
+	sending  sync.Mutex              // a gRPC stream takes one sender at a time
 	joined   bool
 	ended    chan struct{}
 	accepted chan error
@@ -59,6 +60,9 @@ func (a *agent) join(address string) (time.Time, error) {
 		AgentId: "bench", Instance: uuid.NewString(), Address: address,
 		Models: []string{benchModel}, Kinds: []string{"chat"}, Slots: agentSlots,
 		Engine: "custom", Region: "local", State: a.state, CanWake: a.state == agentregpb.State_STATE_ASLEEP,
+	}
+	if a.edit != nil {
+		a.edit(hello)
 	}
 	begin := time.Now()
 	err := a.send(&agentregpb.AgentMessage{Message: &agentregpb.AgentMessage_Hello{Hello: hello}})

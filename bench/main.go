@@ -7,6 +7,7 @@
 //	bench wish     from a request's first byte to those who can wake its model
 //	bench wake     from a registration to the first byte of each held request
 //	bench memory   what a held request costs in Holdgate and in Envoy
+//	bench scale    what grows with placements, agents, held requests and keys
 //
 // Backend and floor are subcommands too, because each is a process of its own.
 // docs/performance.md says what the numbers mean.
@@ -41,11 +42,11 @@ func run(ctx context.Context, args []string) error {
 		name, args = args[0], args[1:]
 	}
 	commands := map[string]func(context.Context, []string) error{
-		"speed": runSpeed, "wish": runWish, "wake": runWake, "memory": runMemory, "backend": runBackend, "floor": runFloor,
+		"speed": runSpeed, "wish": runWish, "wake": runWake, "memory": runMemory, "scale": runScale, "backend": runBackend, "floor": runFloor,
 	}
 	command, found := commands[name]
 	if !found {
-		return fmt.Errorf("unknown subcommand %q: want speed, wish, wake or memory", name)
+		return fmt.Errorf("unknown subcommand %q: want speed, wish, wake, memory or scale", name)
 	}
 	return command(ctx, args)
 }
