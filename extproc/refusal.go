@@ -46,6 +46,15 @@ func MethodNotAllowed(allow string) *Refusal {
 	}
 }
 
+// NoWebSocket is an Upgrade on an endpoint where clients try one before they send POST,
+// which some do at once after this status alone.
+func NoWebSocket() *Refusal {
+	return &Refusal{
+		Status: http.StatusUpgradeRequired, Code: "request_invalid",
+		Message: "there is no WebSocket here: send the request with POST",
+	}
+}
+
 // TooLarge is a body over the limit, in bytes.
 func TooLarge(limit int64) *Refusal {
 	return &Refusal{

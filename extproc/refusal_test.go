@@ -28,6 +28,7 @@ var refusals = map[string]struct {
 	"not_found":            {NotFound(""), 404, "not_found", "this path is not an endpoint of the router", "", "not_found_error"},
 	"not_found, but meant": {NotFound("/v1/models"), 404, "not_found", "this path is not an endpoint of the router: use /v1/models", "", "not_found_error"},
 	"method_not_allowed":   {MethodNotAllowed("POST"), 405, "method_not_allowed", "this endpoint takes only POST", "", "api_error"},
+	"no WebSocket":         {NoWebSocket(), 426, "request_invalid", "there is no WebSocket here: send the request with POST", "", "api_error"},
 	"request_too_large":    {TooLarge(10485760), 413, "request_too_large", "the request body is larger than 10485760 bytes", "", "request_too_large"},
 	"unsupported_encoding": {UnsupportedEncoding(), 415, "unsupported_encoding", "the request body has an unsupported content-encoding; use gzip, zstd, br or none", "", "api_error"},
 	"model_not_found":      {ModelNotFound("m"), 404, "model_not_found", "model m does not exist here", "", "not_found_error"},

@@ -144,7 +144,12 @@ func TestRefusalsAtTheHeaders(t *testing.T) {
 		"GET with a body":  {false, []string{":method", "GET", ":path", chatPath}, methodNotAllowed},
 		"a GET's upgrade":  {false, []string{":method", "GET", ":path", chatPath, "upgrade", "websocket"}, methodNotAllowed},
 		"a POST's upgrade": {false, []string{":method", "POST", ":path", chatPath, "upgrade", "h2c"}, methodNotAllowed},
-		"CONNECT":          {false, []string{":method", "CONNECT", ":path", chatPath}, methodNotAllowed},
+		"Codex's upgrade": {
+			true,
+			[]string{":method", "GET", ":path", "/v1/responses", "upgrade", "websocket"},
+			`426 {"error":{"code":"request_invalid","message":"there is no WebSocket here: send the request with POST","source":"router"}}`,
+		},
+		"CONNECT": {false, []string{":method", "CONNECT", ":path", chatPath}, methodNotAllowed},
 		"too long": {
 			false,
 			[]string{":method", "POST", ":path", chatPath, "content-length", "1048577"},
