@@ -37,13 +37,15 @@ func post(t testing.TB, l *lab, size int) *http.Response {
 func TestThePassAfterAFailedAttemptNamesIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		first string
-		taken bool
+		first    string
+		taken    bool
+		answered bool
 	}{
-		"refused":              {refusingEngine(t), false},
-		"died after the body":  {dyingEngine(t, ""), true},
-		"died in its head":     {dyingEngine(t, "HTTP/1.1 200 OK\r\ncontent-le"), true},
-		"answered in nonsense": {dyingEngine(t, "nonsense\r\n\r\n"), true},
+		"refused":                   {refusingEngine(t), false, false},
+		"died after the body":       {dyingEngine(t, ""), true, false},
+		"died in its head":          {dyingEngine(t, "HTTP/1.1 200 OK\r\ncontent-le"), true, true},
+		"answered in nonsense":      {dyingEngine(t, "nonsense\r\n\r\n"), true, true},
+		"answered with 101 headers": {dyingEngine(t, "HTTP/1.1 200 OK\r\n"+strings.Repeat("x: 1\r\n", 101)+"\r\n"), true, true},
 	} {
 		for _, size := range []int{100, 9 << 20} {
 			seen := make(chan http.Header, 1)
@@ -66,6 +68,7 @@ func TestThePassAfterAFailedAttemptNamesIt(t *testing.T) {
 			require.NoError(t, err, name)
 			require.Equal(t, c.first, failed.Address.String(), name)
 			require.Equal(t, c.taken, failed.Sent > uint64(size), "%s: %d bytes were sent", name, failed.Sent)
+			require.Equal(t, c.answered, failed.Received > 0, "%s: %d bytes were received", name, failed.Received)
 			engineSaw := <-seen
 			require.NotContains(t, engineSaw, http.CanonicalHeaderKey(FailedHeader), name)
 			require.NotContains(t, engineSaw, http.CanonicalHeaderKey(attemptHeader), name)

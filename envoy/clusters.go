@@ -27,7 +27,12 @@ const (
 )
 
 const (
+	// connectTimeout is that of engines: the next one is waiting.
 	connectTimeout = time.Second
+	// ownConnectTimeout is that of Holdgate and of Envoy's own lanes. When Envoy
+	// stalls for longer, it ends all requests that wait for a connection with 503:
+	// it opens one for each 1,024 streams and worker.
+	ownConnectTimeout = 10 * time.Second
 	// streamWindow keeps an upload that Holdgate does not read yet in the
 	// client's hands; with Envoy's default windows 21 to 34 MB pile up.
 	streamWindow = 256 << 10
@@ -153,7 +158,7 @@ func (r *renderer) lane() *clusterv3.Cluster {
 func static(name string, at endpoint) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
-		ConnectTimeout:       durationpb.New(connectTimeout),
+		ConnectTimeout:       durationpb.New(ownConnectTimeout),
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{
 			ClusterName: name,

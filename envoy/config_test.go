@@ -3,6 +3,7 @@
 package envoy
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,10 @@ func TestParseFailedReadsWhatEnvoyWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "[::1]:8000", f.Address.String())
 	require.Equal(t, uint64(100236), f.Sent)
+	require.Zero(t, f.Received)
+	f, err = ParseFailed("10.0.0.1:8000;sent=10;received=20")
+	require.NoError(t, err)
+	require.Equal(t, Failed{Address: netip.MustParseAddrPort("10.0.0.1:8000"), Sent: 10, Received: 20}, f)
 	for _, s := range []string{"", "10.0.0.1:8000", "10.0.0.1:8000;sent=", "10.0.0.1:8000;sent=-", "10.0.0.1:8000;sent=-1", "name:8000;sent=1", "-;sent=1", "10.0.0.1;sent=1"} {
 		_, err := ParseFailed(s)
 		require.ErrorContains(t, err, "reading x-holdgate-failed", s)

@@ -18,7 +18,7 @@ import (
 // record of the failed attempt travels on another stream and may come later.
 const (
 	attemptHeader = "x-holdgate-attempt"
-	attemptValue  = "%DYNAMIC_METADATA(holdgate:first)%;sent=%UPSTREAM_WIRE_BYTES_SENT%"
+	attemptValue  = "%DYNAMIC_METADATA(holdgate:first)%;sent=%UPSTREAM_WIRE_BYTES_SENT%;received=%UPSTREAM_WIRE_BYTES_RECEIVED%"
 	// failedValue is empty, and adds no header, on a first attempt.
 	failedValue = "%CEL(upstream.request_attempt_count > 1 ? request.headers['" + attemptHeader + "'] : '')%"
 )
@@ -31,6 +31,9 @@ type Failed struct {
 	// Sent is how many bytes of the request were written to it. With 0 it took
 	// no connection, so it never saw the request.
 	Sent uint64
+	// Received is how many bytes of an answer came from it. Envoy could not use
+	// them: they are no HTTP, or end in the head.
+	Received uint64
 }
 
 // ParseFailed reads the value of FailedHeader.
@@ -43,11 +46,18 @@ func ParseFailed(s string) (Failed, error) {
 	if err != nil {
 		return Failed{}, fmt.Errorf("reading %s %q: %w", FailedHeader, s, err)
 	}
-	n, err := strconv.ParseUint(sent, 10, 64)
+	sent, received, both := strings.Cut(sent, ";received=")
+	if !both { // of a bootstrap that was rendered before there was such a number
+		received = "0"
+	}
+	f := Failed{Address: at}
+	if f.Sent, err = strconv.ParseUint(sent, 10, 64); err == nil {
+		f.Received, err = strconv.ParseUint(received, 10, 64)
+	}
 	if err != nil {
 		return Failed{}, fmt.Errorf("reading %s %q: %w", FailedHeader, s, err)
 	}
-	return Failed{Address: at, Sent: n}, nil
+	return f, nil
 }
 
 // attemptFilters run once per attempt, so that the second can name the first.

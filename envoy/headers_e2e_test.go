@@ -162,6 +162,7 @@ func TestHeadersUpToTheLimitPassAndAboveItAreRefusedInJSON(t *testing.T) {
 	head, body := exchange(t, l, large(60<<10))
 	require.Contains(t, head, "HTTP/1.1 200 OK")
 	require.Equal(t, "abc", string(body))
-	head, _ = exchange(t, l, large(70<<10))
+	head, body = exchange(t, l, large(70<<10))
 	require.Contains(t, head, "HTTP/1.1 431 ")
+	require.JSONEq(t, `{"error":{"code":"request_too_large","message":"the request has too many headers, or too large ones","source":"router"}}`, string(body))
 }

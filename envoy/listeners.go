@@ -17,9 +17,12 @@ import (
 const (
 	heapRefresh = 250 * time.Millisecond
 	// laneMode lets only Envoy's own user connect to a socket.
-	laneMode              = 0o600
-	connectionBuffer      = 1 << 20
-	maxRequestHeadersKiB  = 64
+	laneMode         = 0o600
+	connectionBuffer = 1 << 20
+	// The lanes take what the edge has let in, and what is added on the way: ids, the
+	// destination, an engine's key, the word on a failed attempt.
+	laneRequestHeadersKiB = MaxRequestHeaderBytes>>10 + 16
+	laneRequestHeaders    = MaxRequestHeaders + 28
 	uploadTimeout         = time.Minute
 	requestHeadersTimeout = 10 * time.Second
 	retryBackOff          = time.Millisecond
@@ -66,7 +69,7 @@ func (r *renderer) manager(name string) *hcmv3.HttpConnectionManager {
 		StatPrefix: name,
 		// Silent holds outlive the default of 300 s; the hold budget is the clock.
 		StreamIdleTimeout:          durationpb.New(r.config.HoldMax + idleHeadroom),
-		MaxRequestHeadersKb:        wrapperspb.UInt32(maxRequestHeadersKiB),
+		MaxRequestHeadersKb:        wrapperspb.UInt32(MaxRequestHeaderBytes >> 10),
 		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
 	}
 }
@@ -84,8 +87,16 @@ func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 	return m
 }
 
+// laneManager is a manager behind the edge.
+func (r *renderer) laneManager(name string) *hcmv3.HttpConnectionManager {
+	m := r.manager(name)
+	m.MaxRequestHeadersKb = wrapperspb.UInt32(laneRequestHeadersKiB)
+	m.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxHeadersCount: wrapperspb.UInt32(laneRequestHeaders)}
+	return m
+}
+
 func (r *renderer) rehold() *hcmv3.HttpConnectionManager {
-	m := r.manager(reholdListener)
+	m := r.laneManager(reholdListener)
 	m.LocalReplyConfig = ownErrors()
 	m.RouteSpecifier = r.destinationRoutes()
 	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneRehold), r.router()}
@@ -93,7 +104,7 @@ func (r *renderer) rehold() *hcmv3.HttpConnectionManager {
 }
 
 func (r *renderer) relay() *hcmv3.HttpConnectionManager {
-	m := r.manager(relayListener)
+	m := r.laneManager(relayListener)
 	m.LocalReplyConfig = flaggedErrors()
 	m.RouteSpecifier = relayRoutes()
 	m.HttpFilters = []*hcmv3.HttpFilter{r.destinationFromHeader(), r.router()}

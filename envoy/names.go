@@ -29,6 +29,13 @@ const (
 	ModeLocal  = "local"
 )
 
+// What Envoy takes of request headers at the edge, and checks again after ext_proc has
+// changed them, when it has added some itself.
+const (
+	MaxRequestHeaders     = 100 // Envoy's own default
+	MaxRequestHeaderBytes = 64 << 10
+)
+
 // LaneMetadata is the gRPC initial metadata of an ext_proc stream that names
 // its listener. No client can set it.
 const LaneMetadata = "x-holdgate-lane"

@@ -35,6 +35,11 @@ type ownError struct {
 // ownErrorClasses are tried in this order.
 var ownErrorClasses = []ownError{
 	{
+		op: accesslogv3.ComparisonFilter_EQ, status: 501,
+		code: "unsupported_encoding", kind: "invalid_request_error",
+		message: "the request has an unsupported transfer-encoding; use chunked, or a content-length",
+	},
+	{
 		op: accesslogv3.ComparisonFilter_GE, status: 500,
 		code: "router_unavailable", kind: "overloaded_error",
 		message: "the router is not available; retry in 5 seconds", retryable: true,
@@ -43,6 +48,11 @@ var ownErrorClasses = []ownError{
 		op: accesslogv3.ComparisonFilter_EQ, status: 413,
 		code: "request_too_large", kind: "request_too_large",
 		message: "the request is too large",
+	},
+	{
+		op: accesslogv3.ComparisonFilter_EQ, status: 431,
+		code: "request_too_large", kind: "request_too_large",
+		message: "the request has too many headers, or too large ones",
 	},
 	{
 		op: accesslogv3.ComparisonFilter_EQ, status: 408,

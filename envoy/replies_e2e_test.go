@@ -87,5 +87,9 @@ func TestWhatEnvoyRefusesByItselfIsTheEnvelope(t *testing.T) {
 	head, body = exchange(t, l, "GET /v1/messages HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	require.Contains(t, head, " 403 ")
 	require.JSONEq(t, `{"error":{"code":"request_invalid","message":"the HTTP request is not acceptable","source":"router","type":"invalid_request_error"},"type":"error"}`, string(body))
+	head, body = exchange(t, l, "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: xchunked\r\n\r\n")
+	require.Contains(t, head, " 501 ")
+	require.NotContains(t, head, "retry-after")
+	require.JSONEq(t, `{"error":{"code":"unsupported_encoding","message":"the request has an unsupported transfer-encoding; use chunked, or a content-length","source":"router"}}`, string(body))
 	require.Empty(t, l.asks, "none of them reaches ext_proc")
 }

@@ -32,6 +32,8 @@ type head struct {
 	failed        string   // in the rehold lane: the attempt that brought the request there
 	stream        string   // Envoy's own name of the request
 	via           string   // the requests that this one is a copy of, by Envoy's names
+	count         int      // of headers, with those that Envoy has added
+	size          int      // of their names and values in bytes
 	private       []string // headers between the client, Envoy and us: they never reach the engine
 }
 
@@ -60,6 +62,8 @@ const (
 func readHead(block headerBlock) head {
 	h := head{block: block, contentLength: -1, patience: -1}
 	for name, value := range block.all() {
+		h.count++
+		h.size += len(name) + len(value)
 		switch string(name) {
 		case ":method":
 			h.method = value
@@ -198,6 +202,16 @@ func (h *head) asksForModels() bool {
 
 // bodyless is a request to an endpoint that cannot be a call of it.
 func (h *head) bodyless() bool { return string(h.method) != http.MethodPost || h.upgrade }
+
+// spareHeaderBytes is room for what is set in a request that is served: an id, and an
+// engine's key.
+const spareHeaderBytes = 1 << 10
+
+// tooLarge says whether Envoy could not send the request on with an engine's key: it
+// answers 500 when the headers that ext_proc has changed are above its limits.
+func (h *head) tooLarge() bool {
+	return h.count-len(h.private)+1 > envoy.MaxRequestHeaders || h.size+spareHeaderBytes > envoy.MaxRequestHeaderBytes
+}
 
 // refusal says what is wrong with the request before its body is read.
 func (h *head) refusal(limit int64, end bool) *Refusal {

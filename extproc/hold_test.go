@@ -302,11 +302,7 @@ func TestTwoEnginesThatDieEndARequest(t *testing.T) {
 		t := r.t
 		t.Helper()
 		call := r.engine.call(t, n)
-		if n%2 == 0 {
-			call.answer <- answer{err: io.ErrUnexpectedEOF}
-		} else {
-			call.fail("UC")
-		}
+		call.fail([]string{"UC", "UR"}[n%2])
 		pass(time.Second)
 	}
 	bubble(t, func(r *rig) {

@@ -35,6 +35,10 @@ func (st *stream) failedAttempt() *Refusal {
 	}
 	// Without the header no attempt was made, so no engine died.
 	failed, err := envoy.ParseFailed(st.head.failed)
+	if err == nil && failed.Received > 0 {
+		g.Release() // the replica is up, and another one would answer no better
+		return InvalidAnswer(st.req.Model)
+	}
 	refusal := st.noAnswer(g, err != nil || failed.Sent == 0)
 	if passes > maxPasses {
 		return BackendError(st.req.Model)

@@ -177,6 +177,22 @@ func TestARequestThatComesBackIsRefused(t *testing.T) {
 	})
 }
 
+// An answer that Envoy could not read is not asked for again, and leaves the replica up.
+func TestAnAnswerThatIsNoHTTPIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.slots.up(engineA, 1)
+		id := r.served(t)
+		r.slots.up(engineB, 1)
+		x := r.open(t, envoy.LaneRehold)
+		x.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=200;received=17")...)
+		x.requireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engine of model m sent an answer that is not valid HTTP, or has more headers than Envoy takes","source":"router"}}`)
+		require.Empty(t, r.slots.failures())
+		require.Zero(t, r.slots.taken())
+	})
+}
+
 // With no replica left the request is held in the lane, and its answer comes
 // through the relay; its place is that of its arrival.
 func TestTheLaneHolds(t *testing.T) {

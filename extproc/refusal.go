@@ -63,6 +63,14 @@ func TooLarge(limit int64) *Refusal {
 	}
 }
 
+// HeadersTooLarge is a request whose headers are over Envoy's limits.
+func HeadersTooLarge() *Refusal {
+	return &Refusal{
+		Status: http.StatusRequestHeaderFieldsTooLarge, Code: "request_too_large",
+		Message: "the request has too many headers, or too large ones",
+	}
+}
+
 // UnsupportedEncoding is a Content-Encoding that cannot be read.
 func UnsupportedEncoding() *Refusal {
 	return &Refusal{
@@ -203,6 +211,31 @@ func LoopDetected(model string) *Refusal {
 	return &Refusal{
 		Status: http.StatusLoopDetected, Code: "loop_detected",
 		Message: "the engine of model " + model + " is this router itself: the request came back",
+	}
+}
+
+// InvalidAnswer is an engine whose answer Envoy could not read.
+func InvalidAnswer(model string) *Refusal {
+	return &Refusal{
+		Status: http.StatusBadGateway, Code: "backend_error",
+		Message: "the engine of model " + model + " sent an answer that is not valid HTTP, or has more headers than Envoy takes",
+	}
+}
+
+// LaneRefused is a request that Envoy's own lane to the engines refused with a status
+// before any engine had it.
+func LaneRefused(status int) *Refusal {
+	switch {
+	case status == http.StatusRequestHeaderFieldsTooLarge:
+		return HeadersTooLarge()
+	case status == http.StatusRequestEntityTooLarge:
+		return &Refusal{Status: status, Code: "request_too_large", Message: "the request is too large"}
+	case status < http.StatusInternalServerError:
+		return &Refusal{Status: status, Code: "request_invalid", Message: "the HTTP request is not acceptable"}
+	}
+	return &Refusal{
+		Status: http.StatusServiceUnavailable, Code: "router_unavailable", RetryAfter: 5,
+		Message: "the router is not available; retry in 5 seconds",
 	}
 }
 

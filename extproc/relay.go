@@ -112,11 +112,9 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 		h.w.Tell(holdstate.Leave)
 		return false, nil
 	}
-	var lane *net.OpError
-	if errors.As(a.err, &lane) && lane.Op == "dial" {
-		h.st.s.d.Log.Error().Err(a.err).Msg("calling an engine through Envoy's relay lane: is --relay the socket of the running Envoy?")
+	if r := h.laneRefusal(a, flags); r != nil {
 		h.w.Tell(holdstate.Done)
-		return false, h.fail(BackendError(h.st.req.Model))
+		return false, h.fail(r)
 	}
 	if r := h.st.noAnswer(g, refusedConnection(flags)); r != nil {
 		h.w.Tell(holdstate.Done)
@@ -124,18 +122,6 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 	}
 	h.w.Tell(holdstate.Back)
 	return true, nil
-}
-
-// refusedConnection says whether an attempt never reached the engine: connection
-// failure, no healthy host, overflow.
-func refusedConnection(flags string) bool {
-	for flag := range strings.SplitSeq(flags, ",") {
-		switch flag {
-		case "UF", "UH", "UO", "NC":
-			return true
-		}
-	}
-	return false
 }
 
 // pump passes the engine's answer on.

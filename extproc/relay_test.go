@@ -314,15 +314,62 @@ func TestAnAnswerThatIsTooLarge(t *testing.T) {
 
 func TestARelayThatCannotBeReached(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(r *rig) {
-		t := r.t
-		x := r.ask(t, chat(false))
-		r.slots.up(engineA, 1)
-		r.engine.call(t, 1).answer <- answer{err: &net.OpError{Op: "dial", Err: net.ErrClosed}}
-		x.requireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`)
-		require.Contains(t, r.log.String(), "--relay")
-		require.Empty(t, r.slots.failures(), "no replica is to blame")
-	})
+	for _, op := range []string{"dial", "write", "read"} {
+		bubble(t, func(r *rig) {
+			t := r.t
+			x := r.ask(t, chat(false))
+			r.slots.up(engineA, 1)
+			r.engine.call(t, 1).answer <- answer{err: &net.OpError{Op: op, Err: net.ErrClosed}}
+			x.requireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`)
+			require.Contains(t, r.log.String(), "--relay")
+			require.Empty(t, r.slots.failures(), "no replica is to blame")
+		})
+	}
+}
+
+// What the lane itself does not take is the request's end, and no replica's fault.
+func TestWhatTheLaneRefusesBlamesNoReplica(t *testing.T) {
+	t.Parallel()
+	const (
+		tooLarge    = `"code":"request_too_large","message":"the request has too many headers, or too large ones","source":"router"`
+		invalid     = `"code":"request_invalid","message":"the HTTP request is not acceptable","source":"router"`
+		unavailable = `"code":"router_unavailable","message":"the router is not available; retry in 5 seconds","source":"router","retry_after":5`
+		notHTTP     = `"code":"backend_error","message":"the engine of model m sent an answer that is not valid HTTP, or has more headers than Envoy takes","source":"router"`
+	)
+	for name, c := range map[string]struct {
+		status int
+		flags  string
+		want   string
+		answer int // the client's status
+	}{
+		"too many headers":        {431, "-", tooLarge, 431},
+		"a path with other bytes": {400, "DPE", invalid, 400},
+		"too large a body":        {413, "-", `"code":"request_too_large","message":"the request is too large","source":"router"`, 413},
+		"overload":                {503, "OM", unavailable, 503},
+		"an answer that is none":  {502, "UPE", notHTTP, 502},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, committed := range []bool{false, true} {
+				bubble(t, func(r *rig) {
+					t := r.t
+					x := r.ask(t, chat(false))
+					want := fmt.Sprintf(`0s %d {"error":{%s}}`, c.answer, c.want)
+					if committed {
+						pass(interval)
+						want = "15s " + fmt.Sprintf("%q", `{"error":{`+c.want+`}}`) + " end"
+					}
+					r.slots.up(engineA, 1)
+					r.engine.call(t, 1).refuse(c.status, c.flags)
+					require.ErrorIs(t, x.end(), io.EOF)
+					events := x.all()
+					require.Equal(t, want, events[len(events)-1])
+					require.Empty(t, r.slots.failures())
+					require.Zero(t, r.slots.taken())
+				})
+			}
+		})
+	}
 }
 
 // The flags are the lane's own: an answer with them is never shown.

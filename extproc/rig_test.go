@@ -476,9 +476,12 @@ func (c *call) respond(status int, kv ...string) *io.PipeWriter {
 }
 
 // fail ends the call as Envoy's lane does for an engine that gave no answer.
-func (c *call) fail(flags string) {
+func (c *call) fail(flags string) { c.refuse(http.StatusServiceUnavailable, flags) }
+
+// refuse ends the call with an answer of the lane itself.
+func (c *call) refuse(status int, flags string) {
 	c.answer <- answer{resp: &http.Response{
-		StatusCode: http.StatusServiceUnavailable, Header: http.Header{"X-Holdgate-Flags": {flags}},
+		StatusCode: status, Header: http.Header{"X-Holdgate-Flags": {flags}},
 		Body: io.NopCloser(strings.NewReader("the lane's own text")),
 	}}
 }

@@ -3,6 +3,7 @@
 package extproc
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -213,6 +214,46 @@ func TestRefusalsAtTheHeaders(t *testing.T) {
 				x := r.open(t, envoy.LaneEdge)
 				x.send(requestHeaders(c.end, c.headers...))
 				x.requireEnded(t, "0s "+c.want)
+			})
+		})
+	}
+}
+
+// Envoy could not send these on: with what it and we add they are above its limits.
+func TestHeadersAtTheLimitAreRefused(t *testing.T) {
+	t.Parallel()
+	const refused = `0s 431 {"error":{"code":"request_too_large","message":"the request has too many headers, or too large ones","source":"router"}}`
+	for name, c := range map[string]struct {
+		lane  string
+		count int
+		size  int
+		want  string
+	}{
+		"95 more":              {envoy.LaneEdge, 95, 0, ""},
+		"96 more":              {envoy.LaneEdge, 96, 0, refused},
+		"96 more, elsewhere":   {"", 96, 0, refused},
+		"96 more, in the lane": {envoy.LaneRehold, 96, 0, ""},
+		"64,000 bytes":         {envoy.LaneEdge, 0, 64_000, ""},
+		"65,400 bytes":         {envoy.LaneEdge, 0, 65_400, refused},
+		"in the lane":          {envoy.LaneRehold, 0, 65_400, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				t := r.t
+				r.slots.up(engineA, 1)
+				headers := []string{envoy.StreamHeader, "s", headerRequestID, uuid.NewString(), "x-large", strings.Repeat("x", c.size)}
+				for i := range c.count - 1 {
+					headers = append(headers, fmt.Sprintf("x-%d", i), "1")
+				}
+				x := r.open(t, c.lane)
+				x.send(request(chatPath, `{"model":"m"}`, headers...)...)
+				if c.want == "" {
+					c.want = "0s serve on " + engineA + ", 13 bytes"
+				}
+				require.Equal(t, c.want, x.all()[0])
+				x.reset()
+				r.endAllNow()
 			})
 		})
 	}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"strconv"
+
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+// serve lets Envoy carry the request to a replica, and its answer back.
+func (st *stream) serve(g holdstate.Grant) error {
+	key := st.engineKey(g)
+	if !st.flight.carry(g) {
+		st.left() // its record has come already
+		return nil
+	}
+	st.routed(g)
+	st.native = true
+	f := forwardHead{
+		metadata: headerList{
+			{envoy.ModeKey, envoy.ModeNative},
+			{envoy.FirstKey, g.Address()},
+			{envoy.ContentLengthKey, strconv.FormatInt(st.body.size, 10)},
+		},
+		remove: st.head.private,
+	}
+	if st.rateLimit != "" {
+		f.metadata = append(f.metadata, [2]string{envoy.RateLimitKey, st.rateLimit})
+	}
+	if st.rewritten {
+		f.remove = append(f.remove, "content-encoding")
+	}
+	f.keys(key, st.flight.admission.StripKeys)
+	if path := st.flight.admission.PathAndQuery; path != "" {
+		f.set = append(f.set, [2]string{":path", path})
+	}
+	if st.timing != "" {
+		f.metadata = append(f.metadata, [2]string{envoy.ServerTimingKey, st.timing})
+	}
+	if string(st.head.requestID) != st.flight.id {
+		f.set = append(f.set, [2]string{headerRequestID, st.flight.id})
+	}
+	if st.trailers {
+		return st.forwardWhole(&f)
+	}
+	return st.forward(f.encode())
+}
+
+// forward sends the headers' answer and then the body as it came. From here on
+// the answer is Envoy's: an error would cut it, so there is none.
+func (st *stream) forward(first *outbound) error {
+	if !st.send(first) {
+		return nil
+	}
+	chunks := st.body.chunks
+	st.body.chunks, st.payload = nil, nil
+	for i, chunk := range chunks {
+		if !st.send(forwardBody(chunk, i == len(chunks)-1)) {
+			st.body.chunks = chunks[i+1:] // close frees them
+			return nil
+		}
+	}
+	st.drainInput()
+	return nil
+}
+
+// forwardWhole sends the headers' answer with the whole body in it. Behind a body that
+// is sent back in chunks, Envoy (1.37.0, 1.40.0) ends a request with trailers only
+// once they are answered, and then writes what the router has kept for a retry, the
+// whole body, to the engine a second time.
+func (st *stream) forwardWhole(f *forwardHead) error {
+	chunks := st.body.chunks
+	st.body.chunks, st.payload = nil, nil
+	if st.send(f.encodeWith(chunks, st.body.size)) {
+		st.drainInput()
+	}
+	return nil
+}
