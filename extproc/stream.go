@@ -77,6 +77,9 @@ func (st *stream) run() error {
 // take takes a call of an endpoint, up to the decision. Its error is a *Refusal or
 // what ended the stream.
 func (st *stream) take(lane string) error {
+	if st.head.upgrade && st.req.Endpoint.API == Responses {
+		return NoWebSocket()
+	}
 	if st.head.bodyless() {
 		return MethodNotAllowed(http.MethodPost)
 	}
