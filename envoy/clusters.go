@@ -74,6 +74,7 @@ func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
 	if e := r.addresses.extProc; e.pipe == "" && !e.isIP() {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 	}
+	c.TransportSocket = r.extProcTLS()
 	c.CircuitBreakers = thresholds(&clusterv3.CircuitBreakers_Thresholds{
 		MaxConnections:     wrapperspb.UInt32(unbounded),
 		MaxPendingRequests: wrapperspb.UInt32(unbounded),

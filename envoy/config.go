@@ -62,6 +62,17 @@ type Config struct {
 	HoldMax time.Duration
 	// HeapBytes is where Envoy's overload manager starts to refuse.
 	HeapBytes uint64
+	// EdgeCertFile and EdgeKeyFile are the absolute paths of the edge's certificate and
+	// its key. Without them the edge speaks plain text.
+	EdgeCertFile, EdgeKeyFile string
+	// ExtProcCertFile, ExtProcKeyFile and ExtProcCAFile are those of the certificate
+	// that Holdgate is shown, its key, and the authorities of Holdgate's own. An ExtProc
+	// that others can reach needs them, unless ExtProcInsecure.
+	ExtProcCertFile, ExtProcKeyFile, ExtProcCAFile string
+	ExtProcInsecure                                bool
+	// SecretsDir is the absolute directory of the files that Secrets makes. It is
+	// needed with certificates.
+	SecretsDir string
 	// IdentityMetadata is where other filters say who sent a request, see
 	// IdentityPath. Empty: nowhere.
 	IdentityMetadata string
@@ -156,6 +167,7 @@ func (c Config) parse() (addresses, error) {
 		a.relay.pipe = filepath.Join(c.LanesDir, RelaySocket)
 		extProc, err := parseTarget(c.ExtProc)
 		a.extProc = take("ExtProc", extProc, err)
+		errs = append(errs, c.checkTLS(a.extProc)...)
 	}
 	if c.IdentityMetadata != "" {
 		if _, err := IdentityPath(c.IdentityMetadata); err != nil {

@@ -36,6 +36,12 @@ func TestEveryBadFieldIsNamed(t *testing.T) {
 		"extproc port name":  {func(c *Config) { c.ExtProc = "127.0.0.1:http" }, "ExtProc: must have a port between 1 and 65535"},
 		"extproc relative":   {func(c *Config) { c.ExtProc = "unix://run/x.sock" }, "ExtProc: must be an absolute path"},
 		"extproc too long":   {func(c *Config) { c.ExtProc = "unix:///" + strings.Repeat("x", 107) }, "ExtProc: a unix socket's path has at most 107 bytes, this one has 108"},
+		"edge key missing":   {func(c *Config) { c.EdgeCertFile, c.SecretsDir = "/c", "/" }, "EdgeKeyFile: is required"},
+		"extproc CA missing": {func(c *Config) { tlsOf(c); c.ExtProcCAFile = "" }, "ExtProcCAFile: is required"},
+		"no secrets dir":     {func(c *Config) { tlsOf(c); c.SecretsDir = "" }, "SecretsDir: must be an absolute path"},
+		"TLS on a socket":    {func(c *Config) { tlsOf(c); c.ExtProc = "" }, "ExtProcCertFile: goes with a host:port"},
+		"extproc in plain":   {func(c *Config) { c.ExtProc = "10.0.0.1:9001" }, "ExtProc: is an address that others can reach"},
+		"extproc by name":    {func(c *Config) { c.ExtProc = "holdgate.svc:9001" }, "ExtProc: is an address that others can reach"},
 		"no lanes":           {func(c *Config) { c.LanesDir = "" }, "LanesDir: is required"},
 		"lanes relative":     {func(c *Config) { c.LanesDir = "run" }, "LanesDir: must be an absolute path"},
 		"lanes too long":     {func(c *Config) { c.LanesDir = "/" + strings.Repeat("x", 94) }, "LanesDir: is too long for a unix socket: 108 bytes"},
@@ -55,6 +61,24 @@ func TestEveryBadFieldIsNamed(t *testing.T) {
 		require.Len(t, fields, 1, name)
 		require.True(t, strings.HasPrefix(c.want, fields[0].Field) || strings.HasPrefix(name, "edge"), name)
 	}
+}
+
+func tlsOf(c *Config) {
+	c.ExtProc, c.SecretsDir = "10.0.0.1:9001", "/"
+	c.ExtProcCertFile, c.ExtProcKeyFile, c.ExtProcCAFile = "/c", "/k", "/a"
+}
+
+func TestSecretsNameTheFilesThatEnvoyWatches(t *testing.T) {
+	t.Parallel()
+	files, err := Secrets(tlsConfig)
+	require.NoError(t, err)
+	require.Len(t, files, 3)
+	require.Contains(t, string(files["edge-tls.yaml"]), "filename: /certs/edge-key.pem")
+	require.Contains(t, string(files["extproc-tls.yaml"]), "filename: /certs/envoy.pem")
+	require.Contains(t, string(files["extproc-ca.yaml"]), "filename: /certs/ca.pem")
+	files, err = Secrets(goldenConfigs["unix"])
+	require.NoError(t, err)
+	require.Empty(t, files)
 }
 
 func TestAllProblemsAreToldAtOnce(t *testing.T) {

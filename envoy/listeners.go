@@ -40,8 +40,10 @@ const (
 )
 
 func (r *renderer) listeners() []*listenerv3.Listener {
+	edge := r.listener(edgeListener, r.addresses.edge, r.edge())
+	edge.GetFilterChains()[0].TransportSocket = r.edgeTLS()
 	return []*listenerv3.Listener{
-		r.listener(edgeListener, r.addresses.edge, r.edge()),
+		edge,
 		r.listener(reholdListener, r.addresses.rehold, r.rehold()),
 		r.listener(relayListener, r.addresses.relay, r.relay()),
 	}

@@ -40,6 +40,7 @@ func Render(c Config) (*bootstrapv3.Bootstrap, error) {
 	}
 	r := &renderer{config: c, addresses: a}
 	b := &bootstrapv3.Bootstrap{
+		Node:            r.node(),
 		Admin:           &bootstrapv3.Admin{Address: a.admin.own()},
 		OverloadManager: r.overload(),
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/testing/protocmp"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -20,11 +22,34 @@ var goldenConfigs = map[string]Config{
 	"unix":     {EdgeListen: "0.0.0.0:8080", LanesDir: "/run/holdgate"},
 	"tcp":      {EdgeListen: "127.0.0.1:0", LanesDir: "/run/holdgate", ExtProc: "127.0.0.1:9001", AdminListen: "127.0.0.1:9901"},
 	"identity": {EdgeListen: "0.0.0.0:8080", LanesDir: "/run/holdgate", IdentityMetadata: "envoy.filters.http.jwt_authn/claims"},
-	"name":     {EdgeListen: "127.0.0.1:8080", LanesDir: "/run/holdgate", ExtProc: "holdgate.models.svc:9001"},
+	"name":     {EdgeListen: "127.0.0.1:8080", LanesDir: "/run/holdgate", ExtProc: "holdgate.models.svc:9001", ExtProcInsecure: true},
 	"ipv6": {
 		EdgeListen: "[::]:8080", AdminListen: "[::1]:9901", LanesDir: "/run/holdgate", ExtProc: "[::1]:9001",
 		MaxRequestBytes: 64 << 20, HoldMax: 5 * time.Minute, HeapBytes: 512 << 20,
 	},
+}
+
+// tlsConfig has certificates on both sides.
+var tlsConfig = Config{
+	EdgeListen: "0.0.0.0:8443", LanesDir: "/run/holdgate", SecretsDir: "/etc/envoy", ExtProc: "holdgate.models.svc:9001",
+	EdgeCertFile: "/certs/edge.pem", EdgeKeyFile: "/certs/edge-key.pem",
+	ExtProcCertFile: "/certs/envoy.pem", ExtProcKeyFile: "/certs/envoy-key.pem", ExtProcCAFile: "/certs/ca.pem",
+}
+
+func TestARenderedBootstrapWithTLSIsReadBack(t *testing.T) {
+	t.Parallel()
+	want, err := Render(tlsConfig)
+	require.NoError(t, err)
+	text, err := YAML(want)
+	require.NoError(t, err)
+	got, notes, err := Parse(text)
+	require.NoError(t, err)
+	require.Empty(t, notes)
+	require.Empty(t, cmp.Diff(want, got, protocmp.Transform()))
+	require.Empty(t, Check(got, tlsConfig.withDefaults().HoldMax, ""))
+	for _, line := range []string{"path: /etc/envoy/edge-tls.yaml", "path: /etc/envoy/extproc-tls.yaml", "path: /etc/envoy/extproc-ca.yaml", "exact: holdgate.models.svc", "sni: holdgate.models.svc", "- h2"} {
+		require.Contains(t, string(text), line)
+	}
 }
 
 func TestRenderedBootstrapsAreTheGoldenOnes(t *testing.T) {

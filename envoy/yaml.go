@@ -12,6 +12,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 )
 
 const yamlHeader = `# Rendered by holdgate envoy render. docs/envoy.md says which settings holding
@@ -20,8 +21,10 @@ const yamlHeader = `# Rendered by holdgate envoy render. docs/envoy.md says whic
 
 // YAML gives b as text, the same text for the same bootstrap: protojson alone
 // varies its white space from build to build on purpose.
-func YAML(b *bootstrapv3.Bootstrap) ([]byte, error) {
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
+func YAML(b *bootstrapv3.Bootstrap) ([]byte, error) { return encode(b, yamlHeader) }
+
+func encode(m proto.Message, head string) ([]byte, error) {
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the bootstrap: %w", err)
 	}
@@ -35,7 +38,7 @@ func YAML(b *bootstrapv3.Bootstrap) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := bytes.NewBufferString(yamlHeader)
+	out := bytes.NewBufferString(head)
 	encoder := yaml.NewEncoder(out)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(node); err != nil {

@@ -100,6 +100,12 @@ func (s *Server) EndAll() {
 	}
 }
 
+// overUnix says whether Envoy called over a unix socket.
+func overUnix(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	return ok && p.Addr.Network() == "unix"
+}
+
 // EndLogs ends Envoy's log streams, which it never ends itself.
 func (s *Server) EndLogs() { close(s.closing) }
 

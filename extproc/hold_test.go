@@ -151,7 +151,7 @@ func TestTheBudgetIsTheOnlyClockOfAHold(t *testing.T) {
 // endAllNow ends what Envoy carries, as if it had gone.
 func (r *rig) endAllNow() int {
 	pass(time.Nanosecond)
-	old := r.flights.carried("bufconn", time.Now())
+	old := r.flights.carried("pid 9", time.Now())
 	for _, fl := range old {
 		r.ended(fl)
 	}

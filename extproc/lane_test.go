@@ -260,6 +260,28 @@ func TestTheLaneAfterARestart(t *testing.T) {
 	})
 }
 
+// Over TCP whoever reaches the port could name the lane, and would skip the keys.
+func TestALaneThatAnybodyCouldNameSkipsNoKeys(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.overTCP.Store(true)
+		r.admit = func(Credentials) Admission { return Admission{Refusal: Unauthorized("no key")} }
+		r.slots.up(engineA, 1)
+		x := r.again(t, uuid.NewString(), engineB, 200)
+		x.requireEnded(t, `0s 503 {"error":{"code":"router_unavailable","message":"the router was started again while this request was under way; retry in 5 seconds","source":"router","retry_after":5}}`)
+		require.Zero(t, r.slots.taken())
+
+		r.admit = nil
+		id := r.served(t)
+		r.slots.up(engineB, 1)
+		requireServed(t, r.again(t, id, engineA, 200), "0s", engineB)
+		record, end := r.logStream(t, envoy.LogEdge)
+		record(id, envoy.ModeNative)
+		end()
+	})
+}
+
 // A lane pass without a word on its attempt blames the replica, but is no death.
 func TestTheLaneWithoutAWordOnTheAttempt(t *testing.T) {
 	t.Parallel()

@@ -100,6 +100,15 @@ func Unauthorized(message string) *Refusal {
 	return &Refusal{Status: http.StatusUnauthorized, Code: "unauthorized", Message: message}
 }
 
+// RouterRestarted is a request that had a replica before the router was started again,
+// and whose sender is not known any more.
+func RouterRestarted() *Refusal {
+	return &Refusal{
+		Status: http.StatusServiceUnavailable, Code: "router_unavailable", RetryAfter: 5,
+		Message: "the router was started again while this request was under way; retry in 5 seconds",
+	}
+}
+
 // ModelForbidden is a model that the key may not use.
 func ModelForbidden(model string) *Refusal {
 	return &Refusal{Status: http.StatusForbidden, Code: "model_forbidden", Message: "this key may not use model " + shown(model)}

@@ -58,6 +58,7 @@ type rig struct {
 	grpc    *grpc.Server
 	conn    *grpc.ClientConn
 	log     *bytes.Buffer
+	overTCP atomic.Bool // new connections do not look as if they came over a unix socket
 
 	mu       sync.Mutex
 	outcomes map[holdstate.Outcome]int
@@ -110,13 +111,39 @@ func newRig(t *testing.T, o Options) *rig {
 	r.grpc = grpc.NewServer(ServerOptions()...)
 	r.Register(r.grpc)
 	listener := bufconn.Listen(1 << 20)
-	go func() { _ = r.grpc.Serve(listener) }()
+	go func() { _ = r.grpc.Serve(fromNetwork{listener, &r.overTCP}) }()
 	conn, err := grpc.NewClient("passthrough:///rig", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	require.NoError(t, err)
 	r.conn = conn
 	return r
 }
+
+// fromNetwork gives connections the address of a peer on a unix socket, or on TCP.
+type fromNetwork struct {
+	net.Listener
+
+	tcp *atomic.Bool
+}
+
+func (l fromNetwork) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if l.tcp.Load() {
+		return peerConn{c, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 9), Port: 4000}}, nil
+	}
+	return peerConn{c, &net.UnixAddr{Net: "unix", Name: "pid 9"}}, nil
+}
+
+type peerConn struct {
+	net.Conn
+
+	addr net.Addr
+}
+
+func (c peerConn) RemoteAddr() net.Addr { return c.addr }
 
 func (r *rig) stop() {
 	_ = r.conn.Close()

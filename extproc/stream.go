@@ -34,6 +34,7 @@ type stream struct {
 	rewritten bool          // the body is not the client's: an alias was resolved, in identity coding
 	trailers  bool          // they followed the body
 	native    bool          // Envoy carries the answer: its log ends the flight
+	stray     bool          // a pass of the rehold lane whose request is not known here
 	gone      chan struct{} // closed when the client has left; nil until watch
 	timing    string        // Server-Timing of a request that waited
 	events    lastEvent     // of a relayed stream
@@ -146,6 +147,7 @@ func (st *stream) begin(lane string) (begun bool) {
 		}
 	}
 	if st.flight == nil {
+		st.stray = lane == envoy.LaneRehold
 		st.flight = st.s.flights.start(st.head.requestID, st.head.stream, peerOf(st.gs.Context()))
 		st.flight.clocks = st.head.clocks
 	}
@@ -172,9 +174,14 @@ func (st *stream) noteRequest() {
 	})
 }
 
-// admit asks who sent the request, once: in the rehold lane the keys are gone.
+// admit asks who sent the request, once: in the rehold lane the keys are gone. There
+// the edge's pass has asked, of this process or of the one before it. Over a unix socket
+// Envoy's word for that is enough, as only its user may connect; over TCP it is not.
 func (st *stream) admit(lane string) *Refusal {
-	if lane != envoy.LaneRehold {
+	switch {
+	case st.stray && !overUnix(st.gs.Context()):
+		return RouterRestarted()
+	case lane != envoy.LaneRehold:
 		st.flight.admission = st.s.d.Decider.Admit(Credentials{
 			Method: st.req.Method, PathAndQuery: st.req.PathAndQuery,
 			Authorization: st.head.authorization, APIKey: st.head.apiKey, Metadata: st.identity(),

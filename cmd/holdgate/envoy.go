@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,13 @@ var configFlags = map[string]string{
 	"MaxRequestBytes": "--max-request-bytes",
 	"HoldMax":         "--hold-max",
 	"HeapBytes":       "--heap-bytes",
+
+	"EdgeCertFile":    "--edge-tls-cert-file",
+	"EdgeKeyFile":     "--edge-tls-key-file",
+	"ExtProcCertFile": "--extproc-tls-cert-file",
+	"ExtProcKeyFile":  "--extproc-tls-key-file",
+	"ExtProcCAFile":   "--extproc-tls-ca-file",
+	"SecretsDir":      "--output",
 
 	"IdentityMetadata": "--identity-metadata",
 }
@@ -55,8 +63,14 @@ func newEnvoyRenderCommand() *cobra.Command {
 				return usageError{errors.New("--max-request-bytes, --heap-bytes and --hold-max: must be above 0")}
 			}
 			c.MaxRequestBytes, c.HeapBytes = int64(maxBody), uint64(heap)
+			if err := absolute(&c, out); err != nil {
+				return err
+			}
 			text, err := renderBootstrap(c)
 			if err != nil {
+				return err
+			}
+			if err := writeSecrets(c); err != nil {
 				return err
 			}
 			return writeOut(cmd, out, text)
@@ -66,6 +80,12 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.StringVar(&c.EdgeListen, "edge-listen", "0.0.0.0:8080", "`ip:port` that clients reach")
 	flags.StringVar(&c.AdminListen, "admin-listen", "", "where Envoy's admin interface listens, unix:///path or ip:port (default unix://LANES_DIR/"+envoy.AdminSocket+")")
 	flags.StringVar(&c.ExtProc, "extproc", "", "where holdgate serve listens, unix:///path or host:port (default unix://LANES_DIR/"+envoy.ExtProcSocket+")")
+	flags.StringVar(&c.EdgeCertFile, "edge-tls-cert-file", "", "`file` of the edge's certificate; plain text without it. With it clients may use HTTP/2")
+	flags.StringVar(&c.EdgeKeyFile, "edge-tls-key-file", "", "`file` of that certificate's key")
+	flags.StringVar(&c.ExtProcCertFile, "extproc-tls-cert-file", "", "`file` of the certificate that holdgate serve is shown; needed with an --extproc that others can reach")
+	flags.StringVar(&c.ExtProcKeyFile, "extproc-tls-key-file", "", "`file` of that certificate's key")
+	flags.StringVar(&c.ExtProcCAFile, "extproc-tls-ca-file", "", "`file` of the authorities of holdgate serve's certificate")
+	flags.BoolVar(&c.ExtProcInsecure, "extproc-insecure", false, "allow an --extproc that others can reach without TLS: who is on the way sees all requests, keys and engines' keys, and may change them")
 	flags.StringVar(&c.LanesDir, "lanes-dir", "/run/holdgate", "`directory` of "+envoy.ReholdSocket+" and "+envoy.RelaySocket)
 	flags.Var(&maxBody, "max-request-bytes", "largest body, as given to holdgate serve")
 	flags.DurationVar(&c.HoldMax, "hold-max", envoy.DefaultHoldMax, "longest hold")
@@ -73,6 +93,43 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.StringVar(&c.IdentityMetadata, "identity-metadata", "", "`namespace` of dynamic metadata that is sent along, as given to holdgate serve")
 	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
 	return cmd
+}
+
+// absolute makes the paths absolute that Envoy would take from its own directory.
+// Certificates need an output file: Envoy reads where they are from files beside it.
+func absolute(c *envoy.Config, out string) error {
+	if c.EdgeCertFile == "" && c.ExtProcCertFile == "" {
+		return nil
+	}
+	if out == "" {
+		return usageError{errors.New("--output: is needed with certificates: Envoy reads from files beside it where they are, to notice when they are replaced")}
+	}
+	c.SecretsDir = filepath.Dir(out)
+	for _, path := range []*string{&c.SecretsDir, &c.EdgeCertFile, &c.EdgeKeyFile, &c.ExtProcCertFile, &c.ExtProcKeyFile, &c.ExtProcCAFile} {
+		if *path == "" {
+			continue
+		}
+		full, err := filepath.Abs(*path)
+		if err != nil {
+			return fmt.Errorf("finding %s: %w", *path, err)
+		}
+		*path = full
+	}
+	return nil
+}
+
+// writeSecrets writes the files that say where the certificates are.
+func writeSecrets(c envoy.Config) error {
+	files, err := envoy.Secrets(c)
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(c.SecretsDir, name), text, 0o644); err != nil { //nolint:gosec // it names files, and Envoy may run as another user.
+			return fmt.Errorf("writing where the certificates are: %w", err)
+		}
+	}
+	return nil
 }
 
 // renderBootstrap names flags where envoy.Render names fields.

@@ -44,6 +44,30 @@ func TestEnvoyRenderPrintsOrWritesABootstrap(t *testing.T) {
 	require.Equal(t, printed, string(written))
 }
 
+func TestEnvoyRenderSaysBesideTheBootstrapWhereCertificatesAre(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	args := []string{"render", "--lanes-dir", "/run/hg", "--edge-tls-cert-file", "/c/edge.pem", "--edge-tls-key-file", "/c/edge-key.pem"}
+	_, err := runEnvoy(t, "", args...)
+	require.ErrorContains(t, err, "--output: is needed with certificates")
+	_, err = runEnvoy(t, "", append(args, "-o", filepath.Join(dir, "envoy.yaml"))...)
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(dir, "edge-tls.yaml"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "filename: /c/edge-key.pem")
+	text, err = os.ReadFile(filepath.Join(dir, "envoy.yaml"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "path: "+filepath.Join(dir, "edge-tls.yaml"))
+
+	_, err = runEnvoy(t, "", "render", "--extproc", "10.0.0.1:9001")
+	require.ErrorContains(t, err, "--extproc: is an address that others can reach")
+	_, err = runEnvoy(t, "", "render", "--extproc", "10.0.0.1:9001", "--extproc-insecure")
+	require.NoError(t, err)
+	_, err = runEnvoy(t, "", "render", "--extproc", "10.0.0.1:9001", "--extproc-tls-cert-file", "c", "-o", filepath.Join(dir, "e.yaml"))
+	require.ErrorContains(t, err, "--extproc-tls-key-file: is required")
+	require.ErrorContains(t, err, "--extproc-tls-ca-file: is required")
+}
+
 func TestEnvoyRenderNamesEachBadFlag(t *testing.T) {
 	t.Parallel()
 	_, err := runEnvoy(t, "", "render", "--edge-listen", "x", "--lanes-dir", "run", "--admin-listen", "y", "--max-request-bytes", "5GiB", "--heap-bytes", "1KiB", "--hold-max", "48h")

@@ -99,6 +99,14 @@ func agentCerts(c *config.Serve) certs.Files {
 	}
 }
 
+func extProcCerts(c *config.Serve) certs.Files {
+	return certs.Files{
+		Cert:     certs.File{Setting: "extproc-tls-cert-file", Path: c.ExtProcTLSCertFile},
+		Key:      certs.File{Setting: "extproc-tls-key-file", Path: c.ExtProcTLSKeyFile},
+		ClientCA: certs.File{Setting: "extproc-client-ca-file", Path: c.ExtProcClientCAFile},
+	}
+}
+
 func kedaCerts(c *config.Serve) certs.Files {
 	return certs.Files{
 		Cert: certs.File{Setting: "keda-tls-cert-file", Path: c.KEDATLSCertFile},

@@ -207,7 +207,11 @@ func (a *App) wire() error {
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
 	})
-	a.envoy = grpc.NewServer(extproc.ServerOptions()...)
+	options, err := a.secured(extProcCerts(c), files)
+	if err != nil {
+		return err
+	}
+	a.envoy = grpc.NewServer(append(options, extproc.ServerOptions()...)...)
 	a.data.Register(a.envoy)
 	return nil
 }

@@ -52,7 +52,7 @@ func Check(c *config.Serve) error {
 	}
 	check("admin-token-file", c.AdminTokenFile, tokens)
 	check("agents-token-file", c.AgentsTokenFile, tokens)
-	for _, f := range []certs.Files{agentCerts(c), kedaCerts(c)} {
+	for _, f := range []certs.Files{extProcCerts(c), agentCerts(c), kedaCerts(c)} {
 		if f.Cert.Path != "" {
 			_, err := certs.Load(f, reload.Options{Log: zerolog.Nop()})
 			errs = append(errs, err) // it names the flag

@@ -28,6 +28,11 @@ type Serve struct {
 	EnvoyAdmin    []string
 	PortsFile     string
 
+	ExtProcTLSCertFile  string
+	ExtProcTLSKeyFile   string
+	ExtProcClientCAFile string
+	ExtProcInsecure     bool
+
 	AdminTokenFile string
 	MapFile        string
 	MapWait        time.Duration
@@ -105,6 +110,10 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.EnvoyAdmin, "envoy-admin", nil, "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct what lost access-log records left")
 	f.StringVar(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready")
 
+	f.StringVar(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket")
+	f.StringVar(&c.ExtProcTLSKeyFile, "extproc-tls-key-file", "", "key of that certificate")
+	f.StringVar(&c.ExtProcClientCAFile, "extproc-client-ca-file", "", "authorities of Envoys' certificates: each connection needs one")
+	f.BoolVar(&c.ExtProcInsecure, "extproc-insecure", false, "allow --extproc-listen and --relay on TCP addresses that others can reach, without TLS: who reaches the first calls without a key, as any tenant and any identity, and learns the engines' keys; who reaches the second sends requests to any address")
 	f.StringVar(&c.AdminTokenFile, "admin-token-file", "", "bearer token of the admin API; required unless --admin-listen is a loopback address")
 	f.StringVar(&c.AgentsTokenFile, "agents-token-file", "", "bearer tokens that agents may use, one a line")
 	f.StringVar(&c.AgentsTLSCertFile, "agents-tls-cert-file", "", "certificate of the agents' port; required unless --agents-listen is a loopback address or a unix socket")

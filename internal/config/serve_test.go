@@ -115,22 +115,31 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 func TestPortsThatOthersCanReachMustBeSecured(t *testing.T) {
 	t.Parallel()
 	const others = " is 10.0.0.1:9, which others can reach: set "
+	mutual := []string{"--extproc-listen=10.0.0.1:9", "--extproc-tls-cert-file=a", "--extproc-tls-key-file=a"}
 	tls := []string{"--agents-listen=10.0.0.1:9", "--agents-tls-cert-file=a", "--agents-tls-key-file=a"}
 	for name, c := range map[string]struct {
 		args []string
 		want string
 	}{
-		"admin":                 {[]string{"--admin-listen=10.0.0.1:9"}, "--admin-listen" + others + "--admin-token-file, or listen on a loopback address or a unix socket"},
+		"admin":                 {[]string{"--admin-listen=10.0.0.1:9"}, "--admin-listen" + others + "--admin-token-file, or use a loopback address or a unix socket"},
 		"admin with token":      {[]string{"--admin-listen=10.0.0.1:9", "--admin-token-file=a"}, ""},
 		"every address":         {[]string{"--agents-listen=:9", "--agents-token-file=a"}, "--agents-listen is :9, which others can reach: set --agents-tls-cert-file and --agents-tls-key-file"},
 		"name":                  {[]string{"--agents-listen=router:9", "--agents-token-file=a"}, "which others can reach"},
-		"agents without TLS":    {[]string{"--agents-listen=10.0.0.1:9", "--agents-token-file=a"}, "--agents-listen" + others + "--agents-tls-cert-file and --agents-tls-key-file, or listen"},
-		"agents with TLS alone": {tls, "--agents-listen" + others + "--agents-token-file or --agents-client-ca-file, or listen"},
+		"agents without TLS":    {[]string{"--agents-listen=10.0.0.1:9", "--agents-token-file=a"}, "--agents-listen" + others + "--agents-tls-cert-file and --agents-tls-key-file, or use"},
+		"agents with TLS alone": {tls, "--agents-listen" + others + "--agents-token-file or --agents-client-ca-file, or use"},
 		"agents with a token":   {append(tls, "--agents-token-file=a"), ""},
 		"agents, mutual":        {append(tls, "--agents-client-ca-file=a"), ""},
 		"loopback":              {[]string{"--agents-listen=[::1]:9"}, ""},
 		"localhost":             {[]string{"--agents-listen=localhost:9"}, ""},
 		"unix socket":           {[]string{"--agents-listen=unix:///a"}, ""},
+		"ext_proc":              {[]string{"--extproc-listen=0.0.0.0:9"}, "--extproc-listen is 0.0.0.0:9, which others can reach: set --extproc-tls-cert-file, --extproc-tls-key-file and --extproc-client-ca-file (or --extproc-insecure"},
+		"ext_proc, loopback":    {[]string{"--extproc-listen=127.0.0.1:9"}, ""},
+		"ext_proc, mutual":      {append(mutual, "--extproc-client-ca-file=a"), ""},
+		"ext_proc, any client":  {mutual, "--extproc-tls-cert-file is a: goes with --extproc-client-ca-file"},
+		"ext_proc, insecure":    {[]string{"--extproc-listen=0.0.0.0:9", "--extproc-insecure"}, ""},
+		"ext_proc, both":        {append(mutual, "--extproc-client-ca-file=a", "--extproc-insecure"), "--extproc-insecure is true: does not go with --extproc-tls-cert-file"},
+		"relay":                 {[]string{"--relay=10.0.0.1:9"}, "--relay is 10.0.0.1:9, which others can reach: set --extproc-insecure"},
+		"relay, insecure":       {[]string{"--relay=10.0.0.1:9", "--extproc-insecure"}, ""},
 	} {
 		serve, _, err := parse(t, c.args...)
 		require.NoError(t, err, name)

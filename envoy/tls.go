@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// The secrets that Envoy reads from files of their own, which a static bootstrap
+// would have it read once.
+const (
+	edgeSecret      = "edge-tls"
+	extProcSecret   = "extproc-tls"
+	extProcCASecret = "extproc-ca"
+)
+
+const tlsSocket = "envoy.transport_sockets.tls"
+
+// Secrets are the files that a bootstrap of c with TLS needs in SecretsDir, by name.
+// They hold no secret themselves: they name the files of the certificates, which Envoy
+// reads again when another one is moved to their place.
+func Secrets(c Config) (map[string][]byte, error) {
+	r := &renderer{}
+	files := map[string][]byte{}
+	add := func(name string, s *tlsv3.Secret) error {
+		s.Name = name
+		response := &discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{r.pack(s)}}
+		text, err := encode(response, "# Which files Envoy reads a certificate from.\n")
+		files[name+".yaml"] = text
+		return err
+	}
+	var errs []error
+	if c.EdgeCertFile != "" {
+		errs = append(errs, add(edgeSecret, certificate(c.EdgeCertFile, c.EdgeKeyFile)))
+	}
+	if c.ExtProcCertFile != "" {
+		ca := &tlsv3.Secret{Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inFile(c.ExtProcCAFile)}}}
+		errs = append(errs, add(extProcSecret, certificate(c.ExtProcCertFile, c.ExtProcKeyFile)), add(extProcCASecret, ca))
+	}
+	return files, errors.Join(append(errs, r.errs...)...)
+}
+
+func certificate(cert, key string) *tlsv3.Secret {
+	return &tlsv3.Secret{Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+		CertificateChain: inFile(cert), PrivateKey: inFile(key),
+	}}}
+}
+
+func inFile(path string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
+}
+
+func (r *renderer) secret(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{
+		Name: name,
+		SdsConfig: &corev3.ConfigSource{
+			ResourceApiVersion: corev3.ApiVersion_V3,
+			ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{
+				Path: filepath.Join(r.config.SecretsDir, name+".yaml"),
+			}},
+		},
+	}
+}
+
+// edgeTLS is nil for an edge in plain text.
+func (r *renderer) edgeTLS() *corev3.TransportSocket {
+	if r.config.EdgeCertFile == "" {
+		return nil
+	}
+	return r.tls(&tlsv3.DownstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+		AlpnProtocols:                  []string{"h2", "http/1.1"},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{r.secret(edgeSecret)},
+	}})
+}
+
+// extProcTLS shows Holdgate a certificate, and wants one of the host that ExtProc
+// names. It is nil for a way in plain text.
+func (r *renderer) extProcTLS() *corev3.TransportSocket {
+	if r.config.ExtProcCertFile == "" {
+		return nil
+	}
+	host := r.addresses.extProc.host
+	name := &tlsv3.SubjectAltNameMatcher{
+		SanType: tlsv3.SubjectAltNameMatcher_DNS,
+		Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: host}},
+	}
+	sni := host
+	if r.addresses.extProc.isIP() {
+		name.SanType, sni = tlsv3.SubjectAltNameMatcher_IP_ADDRESS, ""
+	}
+	return r.tls(&tlsv3.UpstreamTlsContext{
+		Sni: sni,
+		CommonTlsContext: &tlsv3.CommonTlsContext{
+			AlpnProtocols: []string{"h2"},
+			// Holdgate speaks nothing older, which is Envoy's default as a client.
+			TlsParams: &tlsv3.TlsParameters{
+				TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			},
+			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{r.secret(extProcSecret)},
+			ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
+				CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+					DefaultValidationContext: &tlsv3.CertificateValidationContext{
+						MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{name},
+					},
+					ValidationContextSdsSecretConfig: r.secret(extProcCASecret),
+				},
+			},
+		},
+	})
+}
+
+// node is what Envoy wants to be called before it reads secrets from files.
+func (r *renderer) node() *corev3.Node {
+	if r.config.SecretsDir == "" {
+		return nil
+	}
+	return &corev3.Node{Id: "holdgate", Cluster: "holdgate"}
+}
+
+func (r *renderer) tls(m proto.Message) *corev3.TransportSocket {
+	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: r.pack(m)}}
+}
+
+// checkTLS finds files that are missing or are no absolute paths, and a way to
+// Holdgate on which others could be.
+func (c Config) checkTLS(extProc endpoint) []error {
+	var errs []error
+	bad := func(field string, err error) {
+		if err != nil {
+			errs = append(errs, &FieldError{Field: field, Err: err})
+		}
+	}
+	// Files of one certificate are given together or not at all.
+	together := func(files ...[2]string) {
+		if !slices.ContainsFunc(files, func(f [2]string) bool { return f[1] != "" }) {
+			return
+		}
+		for _, f := range files {
+			if f[1] == "" {
+				bad(f[0], errors.New("is required: it goes with the other files of the certificate"))
+			} else {
+				bad(f[0], checkPath(f[1]))
+			}
+		}
+	}
+	together([2]string{"EdgeCertFile", c.EdgeCertFile}, [2]string{"EdgeKeyFile", c.EdgeKeyFile})
+	together([2]string{"ExtProcCertFile", c.ExtProcCertFile}, [2]string{"ExtProcKeyFile", c.ExtProcKeyFile}, [2]string{"ExtProcCAFile", c.ExtProcCAFile})
+	if c.EdgeCertFile != "" || c.ExtProcCertFile != "" {
+		bad("SecretsDir", checkPath(c.SecretsDir))
+	}
+	switch {
+	case c.ExtProcCertFile != "" && extProc.pipe != "":
+		bad("ExtProcCertFile", errors.New("goes with a host:port: there is no TLS on a unix socket"))
+	case c.ExtProcCertFile == "" && !c.ExtProcInsecure && extProc.host != "" && !loopback(extProc.host):
+		bad("ExtProc", errors.New("is an address that others can reach: use TLS with a certificate of Envoy's own, or a loopback address or a unix socket"))
+	}
+	return errs
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}

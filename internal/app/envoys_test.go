@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/internal/certs/certstest"
+)
+
+// Whoever reaches the port of ext_proc is believed, so it must be an Envoy of ours.
+func TestOnlyEnvoysWithACertificateReachExtProc(t *testing.T) {
+	t.Parallel()
+	envoys := certstest.New(t)
+	router := certstest.New(t)
+	cert, key := router.Issue()
+	for name, c := range map[string]struct {
+		client *certstest.Authority
+		code   codes.Code
+	}{
+		"ours":           {envoys, codes.OK},
+		"somebody else":  {certstest.New(t), codes.Unavailable},
+		"no certificate": {nil, codes.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startSecure(t, "--extproc-listen=127.0.0.1:0", "--extproc-tls-cert-file="+cert, "--extproc-tls-key-file="+key, "--extproc-client-ca-file="+envoys.File)
+			s.trusted, s.client = router, c.client
+			stream, err := extprocv3.NewExternalProcessorClient(s.dial(s.listeners.envoy.Addr().String())).Process(t.Context())
+			if err == nil {
+				_ = stream.Send(getModels())
+				_, err = stream.Recv()
+			}
+			require.Equal(t, c.code, status.Code(err), err)
+		})
+	}
+}
+
+// getModels begins a GET of /v1/models.
+func getModels() *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
+		EndOfStream: true,
+		Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
+			{Key: ":method", RawValue: []byte("GET")}, {Key: ":path", RawValue: []byte("/v1/models")},
+		}},
+	}}}
+}
