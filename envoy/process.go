@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/internal/proc"
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 const (
@@ -81,7 +82,7 @@ func (b Binary) command(o Options) (*exec.Cmd, error) {
 	if err := os.Remove(admin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("removing an old admin address: %w", err)
 	}
-	if err := os.WriteFile(config, o.Bootstrap, 0o600); err != nil {
+	if err := regular.Write(config, o.Bootstrap, 0o600); err != nil {
 		return nil, fmt.Errorf("writing the bootstrap: %w", err)
 	}
 	level := o.LogLevel

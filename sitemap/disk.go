@@ -5,13 +5,13 @@ package sitemap
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"sync"
 	"time"
+
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // PersistError says that a map is in force but could not be written to disk,
@@ -73,12 +73,15 @@ func (s *Store) Persist(path string) {
 }
 
 // Restore puts the map of a file in force, unless one was pushed already. A
-// missing file is fine. A file that is not a good map for this site is renamed
-// and reported as a *DamagedError. A file that cannot be read is left alone, and
-// so is one that does not even begin like a map, with ErrForeign: it is somebody else's.
+// missing file is fine, and so is an empty one. A file that is not a good map for this
+// site is renamed and reported as a *DamagedError. A file that cannot be read is left
+// alone, and so is what is no regular file, or does not even begin like a map, with
+// ErrForeign: it is somebody else's.
 func (s *Store) Restore(path string) error {
-	data, written, err := readFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	// The canonical form can be longer than what was pushed, because a duration like
+	// .5s becomes 500ms: the limit leaves room for that.
+	data, info, err := regular.Read(path, 2*MaxBytes)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(data) == 0 {
 		return nil
 	}
 	if err != nil {
@@ -91,7 +94,7 @@ func (s *Store) Restore(path string) error {
 	if err != nil {
 		return setAside(path, err)
 	}
-	s.restored(m, written)
+	s.restored(m, info.ModTime())
 	s.tell()
 	return nil
 }
@@ -109,26 +112,14 @@ func (s *Store) restored(m *Map, written time.Time) {
 	s.swap(State{Map: m, Source: SourceRestored, ReceivedAt: written})
 }
 
-// readFile reads a map and when it was written. The canonical form can be
-// longer than what was pushed, because a duration like .5s becomes 500ms: the
-// limit leaves room for that.
-func readFile(path string) (data []byte, written time.Time, err error) {
-	f, err := os.Open(path) //nolint:gosec // the operator's own flag
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	data, err = io.ReadAll(io.LimitReader(f, 2*MaxBytes))
-	return data, info.ModTime(), err
-}
-
+// setAside renames the file itself where the path is a link to it.
 func setAside(path string, cause error) error {
-	aside := fmt.Sprintf("%s.damaged-%d", path, time.Now().Unix())
-	if err := os.Rename(path, aside); err != nil {
+	at, err := regular.Resolve(path)
+	if err != nil {
+		return &DamagedError{Path: path, Err: errors.Join(cause, err)}
+	}
+	aside := fmt.Sprintf("%s.damaged-%d", at, time.Now().Unix())
+	if err := os.Rename(at, aside); err != nil {
 		return &DamagedError{Path: path, Err: errors.Join(cause, err)}
 	}
 	return &DamagedError{Path: path, SetAside: aside, Err: cause}
@@ -144,43 +135,9 @@ func (d *disk) save(current func() *Map) error {
 		return nil
 	}
 	d.held = ""
-	if err := writeFile(d.path, m.JSON()); err != nil {
+	if err := regular.Write(d.path, m.JSON(), 0o600); err != nil {
 		return &PersistError{Path: d.path, Err: err}
 	}
 	d.held = m.tag
 	return nil
-}
-
-// writeFile replaces a file so that a crash at any moment leaves the old one
-// or the new one, whole.
-func writeFile(path string, data []byte) error {
-	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, filepath.Base(path)+".tmp-*")
-	if err != nil {
-		return err
-	}
-	if err := writeTemp(tmp, data); err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return syncDir(dir)
-}
-
-func writeTemp(tmp *os.File, data []byte) error {
-	_, err := tmp.Write(data)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	return errors.Join(err, tmp.Close())
-}
-
-// syncDir makes the rename itself survive a power cut.
-func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // the operator's own flag
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

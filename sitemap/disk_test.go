@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 func mapFile(t *testing.T) string {
@@ -73,17 +76,48 @@ func TestARestoredMapIsAsOldAsItsFile(t *testing.T) {
 	}
 }
 
-func TestAMissingFileIsFine(t *testing.T) {
+func TestAMissingOrEmptyFileIsFine(t *testing.T) {
 	t.Parallel()
 	s := NewStore(here, nil)
-	require.NoError(t, s.Restore(mapFile(t)))
+	path := mapFile(t)
+	require.NoError(t, s.Restore(path))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, s.Restore(path))
 	require.Nil(t, s.Current())
+	require.Equal(t, []string{"sitemap.json"}, files(t, path))
+}
+
+func TestAPipeIsRefusedAtOnceAndStays(t *testing.T) {
+	t.Parallel()
+	path := mapFile(t)
+	require.NoError(t, unix.Mkfifo(path, 0o600))
+	s := NewStore(here, nil)
+	require.ErrorIs(t, s.Restore(path), regular.ErrNot)
+	s.Persist(path)
+	_, err := s.Push(numbered(1, "a"), false)
+	require.ErrorIs(t, err, regular.ErrNot)
+	require.Equal(t, []string{"sitemap.json"}, files(t, path))
+}
+
+func TestALinkToTheMapStaysALink(t *testing.T) {
+	t.Parallel()
+	path, link := mapFile(t), mapFile(t)
+	require.NoError(t, os.Symlink(path, link))
+	s := NewStore(here, nil)
+	s.Persist(link)
+	push(t, s, numbered(1, "a"))
+	require.NoError(t, NewStore(here, nil).Restore(link))
+	require.Equal(t, []string{"sitemap.json"}, files(t, path))
+	require.NoError(t, os.WriteFile(path, []byte(`{"placements": [`), 0o600))
+	var damaged *DamagedError
+	require.ErrorAs(t, NewStore(here, nil).Restore(link), &damaged)
+	require.Equal(t, filepath.Dir(path), filepath.Dir(damaged.SetAside))
+	require.Equal(t, []string{"sitemap.json"}, files(t, link))
 }
 
 func TestADamagedFileIsSetAside(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
-		"empty":        "",
 		"half":         threeSites[:len(threeSites)/2],
 		"zeroes":       "\x00\x00\x00\x00",
 		"another site": `{"placements": [{"model": "m", "kind": "chat", "site": "there"}]}`,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // configFlags are the flags of the fields of envoy.Config.
@@ -125,7 +126,7 @@ func writeSecrets(c envoy.Config) error {
 		return err
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(c.SecretsDir, name), text, 0o644); err != nil { //nolint:gosec // it names files, and Envoy may run as another user.
+		if err := regular.Write(filepath.Join(c.SecretsDir, name), text, 0o644); err != nil { // Envoy may run as another user
 			return fmt.Errorf("writing where the certificates are: %w", err)
 		}
 	}
@@ -158,7 +159,7 @@ func writeOut(cmd *cobra.Command, file string, text []byte) error {
 		_, err := cmd.OutOrStdout().Write(text)
 		return err
 	}
-	if err := os.WriteFile(file, text, 0o644); err != nil { //nolint:gosec // it holds no secret, and Envoy may run as another user.
+	if err := regular.Write(file, text, 0o644); err != nil { // it holds no secret, and Envoy may run as another user
 		return fmt.Errorf("writing the bootstrap: %w", err)
 	}
 	return nil

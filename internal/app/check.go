@@ -20,6 +20,7 @@ import (
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/regular"
 	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
@@ -59,10 +60,15 @@ func Check(c *config.Serve) error {
 		}
 	}
 	var placed *sitemap.Map
-	check("map-file", c.MapFile, parsed(func(text []byte) (err error) {
+	check("map-file", c.MapFile, func(path string) error {
+		text, _, err := regular.Read(path, 2*sitemap.MaxBytes)
+		if err != nil {
+			return fmt.Errorf("reading the file: %w", err)
+		}
 		placed, err = sitemap.Parse(text, c.SiteID)
 		return err
-	}))
+	})
+	check("ports-file", c.PortsFile, regular.Check)
 	backends, err := backend.New(c.Backends)
 	if err != nil {
 		errs = append(errs, err)

@@ -70,7 +70,7 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 	require.ErrorContains(t, run("--policy-file", alias, "--auth-file", quota), "--auth-file: o is an alias of model m")
 	require.NoError(t, run("--policy-file", alias, "--auth-file", file("m-keys.yaml", "keys: [{key_hash: "+hash+", tenant: t, models: [m, other]}]")))
 	require.ErrorContains(t, run("--audit-file", filepath.Join(dir, "token", "audit.log")), "--audit-file: ")
-	require.ErrorContains(t, run("--audit-file", dir), "--audit-file: "+dir+" is no regular file")
+	require.ErrorContains(t, run("--audit-file", dir), "--audit-file: "+dir+" is not a regular file but a directory")
 	require.NoError(t, run("--audit-file", filepath.Join(dir, "new", "audit.log")))
 	require.NoError(t, run("--audit-file=-"))
 	require.NoDirExists(t, filepath.Join(dir, "new"), "check makes nothing")

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // Start opens the listeners and serves. It returns when all of them are open.
@@ -130,12 +130,7 @@ func (a *App) writePorts() error {
 	if err != nil {
 		return fmt.Errorf("writing --ports-file: %w", err)
 	}
-	// A reader must never see half of it.
-	tmp := a.c.PortsFile + ".tmp"
-	if err := os.WriteFile(tmp, text, 0o600); err != nil {
-		return fmt.Errorf("writing --ports-file: %w", err)
-	}
-	if err := os.Rename(tmp, a.c.PortsFile); err != nil {
+	if err := regular.Write(a.c.PortsFile, text, 0o600); err != nil {
 		return fmt.Errorf("writing --ports-file: %w", err)
 	}
 	return nil

@@ -4,19 +4,21 @@ package audit
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"sync"
 
 	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // stream is stdout: it has no size and no other name.
 type stream struct{ io.Writer }
 
 func (stream) Reopen() error { return nil }
+func (stream) Torn() bool    { return false }
 func (stream) Close() error  { return nil }
 
 // file is a file that is rotated by its size. A file that is made has mode 0600.
@@ -25,13 +27,19 @@ type file struct {
 
 	mu     sync.Mutex // of Reopen and Close
 	closed bool
+	torn   bool // the file ended in half a line when it was opened
 }
 
 func openFile(path string, o Options) (*file, error) {
 	if o.MaxMiB == 0 {
 		o.MaxMiB = defaultMaxMiB
 	}
-	f := &file{Logger: &lumberjack.Logger{Filename: path, MaxSize: o.MaxMiB, MaxBackups: o.Backups}}
+	// A rotation renames the file, and would rename a link to it.
+	at, err := regular.Resolve(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &file{Logger: &lumberjack.Logger{Filename: at, MaxSize: o.MaxMiB, MaxBackups: o.Backups}}
 	if err := f.open(); err != nil {
 		return nil, err
 	}
@@ -44,8 +52,39 @@ func (f *file) open() error {
 	if err := Check(f.Filename); err != nil {
 		return err
 	}
-	_, err := f.Write(nil)
+	torn, err := endsTorn(f.Filename)
+	if err != nil {
+		return err
+	}
+	f.torn = torn
+	_, err = f.Write(nil)
 	return err
+}
+
+// endsTorn says whether a file ends in half a line.
+func endsTorn(path string) (bool, error) {
+	f, err := os.Open(path) //nolint:gosec // the operator names the file
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil || end == 0 {
+		return false, err
+	}
+	last := make([]byte, 1)
+	_, err = f.ReadAt(last, end-1)
+	return last[0] != '\n', err
+}
+
+// Torn is part of sink.
+func (f *file) Torn() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.torn
 }
 
 // Check says why a path cannot be that of an audit file, and makes nothing.
@@ -53,14 +92,7 @@ func Check(path string) error {
 	if path == "-" {
 		return nil
 	}
-	info, err := os.Stat(path)
-	switch {
-	case err == nil && !info.Mode().IsRegular():
-		return fmt.Errorf("%s is no regular file", path)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	return nil
+	return regular.Check(path)
 }
 
 // Reopen is part of sink.

@@ -64,6 +64,50 @@ func TestReopenAfterAMove(t *testing.T) {
 	require.Zero(t, l.Dropped())
 }
 
+// A process that ended while the disk was full, or was killed, leaves half a line.
+func TestALogBeginsOnALineOfItsOwn(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.log")
+	const half = `{"time":"2026-11`
+	line := string(numbered(0).appendLine(nil))
+	require.NoError(t, os.WriteFile(path, []byte(line+half), 0o600))
+	l := open(t, path, Options{})
+	l.Write(numbered(1))
+	require.NoError(t, l.Close())
+	lines := strings.Split(read(t, path), "\n")
+	require.Len(t, lines, 4)
+	require.Equal(t, half, lines[1])
+	require.Equal(t, requests(0, 2), ids(t, lines[0]+"\n"+lines[2]+"\n"))
+
+	l = open(t, path, Options{})
+	require.NoError(t, os.WriteFile(path, []byte(half), 0o600)) // somebody else's file came to its place
+	require.NoError(t, l.Reopen())
+	l.Write(numbered(2))
+	require.NoError(t, l.Close())
+	rest, whole := strings.CutPrefix(read(t, path), half+"\n")
+	require.True(t, whole)
+	require.Equal(t, []string{"request 2"}, ids(t, rest))
+}
+
+func TestARotationLeavesALinkToTheFile(t *testing.T) {
+	t.Parallel()
+	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link.log")
+	require.NoError(t, os.Symlink(filepath.Join(dir, "audit.log"), link))
+	l := open(t, link, Options{MaxMiB: 1})
+	for range 4000 {
+		r := numbered(0)
+		r.Path = strings.Repeat("/", 200)
+		l.Write(r)
+	}
+	require.NoError(t, l.Close())
+	files, err := filepath.Glob(filepath.Join(dir, "audit*.log"))
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(files), 2)
+	info, err := os.Lstat(link)
+	require.NoError(t, err)
+	require.Equal(t, os.ModeSymlink, info.Mode().Type())
+}
+
 func TestReopenOfTheSameFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
@@ -85,7 +129,7 @@ func TestWhatIsNoFileIsRefusedAndLeftAlone(t *testing.T) {
 	require.NoError(t, os.Mkdir(folder, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Dir(inFile), nil, 0o600))
 	_, err := Open(folder, Options{})
-	require.EqualError(t, err, "opening the audit log: "+folder+" is no regular file")
+	require.EqualError(t, err, "opening the audit log: "+folder+" is not a regular file but a directory: name a regular file, or one that is not there yet")
 	_, err = Open(inFile, Options{})
 	require.ErrorContains(t, err, "opening the audit log: ")
 
@@ -93,7 +137,7 @@ func TestWhatIsNoFileIsRefusedAndLeftAlone(t *testing.T) {
 	l := open(t, path, Options{})
 	require.NoError(t, os.Remove(path))
 	require.NoError(t, os.Mkdir(path, 0o700))
-	require.EqualError(t, l.Reopen(), "reopening the audit log: "+path+" is no regular file")
+	require.EqualError(t, l.Reopen(), "reopening the audit log: "+path+" is not a regular file but a directory: name a regular file, or one that is not there yet")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 3, "nothing was moved")

@@ -42,6 +42,9 @@ type sink interface {
 	io.Writer
 	// Reopen gives the file up and opens the one that has its name now.
 	Reopen() error
+	// Torn says whether what was opened ends in half a line, which an earlier process
+	// left when the disk was full or it was killed.
+	Torn() bool
 	Close() error
 }
 
@@ -73,6 +76,7 @@ func Open(path string, o Options) (*Log, error) {
 		if l.sink, err = openSink(path, o); err != nil {
 			return nil, fmt.Errorf("opening the audit log: %w", err)
 		}
+		l.torn.Store(l.sink.Torn())
 		l.start(o.Queue)
 	}
 	promauto.With(o.Registerer).NewCounterFunc(prometheus.CounterOpts{
@@ -152,7 +156,7 @@ func (l *Log) Reopen() error {
 	if err := l.sink.Reopen(); err != nil {
 		return fmt.Errorf("reopening the audit log: %w", err)
 	}
-	l.torn.Store(false)
+	l.torn.Store(l.sink.Torn())
 	return nil
 }
 

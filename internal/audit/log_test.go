@@ -241,6 +241,23 @@ func TestAFullDiskCostsLinesButNoOthers(t *testing.T) {
 	require.Equal(t, []string{"request 0", "request 7", "request 8"}, ids(t, lines[0]+lines[2]+lines[3]))
 }
 
+// Room for a few bytes comes and goes: what is written then is broken, and alone too.
+func TestADiskThatIsFullAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	one := numbered(0).appendLine(nil)
+	disk := &fullDisk{room: 10}
+	l := &Log{sink: stream{disk}, log: zerolog.Nop()}
+	l.flush(one)
+	for _, room := range []int{0, 1, 3} {
+		disk.room = room
+		l.flush(one)
+	}
+	require.Equal(t, uint64(4), l.Dropped())
+	disk.room = 1 << 20
+	l.flush(one)
+	require.Equal(t, string(one[:10])+"\n"+string(one[:3])+"\n"+string(one), disk.String())
+}
+
 // TestWriteAllocatesNothing runs alone: allocations are counted for the process.
 func TestWriteAllocatesNothing(t *testing.T) {
 	l := open(t, "-", Options{Stdout: io.Discard, Queue: 64})

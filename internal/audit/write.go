@@ -35,14 +35,16 @@ func (l *Log) gather(batch, first []byte) []byte {
 
 // flush writes whole lines. What could not be written is lost.
 func (l *Log) flush(batch []byte) {
+	head := 0
 	if l.torn.Load() {
-		// Half a line stands at the end, of a disk that was full: the next one must
-		// not continue it.
-		if _, err := l.sink.Write([]byte{'\n'}); err == nil {
-			l.torn.Store(false)
-		}
+		// In one write: a disk that is full again in between must not have the lines
+		// continue the half one.
+		batch, head = append([]byte{'\n'}, batch...), 1
 	}
 	n, err := l.sink.Write(batch)
+	if n > 0 {
+		l.torn.Store(batch[n-1] != '\n')
+	}
 	if err == nil {
 		if l.failing {
 			l.failing = false
@@ -50,10 +52,7 @@ func (l *Log) flush(batch []byte) {
 		}
 		return
 	}
-	if n > 0 {
-		l.torn.Store(batch[n-1] != '\n')
-	}
-	l.dropped.Add(uint64(bytes.Count(batch[n:], []byte{'\n'}))) //nolint:gosec // a count
+	l.dropped.Add(uint64(bytes.Count(batch[max(n, head):], []byte{'\n'}))) //nolint:gosec // a count
 	if !l.failing {
 		l.failing = true
 		l.log.Error().Err(err).Msg("the audit log cannot be written")

@@ -28,6 +28,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/proc"
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // Options are the settings of a run.
@@ -105,7 +106,7 @@ func (r *run) startServe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(r.path("map.json"), text, 0o600); err != nil {
+	if err := regular.Write(r.path("map.json"), text, 0o600); err != nil {
 		return fmt.Errorf("writing the sibling map: %w", err)
 	}
 	self, err := os.Executable()
@@ -163,7 +164,7 @@ func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
 	if err != nil {
 		return fmt.Errorf("rendering Envoy's bootstrap: %w", err)
 	}
-	log, err := os.Create(r.path("envoy.log"))
+	log, err := regular.Create(r.path("envoy.log"))
 	if err != nil {
 		return fmt.Errorf("opening Envoy's log: %w", err)
 	}
@@ -220,7 +221,7 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 	if err != nil {
 		return fmt.Errorf("finding a free port: %w", err)
 	}
-	out, err := os.OpenFile(r.path(logName(m.Name)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	out, err := regular.Append(r.path(logName(m.Name)))
 	if err != nil {
 		return fmt.Errorf("opening the engine's log: %w", err)
 	}

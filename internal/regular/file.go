@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package regular reads and writes files that a setting names, and only regular ones:
+// a device, a pipe or a directory in their place is an error and stays as it is.
+// Symbolic links are resolved, so that the file changes and the link does not.
+package regular
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNot is a path that is something else than a regular file.
+var ErrNot = errors.New("is not a regular file")
+
+// maxLinks is how many links a path may lead through, as for the system.
+const maxLinks = 40
+
+// Resolve follows the symbolic links of a path to a regular file, or to where one can
+// be made.
+func Resolve(path string) (string, error) {
+	at := path
+	for range maxLinks {
+		info, err := os.Lstat(at)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return at, nil
+		case err != nil:
+			return "", err
+		case info.Mode()&fs.ModeSymlink == 0:
+			return at, check(at, info)
+		}
+		target, err := os.Readlink(at)
+		if err != nil {
+			return "", err
+		}
+		if !filepath.IsAbs(target) {
+			// Not cleaned: a parent of a linked directory is not the one before it.
+			target = filepath.Dir(at) + "/" + target
+		}
+		at = target
+	}
+	return "", fmt.Errorf("%s: %w", path, unix.ELOOP)
+}
+
+// Check says why a path cannot be that of a file that is written, and makes nothing.
+func Check(path string) error {
+	_, err := Resolve(path)
+	return err
+}
+
+func check(path string, info fs.FileInfo) error {
+	if info.Mode().IsRegular() {
+		return nil
+	}
+	return fmt.Errorf("%s %w but %s: name a regular file, or one that is not there yet", path, ErrNot, kind(info.Mode()))
+}
+
+func kind(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "something else"
+}
+
+// Read gives at most so many bytes of a file, and what it was like.
+func Read(path string, most int64) ([]byte, fs.FileInfo, error) {
+	f, err := open(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, most))
+	return data, info, err
+}
+
+// Append opens a file to write at its end, and Create an empty one. A file that is
+// made has mode 0600.
+func Append(path string) (*os.File, error) {
+	return open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+}
+
+// Create is described at Append.
+func Create(path string) (*os.File, error) {
+	return open(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+}
+
+// open does not follow a link that was put in the way after the path was resolved, and
+// does not wait for the other end of a pipe.
+func open(path string, flags int, mode fs.FileMode) (*os.File, error) {
+	at, err := Resolve(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(at, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode) //nolint:gosec // the operator names the file
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = check(at, info)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Write replaces a file so that a crash at any moment leaves the old one or the new
+// one, whole. The name under which it is written cannot be guessed.
+func Write(path string, data []byte, mode fs.FileMode) error {
+	at, err := Resolve(path)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(at)
+	tmp, err := os.CreateTemp(dir, filepath.Base(at)+".tmp-*")
+	if err != nil {
+		return err
+	}
+	err = fill(tmp, data, mode)
+	if err == nil {
+		err = os.Rename(tmp.Name(), at)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return syncDir(dir)
+}
+
+func fill(tmp *os.File, data []byte, mode fs.FileMode) error {
+	_, err := tmp.Write(data)
+	if err == nil {
+		err = tmp.Chmod(mode)
+	}
+	if err == nil {
+		err = tmp.Sync()
+	}
+	return errors.Join(err, tmp.Close())
+}
+
+// syncDir makes the rename itself survive a power cut.
+func syncDir(dir string) error {
+	d, err := os.Open(dir) //nolint:gosec // the directory of a file that the operator names
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
