@@ -9,6 +9,10 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
+// idleTime is how long a connection may have no stream, as one that only asks for the
+// port's health.
+const idleTime = 10 * time.Minute
+
 // PingTime is how long an agent's connection may be silent before the agent
 // looks whether the router is still there. gRPC allows no less.
 const PingTime = 10 * time.Second
@@ -20,7 +24,7 @@ func (r *Registry) ServerOptions() []grpc.ServerOption {
 	every := max(r.opts.Liveness/3, time.Second)
 	return []grpc.ServerOption{
 		grpc.WaitForHandlers(true),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: every, Timeout: every}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, Time: every, Timeout: every}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: PingTime / 2}),
 	}
 }

@@ -21,12 +21,14 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/descriptors"
 )
 
-// NewRelay makes the client of Envoy's relay lane.
+// NewRelay makes the client of Envoy's relay lane. A call waits while this process has
+// no file descriptor for its connection: no engine is to blame for that.
 func NewRelay(network, address string) http.RoundTripper {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
-	return &http.Transport{
+	return descriptors.Patient(&http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, network, address)
 		},
@@ -34,7 +36,7 @@ func NewRelay(network, address string) http.RoundTripper {
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 256,
 		IdleConnTimeout:     30 * time.Second,
-	}
+	})
 }
 
 // answer is the engine's answer to one relayed attempt.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/holdgate/holdgate/internal/descriptors"
 )
 
 // How often health is asked for: often while an engine is expected, since
@@ -135,6 +137,9 @@ func (a *agent) watch(ctx context.Context) {
 			failed = 0
 			a.noteHealth(nil)
 			continue
+		}
+		if descriptors.UsedUp(err) {
+			continue // the engine was not asked
 		}
 		if failed++; failed >= a.cfg.UnhealthyAfter {
 			a.noteHealth(err)

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -33,7 +34,7 @@ func (a *App) newAgents(files *reload.Metrics) (*grpc.Server, error) {
 		return nil, err
 	}
 	options = append(options, grpc.ChainStreamInterceptor(logRefused(a.log), agentreg.TokenAuth(tokens)))
-	s := grpc.NewServer(append(options, a.registry.ServerOptions()...)...)
+	s := grpc.NewServer(slices.Concat(grpcLimits(), options, a.registry.ServerOptions())...)
 	agentregpb.RegisterAgentRegistryServer(s, a.registry.Service())
 	a.health.SetServingStatus(agentregpb.AgentRegistry_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(s, a.health)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,13 +96,10 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	if err := a.wire(); err != nil {
 		return nil, err
 	}
-	a.admin = &http.Server{
-		Handler: admin.Handler(admin.Deps{
-			Wake: a.wakeModel, WakeFailed: a.wakeFailed,
-			Tokens: adminTokens, Maps: a.maps, Metrics: a.metrics, Ready: a.notReady, Warning: a.warning, Explain: a.decider.Explain, Status: a.status, Log: log,
-		}),
-		ReadHeaderTimeout: 10 * time.Second,
-	}
+	a.admin = newAdminServer(admin.Handler(admin.Deps{
+		Wake: a.wakeModel, WakeFailed: a.wakeFailed,
+		Tokens: adminTokens, Maps: a.maps, Metrics: a.metrics, Ready: a.notReady, Warning: a.warning, Explain: a.decider.Explain, Status: a.status, Log: log,
+	}))
 	return a, nil
 }
 
@@ -211,7 +209,7 @@ func (a *App) wire() error {
 	if err != nil {
 		return err
 	}
-	a.envoy = grpc.NewServer(append(options, extproc.ServerOptions()...)...)
+	a.envoy = grpc.NewServer(slices.Concat(grpcLimits(), options, extproc.ServerOptions())...)
 	a.data.Register(a.envoy)
 	return nil
 }

@@ -13,12 +13,15 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/descriptors"
 	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // Start opens the listeners and serves. It returns when all of them are open.
 func (a *App) Start(ctx context.Context) error {
-	if err := a.listeners.open(ctx, a.c); err != nil {
+	available := descriptors.Limit()
+	a.warnOfDescriptors(available)
+	if err := a.listeners.open(ctx, a.c, limitsFor(available)); err != nil {
 		return err
 	}
 	serve := func(name string, f func() error) {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdgate/holdgate/internal/config"
@@ -24,16 +25,17 @@ type listeners struct {
 }
 
 // open opens all of them or none.
-func (l *listeners) open(ctx context.Context, c *config.Serve) error {
+func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits) error {
 	var opened []net.Listener
 	for _, one := range []struct {
 		flag, value string
 		to          *net.Listener
+		limit       int
 	}{
-		{"extproc-listen", c.ExtProcListen, &l.envoy},
-		{"agents-listen", c.AgentsListen, &l.agents},
-		{"admin-listen", c.AdminListen, &l.admin},
-		{"keda-listen", c.KEDAListen, &l.keda},
+		{"extproc-listen", c.ExtProcListen, &l.envoy, limits.envoy},
+		{"agents-listen", c.AgentsListen, &l.agents, limits.agents},
+		{"admin-listen", c.AdminListen, &l.admin, limits.admin},
+		{"keda-listen", c.KEDAListen, &l.keda, limits.keda},
 	} {
 		if one.value == "" {
 			continue
@@ -46,7 +48,7 @@ func (l *listeners) open(ctx context.Context, c *config.Serve) error {
 			return fmt.Errorf("--%s %s: %w", one.flag, one.value, err)
 		}
 		opened = append(opened, listener)
-		*one.to = listener
+		*one.to = netutil.LimitListener(listener, one.limit)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.server = grpc.NewServer(options...)
+	o.server = grpc.NewServer(append(grpcLimits(), options...)...)
 	externalscaler.RegisterExternalScalerServer(o.server, o.keda)
 	a.health.SetServingStatus(externalscaler.ExternalScaler_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(o.server, a.health)
