@@ -32,9 +32,11 @@ func sdks(t *testing.T, s *site, each func(c sdk)) {
 	for _, api := range []string{"openai", "anthropic"} {
 		t.Run(api+" python", func(t *testing.T) { each(pythonSDK(t, s, api)) })
 	}
-	t.Run("openai node", func(t *testing.T) {
-		each(sdk{t, []string{node(t), filepath.Join("clients", "node", "chat.mjs"), "--base-url", s.url}})
-	})
+	for _, api := range []string{"openai", "anthropic"} {
+		t.Run(api+" node", func(t *testing.T) {
+			each(sdk{t, []string{node(t), filepath.Join("clients", "node", "chat.mjs"), "--api", api, "--base-url", s.url}})
+		})
+	}
 }
 
 func pythonSDK(t *testing.T, s *site, api string) sdk {
@@ -140,22 +142,46 @@ func (c sdk) bothWays(f func(c sdk)) {
 	}
 }
 
-// A late error that cuts the connection raises in every client.
-func TestClientsRaiseWhenALateErrorCuts(t *testing.T) {
-	s := startSite(t, "--wake-keepalive", "100ms", "--wake-late-error", "abort")
+// A late error raises in every client as it is by default: a stream's with its
+// message, and a plain answer, which a client would take for a success, is cut.
+func TestClientsRaiseOnALateError(t *testing.T) {
+	s := startSite(t, "--wake-keepalive", "100ms")
 	sdks(t, s, func(c sdk) {
-		c.bothWays(func(c sdk) { c.raises("--model", "short") })
+		c.bothWays(func(c sdk) {
+			line := c.raises("--model", "short")
+			if slices.Contains(c.command, "--stream") {
+				require.Contains(c.t, line["message"], "model short is waking up; retry in 30 seconds")
+			}
+		})
 	})
 	s.metric(`hivenet_pending_demand{model="short"}`, "0")
 	s.atRest()
 }
 
-// A late error in the body raises in every client that streams, with its message.
-func TestClientsThatStreamRaiseOnALateErrorInTheBody(t *testing.T) {
+// A late error that cuts the connection raises in every client that streams.
+func TestClientsThatStreamRaiseWhenALateErrorCuts(t *testing.T) {
+	s := startSite(t, "--wake-keepalive", "100ms", "--wake-late-error", "abort")
+	sdks(t, s, func(c sdk) { c.raises("--stream", "--model", "short") })
+	s.atRest()
+}
+
+// An engine's error behind keepalives raises as well.
+func TestClientsRaiseOnAnEnginesLateError(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "100ms")
+	e := newEngine(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, `{"error":{"type":"BadRequestError","code":400,"message":"the prompt is too long"}}`)
+	})
 	sdks(t, s, func(c sdk) {
-		line := c.raises("--stream", "--model", "short")
-		require.Contains(c.t, line["message"], "model short is waking up; retry in 30 seconds")
+		t := c.t
+		answer := c.run("--model", "m")
+		s.held("m")
+		time.Sleep(150 * time.Millisecond) // a keepalive
+		a := s.register(hello("a", e.addr(), 4, "m"))
+		line := <-answer
+		require.NotEmpty(t, line["error"], "it took the failure for an answer: %v", line)
+		a.leave()
+		s.asleep("m")
 	})
 	s.atRest()
 }
@@ -172,10 +198,10 @@ func TestClientsSeeTheStatusOfAnEarlyError(t *testing.T) {
 }
 
 // A cut connection is a failure that Python's clients try again by themselves: a
-// model that wakes after the first attempt answers the second. Node's client has
-// its answer when the head has come, and only raises.
+// model that wakes after the first attempt answers the second. Node's clients have
+// their answer when the head has come, and only raise.
 func TestClientsComeBackAfterACut(t *testing.T) {
-	s := startSite(t, "--wake-keepalive", "100ms", "--wake-late-error", "abort")
+	s := startSite(t, "--wake-keepalive", "100ms")
 	for _, api := range []string{"openai", "anthropic"} {
 		t.Run(api, func(t *testing.T) {
 			expired := s.counter(`hivenet_wake_holds_total{outcome="expired"}`)

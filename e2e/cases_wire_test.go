@@ -184,8 +184,9 @@ func shapes(model, anthropicType, source string) map[string]shape {
 		return "event: error\ndata: " + anthropic(anthropicType, source)(code, code+": "+message) + "\n\n"
 	}
 	responsesEvent := func(code, message string) string {
-		return fmt.Sprintf("event: error\ndata: {\"type\":\"error\",\"code\":%q,\"message\":%q,\"param\":null,\"error\":{%s}}\n\n",
-			code, message, object(code, message, source))
+		return fmt.Sprintf("event: error\ndata: {\"type\":\"error\",\"sequence_number\":0,\"code\":%q,\"message\":%q,\"param\":null,\"error\":{%s}}\n\n"+
+			"event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":1,\"response\":{\"object\":\"response\",\"status\":\"failed\",\"error\":{\"code\":%q,\"message\":%q}}}\n\n",
+			code, message, object(code, message, source), code, message)
 	}
 	return map[string]shape{
 		"chat, streaming":        {chatPath, chatBody(model, true), true, comment, data, openAI(source)},

@@ -43,7 +43,7 @@ func node(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("node")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "=====> SKIPPED: the tests with Node's openai package, since there is no node here")
+		fmt.Fprintln(os.Stderr, "=====> SKIPPED: the tests with Node's client packages, since there is no node here")
 		t.Skip("no node")
 	}
 	require.DirExists(t, "clients/node/node_modules", "run `make tools-test`")

@@ -115,7 +115,8 @@ func TestAHoldThatExpires(t *testing.T) {
 		},
 		"responses, streaming": {
 			"/v1/responses", chatBody("short", true),
-			"event: error\n" + `data: {"type":"error","code":"model_waking","message":"` + message + `","param":null,"error":{"code":"model_waking","message":"` + message + `","source":"router","retry_after":30}}` + "\n\n",
+			"event: error\n" + `data: {"type":"error","sequence_number":0,"code":"model_waking","message":"` + message + `","param":null,"error":{"code":"model_waking","message":"` + message + `","source":"router","retry_after":30}}` + "\n\n" +
+				"event: response.failed\n" + `data: {"type":"response.failed","sequence_number":1,"response":{"object":"response","status":"failed","error":{"code":"model_waking","message":"` + message + `"}}}` + "\n\n",
 		},
 	} {
 		t.Run(name+", after keepalives", func(t *testing.T) {
@@ -130,8 +131,16 @@ func TestAHoldThatExpires(t *testing.T) {
 			r := s.post(c.path, c.body)
 			require.Equal(t, http.StatusOK, r.status)
 			require.ErrorIs(t, r.err, io.ErrUnexpectedEOF)
+			require.True(t, strings.HasSuffix(r.body, c.end), "the reason comes before the cut: %q", r.body)
 		})
 	}
+	t.Run("not streaming, of an SDK, is cut behind the error", func(t *testing.T) {
+		s := startSite(t, "--wake-keepalive", "100ms")
+		r := s.post(chatPath, chatBody("short", false), "x-stainless-lang", "python")
+		require.Equal(t, http.StatusOK, r.status)
+		require.ErrorIs(t, r.err, io.ErrUnexpectedEOF)
+		require.Contains(t, r.body, message)
+	})
 }
 
 func TestAClientThatLeavesIsGoneFromEveryCount(t *testing.T) {

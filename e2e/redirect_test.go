@@ -84,7 +84,7 @@ func TestAColdModelRedirectsToTheWarmSite(t *testing.T) {
 
 	r := a.post(chatPath+"?x=%20y&x=z", body, "Authorization", "Bearer "+apiKey)
 	require.Equal(t, http.StatusTemporaryRedirect, r.status, r.body)
-	require.JSONEq(t, `{"redirect":{"site":"b"}}`, r.body)
+	require.JSONEq(t, `{"redirect":{"site":"b"},"error":{"code":"redirected","message":"model m is served by site b: follow the Location of this answer","source":"router"}}`, r.body)
 	require.Equal(t, "no-store", r.header.Get("Cache-Control"))
 	require.Empty(t, r.header.Get("Retry-After"))
 	location := r.header.Get("Location")

@@ -43,6 +43,7 @@ type clocks struct {
 	keepaliveOff bool
 	patience     time.Duration // how long the client says it will wait; -1: it does not say
 	readTimeout  time.Duration // of the client's reads; 0: it does not say
+	sdk          bool          // the client announces itself as an SDK
 }
 
 // own header names, and the prefixes that no engine sees.
@@ -116,6 +117,7 @@ func (h *head) sender(name, value []byte) {
 			h.private = append(h.private, string(name))
 			h.clock(string(name), string(value))
 		case bytes.HasPrefix(name, []byte("x-stainless-")):
+			h.sdk = true
 			h.clock(string(name), string(value))
 		}
 	}

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -19,6 +16,7 @@ type hold struct {
 	st        *stream
 	w         *holdstate.Waiter
 	held      bool // no replica served it when it came
+	impatient bool // the budget is what the client said that it waits
 	relayed   bool // it was held and has keepalives: the answer is relayed
 	committed bool // a head was sent before the engine answered
 	noted     bool // the wait is on record
@@ -29,6 +27,7 @@ type hold struct {
 	park       *time.Timer // nil until an ordinary request finds no room
 	queue      *time.Timer // nil until there is room
 	fixed      bool        // the answer's head leaves no room for an error after it
+	failing    bool        // the engine's error is passed on, and is to be cut
 	tail       []byte      // the last two bytes of the engine's answer that the client has
 }
 
@@ -37,7 +36,7 @@ func (st *stream) wait(d Decision) error {
 	st.s.holds.Add(1)
 	defer st.s.holds.Add(-1)
 	st.watch()
-	h := &hold{st: st, w: d.Waiter, held: d.Held}
+	h := &hold{st: st, w: d.Waiter, held: d.Held, impatient: d.Impatient}
 	defer h.w.Tell(holdstate.Leave) // only a crash comes here with a waiter that waits
 	h.budget = time.NewTimer(time.Until(st.req.Arrived.Add(d.Budget)))
 	defer h.stop()
@@ -163,11 +162,11 @@ func (h *hold) ended(s holdstate.Status) error {
 	model := h.st.req.Model
 	switch s.Outcome {
 	case holdstate.OutcomeExpired:
-		return h.fail(Waking(model, h.st.s.d.Decider.RetryAfter(model)))
+		return h.fail(Waking(model, h.st.s.d.Decider.RetryAfter(model, h.impatient)))
 	case holdstate.OutcomeDraining:
 		return h.fail(Draining())
 	case holdstate.OutcomeWakeFailed:
-		return h.fail(WakeFailed(model, s.Reason, h.st.s.d.Decider.RetryAfter(model)))
+		return h.fail(WakeFailed(model, s.Reason, h.st.s.d.Decider.RetryAfter(model, false)))
 	case holdstate.OutcomeReleased:
 		return h.fail(h.st.s.d.Decider.NotServed(model, h.held, s.Err))
 	default:
@@ -216,27 +215,8 @@ func (h *hold) fail(r *Refusal) error {
 	if !h.committed {
 		return h.st.refuse(r)
 	}
-	return h.late(r, sourceRouter)
+	return h.late(r)
 }
-
-// late writes an error into an answer that has begun with status 200.
-func (h *hold) late(r *Refusal, source string) error {
-	h.st.noteRefusal(r)
-	switch {
-	case h.st.s.o.LateError == LateErrorAbort:
-		return abort(r)
-	case h.st.req.Stream:
-		event := append([]byte(h.separator()), r.event(h.st.req.Endpoint.API, source)...)
-		h.st.send(streamBody(event, true))
-	default:
-		h.st.send(streamBody(r.body(h.st.req.Endpoint.API), true))
-	}
-	return nil
-}
-
-// abort cuts an answer that has begun: HTTP/1.1 clients see a broken chunked body,
-// HTTP/2 clients a reset.
-func abort(r *Refusal) error { return status.Error(codes.Aborted, r.Code) }
 
 // timing is the value of Server-Timing: how long the request was held, and how
 // long it then waited for a slot, in milliseconds.

@@ -72,7 +72,8 @@ func TestAHoldThatExpires(t *testing.T) {
 		},
 		"responses, streaming": {
 			request("/v1/responses", `{"model":"m","stream":true}`), comment,
-			"event: error\ndata: {\"type\":\"error\",\"code\":\"model_waking\",\"message\":\"model m is waking up; retry in 30 seconds\",\"param\":null,\"error\":{" + wakingObject + "}\n\n",
+			"event: error\ndata: {\"type\":\"error\",\"sequence_number\":0,\"code\":\"model_waking\",\"message\":\"model m is waking up; retry in 30 seconds\",\"param\":null,\"error\":{" + wakingObject + "}\n\n" +
+				"event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":1,\"response\":{\"object\":\"response\",\"status\":\"failed\",\"error\":{\"code\":\"model_waking\",\"message\":\"model m is waking up; retry in 30 seconds\"}}}\n\n",
 		},
 		"responses, not streaming": {request("/v1/responses", `{"model":"m"}`), space, `{"error":{` + wakingObject + `}`},
 	} {
@@ -91,7 +92,7 @@ func TestAHoldThatExpires(t *testing.T) {
 				r.holding(100 * time.Second)
 				x := r.ask(t, c.send)
 				require.Equal(t, codes.Aborted, status.Code(x.end()), "an error cuts the answer")
-				require.Equal(t, kept, x.all())
+				require.Equal(t, append(kept, fmt.Sprintf("1m40s %q", c.late)), x.all(), "and says why before")
 				require.Equal(t, 100*time.Second, time.Since(x.begin))
 			}, aborting)
 			bubble(t, func(r *rig) {

@@ -3,6 +3,7 @@
 package extproc
 
 import (
+	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"fmt"
@@ -17,6 +18,8 @@ type Refusal struct { //nolint:errname // it is an answer that travels as an err
 	Message    string
 	RetryAfter int    // seconds; 0: no header
 	Allow      string // of a 405
+
+	engine *engineError // nil: it is the router's own
 }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%d %s: %s", r.Status, r.Code, r.Message) }
@@ -278,62 +281,47 @@ func waking(retryAfter int, message string) *Refusal {
 
 // errorObject is the object that every error body carries.
 type errorObject struct {
-	Type       string `json:"type,omitzero"`
-	Code       string `json:"code"`
-	Message    string `json:"message"`
-	Source     string `json:"source"`
-	RetryAfter int    `json:"retry_after,omitzero"`
+	Type       string         `json:"type,omitzero"`
+	Code       any            `json:"code"` // a string; an engine's own may be a number
+	Message    string         `json:"message"`
+	Param      jsontext.Value `json:"param,omitzero"`
+	Source     string         `json:"source"`
+	RetryAfter int            `json:"retry_after,omitzero"`
 }
 
-// envelope is an error body. The members of the Responses API's error event are
-// only set there.
+// envelope is an error body; Anthropic's has a type.
 type envelope struct {
-	Type    string         `json:"type,omitzero"`
-	Code    string         `json:"code,omitzero"`
-	Message string         `json:"message,omitzero"`
-	Param   jsontext.Value `json:"param,omitzero"`
-	Error   errorObject    `json:"error"`
+	Type  string      `json:"type,omitzero"`
+	Error errorObject `json:"error"`
 }
 
-// source of an error: the router itself, or the engine behind a committed answer.
-const (
-	sourceRouter = "router"
-	sourceEngine = "engine"
-)
+// object is the error as it stands in any body or event.
+func (r *Refusal) object() errorObject {
+	o := errorObject{Code: r.Code, Message: r.Message, Source: "router", RetryAfter: r.RetryAfter}
+	if e := r.engine; e != nil {
+		o.Source, o.Type, o.Param = "engine", e.kind, e.param
+		if e.code != nil {
+			o.Code = e.code
+		}
+	}
+	return o
+}
 
-func (r *Refusal) object(source string) errorObject {
-	return errorObject{Code: r.Code, Message: r.Message, Source: source, RetryAfter: r.RetryAfter}
+// envelope is the error in the form of an endpoint's protocol.
+func (r *Refusal) envelope(api API) envelope {
+	e := envelope{Error: r.object()}
+	if api == Anthropic {
+		e.Type, e.Error.Type = "error", cmp.Or(e.Error.Type, anthropicType(r.Status))
+	}
+	return e
 }
 
 // body is the JSON error in the form of the endpoint's protocol.
-func (r *Refusal) body(api API) []byte {
-	e := envelope{Error: r.object(sourceRouter)}
-	if api == Anthropic {
-		e.Type, e.Error.Type = "error", anthropicType(r.Status)
-	}
-	return marshal(e)
-}
+func (r *Refusal) body(api API) []byte { return marshal(r.envelope(api)) }
 
-// event is the error as the last event of a stream that has begun.
-func (r *Refusal) event(api API, source string) []byte {
-	e := envelope{Error: r.object(source)}
-	name := ""
-	switch api {
-	case OpenAI:
-	case Anthropic:
-		name = "event: error\n"
-		e.Type, e.Error.Type = "error", anthropicType(r.Status)
-		e.Error.Message = r.Code + ": " + r.Message
-	case Responses:
-		name = "event: error\n"
-		e.Type, e.Code, e.Message, e.Param = "error", r.Code, r.Message, jsontext.Value("null")
-	}
-	return append(append([]byte(name+"data: "), marshal(e)...), "\n\n"...)
-}
-
-func marshal(e envelope) []byte {
+func marshal(v any) []byte {
 	// A model's name in a path may be no UTF-8.
-	b, err := json.Marshal(e, jsontext.AllowInvalidUTF8(true))
+	b, err := json.Marshal(v, jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return []byte(`{"error":{"code":"internal_error","message":"the error could not be written","source":"router"}}`)
 	}

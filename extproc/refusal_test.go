@@ -64,11 +64,11 @@ func TestRefusalsByteByByte(t *testing.T) {
 			require.Equal(t, openAI, string(c.r.body(Responses)))
 			require.Equal(t, anthropic+object+`}`, string(c.r.body(Anthropic)))
 
-			require.Equal(t, "data: "+openAI+"\n\n", string(c.r.event(OpenAI, sourceRouter)))
-			require.Equal(t, "event: error\ndata: "+anthropic+late+"}\n\n", string(c.r.event(Anthropic, sourceRouter)))
-			require.Equal(t, "event: error\ndata: "+`{"type":"error","code":"`+c.code+`","message":"`+c.message+`","param":null,"error":{`+object+"}\n\n",
-				string(c.r.event(Responses, sourceRouter)))
-			require.Contains(t, string(c.r.event(OpenAI, sourceEngine)), `"source":"engine"`)
+			require.Equal(t, "data: "+openAI+"\n\n", string(c.r.event(OpenAI)))
+			require.Equal(t, "event: error\ndata: "+anthropic+late+"}\n\n", string(c.r.event(Anthropic)))
+			require.Equal(t, "event: error\ndata: "+`{"type":"error","sequence_number":0,"code":"`+c.code+`","message":"`+c.message+`","param":null,"error":{`+object+"}\n\n"+
+				"event: response.failed\ndata: "+`{"type":"response.failed","sequence_number":1,"response":{"object":"response","status":"failed","error":{"code":"`+c.code+`","message":"`+c.message+`"}}}`+"\n\n",
+				string(c.r.event(Responses)))
 		})
 	}
 }
@@ -124,9 +124,13 @@ func TestNamesCannotBreakAnError(t *testing.T) {
 		for _, r := range []*Refusal{ModelNotFound(name), Waking(name, 30), WakeFailed("m", name, 30), NoCapacity(name), BackendError(name)} {
 			for _, api := range []API{OpenAI, Anthropic, Responses} {
 				requireError(t, r, r.body(api))
-				event := r.event(api, sourceRouter)
+				event := r.event(api)
 				data, ok := bytes.CutSuffix(event, []byte("\n\n"))
 				require.True(t, ok)
+				if api == Responses {
+					data, _, ok = bytes.Cut(event, []byte("\n\nevent: response.failed\n"))
+					require.True(t, ok)
+				}
 				if api != OpenAI {
 					data, ok = bytes.CutPrefix(data, []byte("event: error\n"))
 					require.True(t, ok)

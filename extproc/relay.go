@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -138,8 +137,10 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 		if !h.st.send(streamHead(resp.StatusCode, withRateLimit(relayedHeaders(resp, h.st.timing), h.st.rateLimit))) {
 			return nil
 		}
-	case resp.StatusCode >= http.StatusBadRequest && (h.st.req.Stream || h.st.s.o.LateError == LateErrorAbort):
+	case resp.StatusCode >= http.StatusBadRequest && h.st.req.Stream:
 		return h.engineError(resp)
+	case resp.StatusCode >= http.StatusBadRequest:
+		h.failing = h.cuts()
 	}
 	pieces := readPieces(ctx, resp.Body)
 	var total int64
@@ -179,35 +180,17 @@ func (h *hold) passOn(p piece, total int64) (done bool, err error) {
 		return true, h.broken("the engine ended its answer half way")
 	}
 	h.passed(p.data)
-	if !h.st.send(streamBody(p.data, end)) {
+	if !h.st.send(streamBody(p.data, end && !h.failing)) {
 		h.st.left()
 		return true, nil
 	}
 	if h.st.req.Stream {
 		h.st.events.add(p.data)
 	}
-	return end, nil
-}
-
-// engineError reports an engine's error in an answer that has begun. The text of
-// the error may be slow.
-func (h *hold) engineError(resp *http.Response) error {
-	refusals := make(chan *Refusal, 1)
-	go func() { refusals <- engineRefusal(resp) }()
-	for {
-		select {
-		case r := <-refusals:
-			return h.late(r, sourceEngine)
-		case <-h.tick:
-			if !h.keepalive() {
-				h.st.left()
-				return nil
-			}
-		case <-h.st.gone:
-			h.st.left()
-			return nil
-		}
+	if end && h.failing {
+		return true, abort("backend_error")
 	}
+	return end, nil
 }
 
 // passed remembers how the part of the answer ends that the client has.
@@ -234,9 +217,9 @@ func (h *hold) broken(message string) error {
 	r := &Refusal{Status: http.StatusBadGateway, Code: "backend_error", Message: message}
 	if !h.st.req.Stream || h.fixed {
 		h.st.noteRefusal(r)
-		return abort(r)
+		return abort(r.Code)
 	}
-	return h.late(r, sourceRouter)
+	return h.late(r)
 }
 
 // pieceSize holds many events, and two of them per relay cost little.
@@ -341,22 +324,4 @@ func relayedHeaders(resp *http.Response, timing string) []*corev3.HeaderValue {
 		out = append(out, &corev3.HeaderValue{Key: serverTiming, RawValue: []byte(timing)})
 	}
 	return out
-}
-
-// engineErrorBytes is how much of an engine's error is read for its message.
-const engineErrorBytes = 64 << 10
-
-// engineRefusal is an engine's error, with its message where it gives one.
-func engineRefusal(resp *http.Response) *Refusal {
-	var envelope struct {
-		Error struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	r := &Refusal{Status: resp.StatusCode, Code: "backend_error", Message: fmt.Sprintf("the engine answered with status %d", resp.StatusCode)}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, engineErrorBytes))
-	if err == nil && json.Unmarshal(text, &envelope) == nil && envelope.Error.Message != "" {
-		r.Message = envelope.Error.Message
-	}
-	return r
 }

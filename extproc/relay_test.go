@@ -136,7 +136,7 @@ func TestPiecesOfAnAnswerArePassedAtOnceAndWhole(t *testing.T) {
 
 func TestAnEnginesErrorAfterACommit(t *testing.T) {
 	t.Parallel()
-	const engines = `{"error":{"message":"context \"too\" long","code":7},"more":1}`
+	const engines = `{"error":{"message":"context \"too\" long","code":7,"type":"BadRequestError","param":null},"more":1}`
 	for name, c := range map[string]struct {
 		stream     bool
 		status     int
@@ -144,7 +144,7 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 	}{
 		"streaming": {
 			true, 400, engines,
-			`data: {"error":{"code":"backend_error","message":"context \"too\" long","source":"engine"}}` + "\n\n",
+			`data: {"error":{"type":"BadRequestError","code":7,"message":"context \"too\" long","param":null,"source":"engine"}}` + "\n\n",
 		},
 		"streaming, no JSON": {
 			true, 500, "oops",
@@ -180,7 +180,9 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 			})
 			bubble(t, func(r *rig) {
 				t := r.t
-				require.Equal(t, codes.Aborted, status.Code(answer(r).end()))
+				x := answer(r)
+				require.Equal(t, codes.Aborted, status.Code(x.end()))
+				require.Equal(t, fmt.Sprintf("20s %q", c.want), x.all()[2])
 			}, aborting)
 		})
 	}
@@ -205,7 +207,7 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 		t := r.t
 		x := notStreaming(r)
 		require.Equal(t, codes.Aborted, status.Code(x.end()), "an SDK must not take the error for an answer")
-		require.Len(t, x.all(), 2)
+		require.Equal(t, []string{"15s head 200", "15s " + space, fmt.Sprintf("20s %q", engines), `20s ""`}, x.all())
 	}, aborting)
 }
 
@@ -264,7 +266,10 @@ func TestAnAnswerThatBreaksOff(t *testing.T) {
 		})
 		bubble(t, func(r *rig) {
 			t := r.t
-			require.Equal(t, codes.Aborted, status.Code(broken(r, true).end()))
+			x := broken(r, true)
+			require.Equal(t, codes.Aborted, status.Code(x.end()))
+			got := x.all()
+			require.True(t, strings.HasSuffix(got[len(got)-1], fmt.Sprintf("%q", "data: "+half+"\n\n")), got)
 		}, aborting)
 	}
 }

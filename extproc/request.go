@@ -71,11 +71,13 @@ func (r *Request) Target() sitemap.Target {
 // Decision is what happens to a request. Exactly one of Grant, Waiter, Redirect and
 // Refusal is set.
 type Decision struct {
-	Grant   holdstate.Grant   // serve it on this replica
-	Waiter  *holdstate.Waiter // let it wait
-	Held    bool              // with Waiter: no replica served it when it came
-	Budget  time.Duration     // with Waiter: the hold budget, from arrival
-	Refusal *Refusal
+	Grant  holdstate.Grant   // serve it on this replica
+	Waiter *holdstate.Waiter // let it wait
+	Held   bool              // with Waiter: no replica served it when it came
+	Budget time.Duration     // with Waiter: the hold budget, from arrival
+	// Impatient: with Waiter: the budget is what the client said that it waits.
+	Impatient bool
+	Refusal   *Refusal
 	// Outcome is what the metric of holds has counted for a request that is refused
 	// instead of held; Pending: nothing.
 	Outcome holdstate.Outcome
@@ -98,8 +100,9 @@ type Decider interface {
 	// NotServed is the answer to a request that ended in vain its wait for a replica
 	// that was up: why is the waiter's Err, held says whether it was held before.
 	NotServed(model string, held bool, why error) *Refusal
-	// RetryAfter says in how many seconds a sleeping model may be up.
-	RetryAfter(model string) int
+	// RetryAfter says in how many seconds a sleeping model may be up; impatient: the
+	// client's own clock ended the wait.
+	RetryAfter(model string, impatient bool) int
 	// EngineKey is the header with the key that the engine of a grant for a model
 	// wants in place of the caller's; both are empty where it has none of its own.
 	EngineKey(model string, g holdstate.Grant) (header, value string)

@@ -258,7 +258,12 @@ func (r *rig) NotServed(model string, held bool, why error) *Refusal {
 
 func (r *rig) Freed(holdstate.Grant, int) { r.freed.Add(1) }
 
-func (r *rig) RetryAfter(string) int { return 30 }
+func (r *rig) RetryAfter(_ string, impatient bool) int {
+	if impatient {
+		return 1
+	}
+	return 30
+}
 
 func (r *rig) CameBack(g holdstate.Grant) {
 	r.mu.Lock()

@@ -35,15 +35,6 @@ type Options struct {
 	IdentityMetadata []string
 }
 
-// LateError is how an answer ends that failed after it had begun.
-type LateError string
-
-// The forms of late errors.
-const (
-	LateErrorBody  LateError = "body"  // an error in the answer
-	LateErrorAbort LateError = "abort" // the answer is cut, so that clients see it fail
-)
-
 // Deps are the collaborators. All are required.
 type Deps struct {
 	Decider  Decider

@@ -87,18 +87,26 @@ func (m *Machine) giveUp(mod *model) {
 // the time in which nine of ten of its wakes were done, less up to a tenth so that
 // not all clients come at once. It is always from 1 to 60.
 func (m *Machine) RetryAfter(name string) int {
+	if seconds, learned := m.Learned(name); learned {
+		return seconds
+	}
+	return unknownRetry
+}
+
+// Learned is RetryAfter where three wakes of the model were seen.
+func (m *Machine) Learned(name string) (seconds int, learned bool) {
 	m.mu.Lock()
 	h := m.wakes.find(name)
 	if h == nil || h.p90 == 0 {
 		m.mu.Unlock()
-		return unknownRetry
+		return 0, false
 	}
 	left := h.p90
 	if mod := m.models[name]; mod != nil && mod.wake.running {
 		left -= time.Since(mod.wake.since)
 	}
 	m.mu.Unlock()
-	return spread(left)
+	return spread(left), true
 }
 
 // spread makes whole seconds of d, at most a tenth less than they are.

@@ -84,7 +84,7 @@ func (*door) Resolve(name string) string { return name }
 func (*door) Recheck(*extproc.Request) *extproc.Refusal { return nil }
 
 // RetryAfter is part of extproc.Decider.
-func (*door) RetryAfter(string) int { return 30 }
+func (*door) RetryAfter(string, bool) int { return 30 }
 
 // CameBack is part of extproc.Decider.
 func (*door) CameBack(holdstate.Grant) {}

@@ -174,15 +174,16 @@ func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *caller, mayHo
 // hold lets the request wait for its model.
 func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) extproc.Decision {
 	budget := cmp.Or(p.HoldBudget, d.budget)
-	if r.Patience >= 0 {
-		budget = min(budget, r.Patience)
+	impatient := r.Patience >= 0 && r.Patience < budget
+	if impatient {
+		budget = r.Patience
 	}
 	if budget <= 0 {
 		// The client does not want to wait at all.
 		if !who.held {
 			d.metrics.outcome(holdstate.OutcomeExpired, 0)
 		}
-		return extproc.Decision{Refusal: extproc.Waking(r.Model, d.RetryAfter(r.Model)), Outcome: holdstate.OutcomeExpired}
+		return extproc.Decision{Refusal: extproc.Waking(r.Model, d.RetryAfter(r.Model, true)), Outcome: holdstate.OutcomeExpired}
 	}
 	w, err := d.machine.Hold(d.waiting(r, who))
 	if err != nil {
@@ -205,7 +206,7 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	// The model may have been wanted already, but not for this kind.
 	d.changed(r.Model)
 	d.log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
-	return extproc.Decision{Waiter: w, Held: true, Budget: budget}
+	return extproc.Decision{Waiter: w, Held: true, Budget: budget, Impatient: impatient}
 }
 
 // notHeld is the answer for a request that the machine did not hold.
@@ -215,7 +216,7 @@ func (d *decider) notHeld(model string, err error) *extproc.Refusal {
 	case errors.Is(err, holdstate.ErrDraining):
 		return extproc.Draining()
 	case errors.As(err, &failed):
-		return extproc.WakeFailed(model, failed.Reason, d.RetryAfter(model))
+		return extproc.WakeFailed(model, failed.Reason, d.RetryAfter(model, false))
 	default:
 		return extproc.TooManyWaiting(model)
 	}
@@ -236,5 +237,12 @@ func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
 
 func refuse(r *extproc.Refusal) extproc.Decision { return extproc.Decision{Refusal: r} }
 
-// RetryAfter says in how many seconds a sleeping model may be up.
-func (d *decider) RetryAfter(model string) int { return d.machine.RetryAfter(model) }
+// RetryAfter says in how many seconds a sleeping model may be up. While that is not
+// known, a client that waits for a shorter time than the router would may come
+// again at once: its wait goes on then.
+func (d *decider) RetryAfter(model string, impatient bool) int {
+	if _, learned := d.machine.Learned(model); impatient && !learned {
+		return 1
+	}
+	return d.machine.RetryAfter(model)
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -155,7 +156,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.Var(&c.WakeHoldMaxBytesPerModel, "wake-hold-max-bytes-per-model", "body bytes of held requests for one model, while other models may be held here too; 0: half of --wake-hold-max-bytes, but at least --max-request-bytes")
 	f.DurationVar(&c.WakeKeepalive, "wake-keepalive", 15*time.Second, "time between keepalives of a held request; 0: none")
 	f.DurationVar(&c.WakeLinger, "wake-linger", 30*time.Second, "how long a model stays wanted after a waiter left unserved")
-	f.StringVar(&c.WakeLateError, "wake-late-error", "body", "how an answer fails that has begun: body (an error in it) or abort (it is cut)")
+	f.StringVar(&c.WakeLateError, "wake-late-error", "auto", "how an answer ends that fails after it began: body (with an error in it), abort (with the error, and cut) or auto (as body, but cut for SDKs that do not stream, which would take it for a success)")
 	f.StringVar(&c.WakeOrder, "wake-order", "fair", "who gets the next slot: fair (round-robin across keys) or arrival")
 	f.DurationVar(&c.WakeCooldown, "wake-cooldown", 10*time.Second, "how long new requests for a model are refused, not held, after its wake failed; the cooldown of a webhook is another: the least time between its calls")
 
@@ -227,7 +228,7 @@ func (c *Serve) Validate() error {
 	check(c.RequestTimeout > 0, "request-timeout", c.RequestTimeout, positive)
 	check(c.MetricsKeep > 0, "metrics-keep", c.MetricsKeep, positive)
 	check(c.AgentLiveness > 0, "agent-liveness", c.AgentLiveness, positive)
-	check(c.WakeLateError == "body" || c.WakeLateError == "abort", "wake-late-error", c.WakeLateError, "must be body or abort")
+	check(slices.Contains([]string{"auto", "body", "abort"}, c.WakeLateError), "wake-late-error", c.WakeLateError, "must be auto, body or abort")
 	check(c.WakeOrder == "fair" || c.WakeOrder == "arrival", "wake-order", c.WakeOrder, "must be fair or arrival")
 	check(validPrefix(c.MetricsPrefix), "metrics-prefix", c.MetricsPrefix, "may have only letters, digits and _, and must not begin with a digit")
 	c.validateHolds(check)

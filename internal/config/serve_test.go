@@ -44,7 +44,7 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--wake-hold-max-bytes=0":                      "--wake-hold-max-bytes is 0: must be above 0",
 		"--wake-keepalive=-1s":                         "--wake-keepalive is -1s: must not be negative",
 		"--wake-linger=-1s":                            "--wake-linger is -1s: must not be negative",
-		"--wake-late-error=maybe":                      "--wake-late-error is maybe: must be body or abort",
+		"--wake-late-error=maybe":                      "--wake-late-error is maybe: must be auto, body or abort",
 		"--wake-order=random":                          "--wake-order is random: must be fair or arrival",
 		"--queue-depth=-1":                             "--queue-depth is -1: must not be negative",
 		"--request-timeout=0":                          "--request-timeout is 0s: must be above 0",
