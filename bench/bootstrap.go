@@ -51,6 +51,7 @@ func plain(b *bootstrapv3.Bootstrap, backend string) error {
 		manager.HttpFilters = slices.DeleteFunc(manager.GetHttpFilters(), func(filter *hcmv3.HttpFilter) bool {
 			return filter.GetName() == extProcFilter
 		})
+		manager.LocalReplyConfig = nil // its headers come from Holdgate's metadata
 		for _, host := range manager.GetRouteConfig().GetVirtualHosts() {
 			toBackend(host)
 		}
@@ -93,6 +94,9 @@ func dropLogs(manager *hcmv3.HttpConnectionManager) error {
 // come from Holdgate's metadata are left out with the metadata.
 func toBackend(host *routev3.VirtualHost) {
 	host.RequestHeadersToAdd, host.ResponseHeadersToAdd = nil, nil
+	host.Routes = slices.DeleteFunc(host.GetRoutes(), func(r *routev3.Route) bool {
+		return len(r.GetMatch().GetDynamicMetadata()) > 0
+	})
 	for _, route := range host.GetRoutes() {
 		route.RequestHeadersToAdd, route.ResponseHeadersToAdd = nil, nil
 		route.TypedPerFilterConfig = nil

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -194,6 +195,55 @@ func TestBrowsersMayCallFromConfiguredOrigins(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, r.status)
 	require.Equal(t, "https://app.example.com", r.header.Get("Access-Control-Allow-Origin"))
 	a.atRest() // a preflight is no demand
+}
+
+// Every answer has the router's CORS headers and none of the engine's, whichever way
+// it takes; the engine does not learn of an origin.
+func TestEveryAnswerHasTheRoutersCORSHeaders(t *testing.T) {
+	const origin = "https://app.example.com"
+	s := startSite(t, "--cors-origins", origin, "--wake-keepalive", "200ms")
+	e := newEngine(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "https://engine.example")
+		w.Header().Set("Access-Control-Allow-Credentials", "true")
+		w.Header().Set("Vary", "accept")
+		_, _ = io.WriteString(w, "{}")
+	})
+	check := func(r result, vary ...string) {
+		t.Helper()
+		require.NoError(t, r.err)
+		require.Equal(t, http.StatusOK, r.status, r.body)
+		require.Equal(t, []string{origin}, r.header["Access-Control-Allow-Origin"])
+		require.Empty(t, r.header["Access-Control-Allow-Credentials"])
+		require.Contains(t, r.header.Get("Access-Control-Expose-Headers"), "x-request-id")
+		require.Equal(t, vary, r.header["Vary"])
+		got, _ := e.last()
+		require.Empty(t, got.Header["Origin"])
+	}
+	wake := func(delay time.Duration) result {
+		answer := s.start(t.Context(), chatPath, chatBody("m", false), "Origin", origin)
+		s.metric(`hivenet_pending_demand{model="m"}`, "1")
+		time.Sleep(delay)
+		a := s.register(hello("a", e.addr(), 4, "m"))
+		r := <-answer
+		a.leave()
+		s.asleep("m")
+		return r
+	}
+	check(wake(0), "accept, origin")            // relayed, with the engine's own head
+	check(wake(400*time.Millisecond), "origin") // begun by a keepalive
+	check(s.do(s.request(t.Context(), http.MethodGet, "/v1/models", "", "Origin", origin)), "origin")
+	s.register(hello("a", e.addr(), 4, "m"))
+	check(s.post(chatPath, chatBody("m", false), "Origin", origin), "accept,origin")
+	other := s.post(chatPath, chatBody("m", false), "Origin", "https://evil.example.com")
+	require.Equal(t, http.StatusOK, other.status)
+	require.Empty(t, other.header["Access-Control-Allow-Origin"])
+	// The answer of the rehold lane, after a replica that refused.
+	s.register(hello("b", closedPort(t), 4, "fixed"))
+	s.register(hello("c", e.addr(), 4, "fixed"))
+	for range 2 { // one of them begins at the replica that refuses
+		check(s.post(chatPath, chatBody("fixed", false), "Origin", origin), "accept,origin")
+	}
+	s.atRest()
 }
 
 // sayHello answers both APIs as engines do, streaming where that is asked for.

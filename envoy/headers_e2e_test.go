@@ -115,6 +115,49 @@ func TestAnEnginesOwnHeadersStayWhenTheMetadataHasNone(t *testing.T) {
 	require.Equal(t, []string{"99"}, response["x-ratelimit-remaining-requests"])
 }
 
+// With CORS an engine's own headers of that kind are removed, and those of the
+// metadata take their place.
+func TestTheRoutersCORSHeadersTakeTheEnginesPlace(t *testing.T) {
+	t.Parallel()
+	const engines = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nvary: accept-encoding\r\naccess-control-allow-origin: *\r\naccess-control-allow-credentials: true\r\n" +
+		"access-control-expose-headers: x\r\n\r\n"
+	for name, c := range map[string]struct {
+		metadata map[string]any
+		reroute  bool
+		want     [4][]string // allow-origin, allow-credentials, expose-headers, vary
+	}{
+		"not configured": {nil, false, [4][]string{{"*"}, {"true"}, {"x"}, {"accept-encoding"}}},
+		"an origin":      {map[string]any{CORSOriginKey: "https://a.example", CORSExposeKey: "location"}, true, [4][]string{{"https://a.example"}, nil, {"location"}, {"accept-encoding,origin"}}},
+		"another origin": {map[string]any{CORSOriginKey: ""}, true, [4][]string{nil, nil, nil, {"accept-encoding,origin"}}},
+	} {
+		addr, _ := rawEngine(t, engines)
+		l := newLab(t, 1, func(asked) answer {
+			return answer{first: addr, reroute: c.reroute, metadata: c.metadata}
+		})
+		head, _ := exchange(t, l, clientHead+"\r\nabc")
+		got := fields(t, head)
+		require.Equal(t, c.want, [4][]string{
+			got["access-control-allow-origin"], got["access-control-allow-credentials"], got["access-control-expose-headers"], got["vary"],
+		}, name)
+	}
+}
+
+// Envoy's own error under a request that was sent on has them too.
+func TestAnErrorOfEnvoysOwnHasTheCORSHeaders(t *testing.T) {
+	t.Parallel()
+	var l *lab
+	dies := goodEngine(t, func(_ http.ResponseWriter, _ *http.Request) {
+		l.grpc.Stop()
+		panic(http.ErrAbortHandler)
+	})
+	l = newLab(t, 1, func(asked) answer {
+		return answer{first: dies, reroute: true, metadata: map[string]any{CORSOriginKey: "https://a.example"}}
+	})
+	resp, body := postTo(t, l, "/v1/messages")
+	require.JSONEq(t, unavailableAnthropic, body)
+	require.Equal(t, []string{"https://a.example"}, resp.Header["Access-Control-Allow-Origin"])
+}
+
 func TestClientsCannotForgeWhatTheLanesSay(t *testing.T) {
 	t.Parallel()
 	addr, seen := rawEngine(t, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")

@@ -33,6 +33,7 @@ type answer struct {
 	first    string
 	set      map[string]string // headers that the request gets.
 	metadata map[string]any    // further keys of the namespace holdgate.
+	reroute  bool              // the route is chosen anew, by the metadata.
 	status   int
 }
 
@@ -165,7 +166,7 @@ func native(do answer, body [][]byte) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		DynamicMetadata: inNamespace(fields),
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: mutation},
+			Response: &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: do.reroute},
 		}},
 	}
 }

@@ -84,7 +84,7 @@ func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 	m.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
 	m.EarlyHeaderMutationExtensions = append(m.EarlyHeaderMutationExtensions, r.dropForgedHeaders())
 	m.LocalReplyConfig = ownErrors()
-	m.RouteSpecifier = r.destinationRoutes(header(ViaHeader, streamMetadata, appendOrAdd))
+	m.RouteSpecifier = r.edgeRoutes(header(ViaHeader, streamMetadata, appendOrAdd))
 	m.HttpFilters = append(r.streamName(), r.extProc(LaneEdge), r.router())
 	return m
 }
@@ -100,7 +100,7 @@ func (r *renderer) laneManager(name string) *hcmv3.HttpConnectionManager {
 func (r *renderer) rehold() *hcmv3.HttpConnectionManager {
 	m := r.laneManager(reholdListener)
 	m.LocalReplyConfig = ownErrors()
-	m.RouteSpecifier = r.destinationRoutes()
+	m.RouteSpecifier = inline(r.destinationRoutes())
 	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneRehold), r.router()}
 	return m
 }
@@ -115,7 +115,7 @@ func (r *renderer) relay() *hcmv3.HttpConnectionManager {
 
 // destinationRoutes sends everything to the destination that ext_proc named, with these
 // headers. What the edge adds the lane gets too.
-func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *hcmv3.HttpConnectionManager_RouteConfig {
+func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *routev3.VirtualHost {
 	host := everything(&routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: destinationsCluster},
 		Timeout:          durationpb.New(0),
@@ -138,7 +138,7 @@ func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *hcmv3.Ht
 		header("x-ratelimit-remaining-requests", rateLimitMetadata, overwriteOrAdd),
 		header("server-timing", serverTimingMetadata, appendOrAdd),
 	}
-	return inline(host)
+	return host
 }
 
 // requestIDInAnswer gives an answer the request's id as ext_proc may have replaced it.

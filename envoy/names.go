@@ -21,6 +21,11 @@ const (
 	RateLimitKey = "ratelimit_remaining"
 	// ServerTimingKey is added to server-timing on a native answer.
 	ServerTimingKey = "server_timing"
+	// CORSOriginKey is there when the router answers web pages: engines' CORS headers
+	// are removed, and its value, unless empty, is the origin that may read the answer.
+	CORSOriginKey = "cors_origin"
+	// CORSExposeKey is what a page of that origin may read of the headers.
+	CORSExposeKey = "cors_expose"
 )
 
 // The values of ModeKey.

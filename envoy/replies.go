@@ -94,7 +94,7 @@ func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
 		filters = append(filters, pathFilter(messagesPath))
 	}
 	m := &hcmv3.ResponseMapper{
-		HeadersToAdd: []*corev3.HeaderValueOption{requestIDInAnswer()},
+		HeadersToAdd: append(corsAnswer(), requestIDInAnswer()),
 		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{
 			AndFilter: &accesslogv3.AndFilter{Filters: filters},
 		}},

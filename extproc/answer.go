@@ -107,9 +107,9 @@ func streamBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
 
 // committedHead is the head of an answer that begins before the engine has
 // answered.
-func committedHead(stream bool, rateLimit string) *extprocv3.ProcessingResponse {
+func (st *stream) committedHead() *extprocv3.ProcessingResponse {
 	contentType := "application/json"
-	if stream {
+	if st.req.Stream {
 		contentType = "text/event-stream; charset=utf-8"
 	}
 	headers := []*corev3.HeaderValue{
@@ -117,7 +117,7 @@ func committedHead(stream bool, rateLimit string) *extprocv3.ProcessingResponse 
 		{Key: "cache-control", RawValue: []byte("no-cache")},
 		{Key: "x-accel-buffering", RawValue: []byte("no")},
 	}
-	return streamHead(http.StatusOK, withRateLimit(headers, rateLimit))
+	return streamHead(http.StatusOK, st.withCORS(withRateLimit(headers, st.rateLimit)))
 }
 
 // headerRateLimit tells a caller what its quota still has.
@@ -141,6 +141,7 @@ const (
 	fieldStatus           = 1 // CommonResponse.status
 	fieldHeaderMutation   = 2 // CommonResponse.header_mutation
 	fieldBodyMutation     = 3 // CommonResponse.body_mutation
+	fieldClearRouteCache  = 5 // CommonResponse.clear_route_cache
 	fieldSetHeaders       = 1 // HeaderMutation.set_headers
 	fieldRemoveHeaders    = 2 // HeaderMutation.remove_headers
 	fieldOptionHeader     = 1 // HeaderValueOption.header
@@ -161,12 +162,13 @@ type forwardHead struct {
 	metadata headerList // of the namespace
 	set      headerList
 	remove   []string
+	reroute  bool // Envoy chooses the route anew, by the metadata
 }
 
 // encode writes the HeadersResponse with its dynamic metadata.
 func (f *forwardHead) encode() *outbound {
 	var scratch [2][512]byte
-	common := appendBytes(scratch[1][:0], fieldHeaderMutation, f.appendMutation(scratch[0][:0]))
+	common := f.appendCommon(scratch[1][:0], scratch[0][:0])
 	response := appendBytes(scratch[0][:0], fieldCommonResponse, common)
 	out := appendBytes(make([]byte, 0, 512), fieldHeadersResponse, response)
 	return &outbound{data: mem.BufferSlice{mem.SliceBuffer(f.appendMetadata(out))}}
@@ -176,7 +178,7 @@ func (f *forwardHead) encode() *outbound {
 // bytes. The message takes the chunks over.
 func (f *forwardHead) encodeWith(chunks []mem.Buffer, size int64) *outbound {
 	n := int(size)
-	common := appendBytes(nil, fieldHeaderMutation, f.appendMutation(nil))
+	common := f.appendCommon(nil, nil)
 	common = protowire.AppendTag(common, fieldStatus, protowire.VarintType)
 	common = protowire.AppendVarint(common, uint64(extprocv3.CommonResponse_CONTINUE_AND_REPLACE))
 	mutation := protowire.SizeTag(fieldWholeBody) + protowire.SizeBytes(n)
@@ -190,6 +192,16 @@ func (f *forwardHead) encodeWith(chunks []mem.Buffer, size int64) *outbound {
 	head = appendSize(head, fieldWholeBody, n)
 	data := append(mem.BufferSlice{mem.SliceBuffer(head)}, chunks...)
 	return &outbound{data: append(data, mem.SliceBuffer(f.appendMetadata(nil)))}
+}
+
+// appendCommon writes the CommonResponse's part that is not of the body; scratch is
+// memory for the HeaderMutation.
+func (f *forwardHead) appendCommon(out, scratch []byte) []byte {
+	out = appendBytes(out, fieldHeaderMutation, f.appendMutation(scratch))
+	if f.reroute {
+		out = protowire.AppendVarint(protowire.AppendTag(out, fieldClearRouteCache, protowire.VarintType), 1)
+	}
+	return out
 }
 
 // appendMutation writes the HeaderMutation.

@@ -109,7 +109,7 @@ func (h *head) sender(name, value []byte) {
 		h.authorization = string(value)
 	case headerAPIKey:
 		h.apiKey = string(value)
-	case "origin":
+	case headerOrigin:
 		h.origin = string(value)
 	default:
 		switch {

@@ -189,7 +189,7 @@ func (h *hold) ended(s holdstate.Status) error {
 func (h *hold) keepalive() (sent bool) {
 	if !h.committed {
 		h.committed = true
-		if !h.st.send(committedHead(h.st.req.Stream, h.st.rateLimit)) {
+		if !h.st.send(h.st.committedHead()) {
 			return false
 		}
 	}

@@ -21,7 +21,7 @@ func (st *stream) other(lane string) error {
 		return st.refuse(ModelNotFound(model))
 	}
 	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusOK })
-	st.send(immediate(http.StatusOK, headerList{{"content-type", "application/json"}}, body))
+	st.send(immediate(http.StatusOK, append(headerList{{"content-type", "application/json"}}, st.cors()...), body))
 	return nil
 }
 

@@ -5,7 +5,6 @@ package extproc
 import (
 	"fmt"
 	"net/http"
-	"slices"
 )
 
 // redirect sends the caller to the site that has the model. Only 307 keeps the
@@ -33,38 +32,4 @@ func (to *Redirect) body(model string, api API) []byte {
 	}
 	body.Redirect.Site, body.envelope = to.Site, r.envelope(api)
 	return marshal(body)
-}
-
-// cors are the headers with which a browser lets a page of a configured origin see
-// an answer of ours. Answers of engines have their own.
-func (st *stream) cors() headerList {
-	origin := st.head.origin
-	allowed := st.s.o.CORSOrigins
-	if origin == "" || !slices.Contains(allowed, origin) && !slices.Contains(allowed, "*") {
-		return nil
-	}
-	if !slices.Contains(allowed, origin) {
-		origin = "*"
-	}
-	return headerList{
-		{"access-control-allow-origin", origin},
-		{"vary", "origin"},
-		{"access-control-expose-headers", "location, retry-after, x-request-id"},
-	}
-}
-
-// preflight answers a browser's question whether a page may call. It is over then.
-func (st *stream) preflight() bool {
-	allowed := st.cors()
-	if string(st.head.method) != http.MethodOptions || allowed == nil {
-		return false
-	}
-	headers := append(slices.Clone(allowed),
-		[2]string{"access-control-allow-methods", "GET, POST, OPTIONS"},
-		// The wildcard does not stand for Authorization.
-		[2]string{"access-control-allow-headers", "authorization, *"},
-		[2]string{"access-control-max-age", "600"})
-	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusNoContent })
-	st.send(immediate(http.StatusNoContent, headers, nil))
-	return true
 }

@@ -134,7 +134,8 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 		ticks = nil // the engine's head is the first byte
 		contentType := resp.Header.Get("Content-Type")
 		h.fixed = resp.ContentLength >= 0 || contentType != "" && !strings.HasPrefix(contentType, "text/event-stream")
-		if !h.st.send(streamHead(resp.StatusCode, withRateLimit(relayedHeaders(resp, h.st.timing), h.st.rateLimit))) {
+		headers := h.st.withCORS(withRateLimit(relayedHeaders(resp, h.st.timing), h.st.rateLimit))
+		if !h.st.send(streamHead(resp.StatusCode, headers)) {
 			return nil
 		}
 	case resp.StatusCode >= http.StatusBadRequest && h.st.req.Stream:
@@ -277,7 +278,7 @@ func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant) *http.Req
 		case n == headerAuthority:
 			r.Host = string(value)
 		case !httpguts.ValidHeaderFieldName(n), !httpguts.ValidHeaderFieldValue(string(value)):
-		case n == "content-encoding" && st.rewritten:
+		case n == "content-encoding" && st.rewritten, n == headerOrigin && st.answersPages():
 		case st.flight.admission.StripKeys && (n == headerAuthorization || n == headerAPIKey):
 		case n == "accept-encoding", n == "content-length", n == "expect", n == headerRequestID, hopByHop[n],
 			strings.HasPrefix(n, ":"), strings.HasPrefix(n, wakePrefix), strings.HasPrefix(n, ownPrefix):

@@ -33,6 +33,9 @@ func (st *stream) serve(g holdstate.Grant) error {
 		f.remove = append(f.remove, "content-encoding")
 	}
 	f.keys(key, st.flight.admission.StripKeys)
+	if st.answersPages() {
+		f.pages(st.allowedOrigin())
+	}
 	if path := st.flight.admission.PathAndQuery; path != "" {
 		f.set = append(f.set, [2]string{":path", path})
 	}

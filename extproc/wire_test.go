@@ -391,7 +391,7 @@ func headResponse(f *forwardHead) *extprocv3.ProcessingResponse {
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
 				SetHeaders: f.set.options(), RemoveHeaders: f.remove,
-			}},
+			}, ClearRouteCache: f.reroute},
 		}},
 		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 			envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: entries}),
@@ -415,6 +415,7 @@ func TestForwardHead(t *testing.T) {
 		"long value":     {metadata: headerList{{"mode", long}}, set: headerList{{"a", long}, {"b", "short"}}, remove: []string{long}},
 		"long, then not": {metadata: headerList{{"a", long}, {"b", "short"}, {"c", long}}, set: headerList{{long, "a"}, {"b", "c"}}},
 		"many":           {metadata: many, set: many, remove: names},
+		"for a page":     {metadata: headerList{{"mode", "native"}, {"cors_origin", ""}}, remove: []string{"origin"}, reroute: true},
 		"only removals":  {metadata: headerList{{"mode", "native"}}, remove: names},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -459,7 +460,7 @@ func TestShortAnswers(t *testing.T) {
 // Messages that are not written by hand go through the usual codec.
 func TestOtherMessagesGoThroughTheUsualCodec(t *testing.T) {
 	t.Parallel()
-	m := committedHead(true, "")
+	m := streamHead(200, nil)
 	data, err := Codec().Marshal(m)
 	require.NoError(t, err)
 	got := &extprocv3.ProcessingResponse{}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// corsHeaders are what an engine may say of web pages, which is the router's to say.
+var corsHeaders = []string{
+	"access-control-allow-credentials", "access-control-allow-headers", "access-control-allow-methods",
+	"access-control-allow-origin", "access-control-allow-private-network", "access-control-expose-headers",
+	"access-control-max-age",
+}
+
+// edgeRoutes are destinationRoutes, and before them one for requests whose metadata
+// says that engines' CORS headers are replaced. Nothing else removes a header of an
+// engine's answer on a condition; Holdgate clears the route cache for such requests.
+func (r *renderer) edgeRoutes(add ...*corev3.HeaderValueOption) *hcmv3.HttpConnectionManager_RouteConfig {
+	host := r.destinationRoutes(add...)
+	cors := proto.CloneOf(host.GetRoutes()[0])
+	cors.Match.DynamicMetadata = []*matcherv3.MetadataMatcher{{
+		Filter: Namespace,
+		Path: []*matcherv3.MetadataMatcher_PathSegment{{
+			Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: CORSOriginKey},
+		}},
+		Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}},
+	}}
+	cors.ResponseHeadersToRemove = corsHeaders
+	cors.ResponseHeadersToAdd = append(corsAnswer(), header("vary", "origin", appendOrAdd))
+	host.Routes = append([]*routev3.Route{cors}, host.GetRoutes()...)
+	return inline(host)
+}
+
+// corsAnswer are the headers with which a page may read an answer; what the metadata
+// lacks adds none.
+func corsAnswer() []*corev3.HeaderValueOption {
+	return []*corev3.HeaderValueOption{
+		header("access-control-allow-origin", "%DYNAMIC_METADATA(holdgate:cors_origin)%", overwriteOrAdd),
+		header("access-control-expose-headers", "%DYNAMIC_METADATA(holdgate:cors_expose)%", overwriteOrAdd),
+	}
+}
