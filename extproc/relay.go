@@ -129,6 +129,9 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 	ticks := h.tick
 	h.st.flight.note(func(r *Record) { r.Status = resp.StatusCode })
+	if h.committed {
+		resp.Body = decodedBody(resp)
+	}
 	switch {
 	case !h.committed:
 		ticks = nil // the engine's head is the first byte
@@ -178,6 +181,9 @@ func (h *hold) passOn(p piece, total int64) (done bool, err error) {
 	case p.err != nil && !end:
 		h.passed(p.data)
 		h.st.send(streamBody(p.data, false))
+		if errors.Is(p.err, errCoded) {
+			return true, h.broken(errCoded.Error())
+		}
 		return true, h.broken("the engine ended its answer half way")
 	}
 	h.passed(p.data)
@@ -213,10 +219,12 @@ func (h *hold) separator() string {
 	}
 }
 
-// broken ends an answer of which a part was passed on.
+// broken ends an answer that the engine did not finish. An error can follow a part of
+// a stream, and keepalives, but no part of a plain answer.
 func (h *hold) broken(message string) error {
 	r := &Refusal{Status: http.StatusBadGateway, Code: "backend_error", Message: message}
-	if !h.st.req.Stream || h.fixed {
+	begun := h.committed && len(h.tail) == 0
+	if h.fixed || !h.st.req.Stream && !begun {
 		h.st.noteRefusal(r)
 		return abort(r.Code)
 	}
@@ -237,6 +245,9 @@ func readPieces(ctx context.Context, r io.Reader) <-chan piece {
 				buffers[i] = make([]byte, pieceSize)
 			}
 			n, err := r.Read(buffers[i])
+			if n == 0 && err == nil {
+				continue // a decoder has nothing yet
+			}
 			select {
 			case pieces <- piece{data: buffers[i][:n], err: err}:
 			case <-ctx.Done():
@@ -292,6 +303,7 @@ func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant) *http.Req
 	if key[0] != "" {
 		r.Header.Set(key[0], key[1])
 	}
+	r.Header.Set("Accept-Encoding", "identity")
 	r.Header.Set(headerRequestID, st.flight.id)
 	r.Header.Set(envoy.DestinationHeader, g.Address())
 	if st.flight.stream != "" {

@@ -48,7 +48,7 @@ func TestTheEngineGetsTheClientsRequest(t *testing.T) {
 		require.Equal(t, body, string(text))
 		require.Equal(t, http.Header{
 			"X-Request-Id": {id}, "Authorization": {"Bearer k"}, "X-Custom": {"1", "2"}, "Content-Type": {"application/json"}, "X-Empty": {""},
-			"Upgrade-Insecure": {"1"}, "X-Holdgate-Destination": {engineA}, "User-Agent": nil,
+			"Upgrade-Insecure": {"1"}, "X-Holdgate-Destination": {engineA}, "User-Agent": nil, "Accept-Encoding": {"identity"},
 		}, call.Header)
 		_ = call.respond(200).Close()
 		x.requireEnded(t, "0s head 200", `0s "" end`)

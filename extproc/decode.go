@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/andybalholm/brotli"
+	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zlib"
+	"github.com/klauspost/compress/zstd"
+)
+
+// errCoded is an answer whose coding is unknown, or whose bytes are not of it.
+var errCoded = errors.New("the engine's answer is compressed in a way that the router cannot read")
+
+// decodedBody is the body of an engine's answer in identity coding, for an answer
+// that keepalives have begun. Engines are asked for identity coding, and some
+// compress all the same.
+func decodedBody(resp *http.Response) io.ReadCloser {
+	coding := strings.ToLower(strings.TrimSpace(strings.Join(resp.Header.Values("Content-Encoding"), ",")))
+	if coding == "" || coding == "identity" {
+		return resp.Body
+	}
+	return &decoder{Closer: resp.Body, coded: resp.Body, coding: coding}
+}
+
+// decoder reads a coded body as it comes. Its reader is made by the first Read, as
+// some read the first bytes of the body for that.
+type decoder struct {
+	io.Closer
+	coded  io.Reader
+	coding string
+	plain  io.Reader
+}
+
+func (d *decoder) Read(p []byte) (n int, err error) {
+	if d.plain == nil {
+		if d.plain, err = newDecoder(d.coding, d.coded); err != nil {
+			return 0, undecodable(err)
+		}
+	}
+	n, err = d.plain.Read(p)
+	return n, undecodable(err)
+}
+
+// undecodable tells bytes that are not of the coding from an answer that breaks off.
+func undecodable(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errCoded, err)
+}
+
+// newDecoder makes a decoder of a Content-Encoding. None of them needs to be closed.
+func newDecoder(coding string, r io.Reader) (io.Reader, error) {
+	switch coding {
+	case "gzip", "x-gzip":
+		return gzip.NewReader(r)
+	case "zstd":
+		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(zstdWindow))
+	case "br":
+		return brotli.NewReader(r), nil
+	case "deflate":
+		return newInflater(r)
+	}
+	return nil, fmt.Errorf("content-encoding %q is unknown", coding)
+}
+
+// newInflater reads the zlib format, which deflate stands for, or the bare one that
+// some servers send.
+func newInflater(r io.Reader) (io.Reader, error) {
+	b := bufio.NewReader(r)
+	head, err := b.Peek(2)
+	if err != nil {
+		return nil, err
+	}
+	const method, deflated, check = 0x0f, 8, 31
+	if head[0]&method == deflated && (int(head[0])<<8|int(head[1]))%check == 0 {
+		return zlib.NewReader(b)
+	}
+	return flate.NewReader(b), nil
+}
