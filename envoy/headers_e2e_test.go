@@ -93,6 +93,33 @@ func TestAServedRequestKeepsItsHeadersAndGainsOnlyThree(t *testing.T) {
 	}, response)
 }
 
+// What docs/envoy.md says of headers.
+func TestWhatBecomesOfHeadersOnTheirWay(t *testing.T) {
+	t.Parallel()
+	addr, seen := rawEngine(t, "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 Fine Indeed\r\nVary: a\r\nVary: b\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n"+
+		"X-Custom: 1\r\nX-Custom: 2\r\nX-Request-Id: engine\r\nKeep-Alive: timeout=5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-trailer: 1\r\n\r\n")
+	l := newLab(t, 1, func(asked) answer { return answer{first: addr} })
+	first, rest := exchange(t, l, "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3\r\nAccept: a\r\nAccept: b\r\nVia: 1\r\nVia: 2\r\n"+
+		"X-Custom: 1\r\nX-Custom: 2\r\nCookie: a=1\r\nCookie: b=2\r\nTE: trailers\r\nKeep-Alive: 5\r\nExpect: 100-continue\r\nX-Request-Id: client\r\n\r\nabc")
+	request := fields(t, <-seen)
+	for name, want := range map[string][]string{
+		"accept": {"a,b"}, "via": {"1,2"}, "x-custom": {"1", "2"}, "cookie": {"a=1", "b=2"}, "te": {"trailers"},
+		"keep-alive": nil, "expect": nil, "x-request-id": {"client"},
+	} {
+		require.Equal(t, want, request[name], "of the request: %s", name)
+	}
+	require.Contains(t, first, "HTTP/1.1 100 Continue\r\n")
+	head, body, _ := strings.Cut(string(rest), "\r\n\r\n")
+	require.True(t, strings.HasPrefix(head, "HTTP/1.1 200 OK\r\n"), head)
+	response := fields(t, head+"\r\n\r\n")
+	for name, want := range map[string][]string{
+		"vary": {"a,b"}, "x-custom": {"1", "2"}, "set-cookie": {"a=1", "b=2"}, "link": nil, "keep-alive": nil, "x-request-id": {"client"}, "server": nil,
+	} {
+		require.Equal(t, want, response[name], "of the answer: %s", name)
+	}
+	require.Equal(t, "2\r\nok\r\n0\r\n\r\n", body)
+}
+
 func TestHeadersOfTheMetadataComeWithANativeAnswer(t *testing.T) {
 	t.Parallel()
 	addr, _ := rawEngine(t, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nserver-timing: own;dur=1\r\nx-ratelimit-remaining-requests: 99\r\n\r\n")

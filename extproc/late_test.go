@@ -70,24 +70,26 @@ func TestLateErrorsInAutoMode(t *testing.T) {
 func TestAnEnginesLateErrorInAutoMode(t *testing.T) {
 	t.Parallel()
 	for sdk, ending := range map[bool]string{true: `20s ""`, false: `20s "" end`} {
-		bubble(t, func(r *rig) {
-			t := r.t
-			var headers []string
-			if sdk {
-				headers = []string{"x-stainless-lang", "python"}
-			}
-			x := r.ask(t, request(chatPath, `{"model":"m"}`, headers...))
-			pass(20 * time.Second)
-			r.slots.up(engineA, 1)
-			body := r.engine.call(t, 1).respond(400)
-			go func() {
-				_, _ = io.WriteString(body, `{"error":"no"}`)
-				_ = body.Close()
-			}()
-			err := x.end()
-			require.Equal(t, sdk, status.Code(err) == codes.Aborted, err)
-			require.Equal(t, []string{"15s head 200", "15s " + space, `20s "{\"error\":\"no\"}"`, ending}, x.all())
-		}, automatic)
+		for _, code := range []int{400, 307} {
+			bubble(t, func(r *rig) {
+				t := r.t
+				var headers []string
+				if sdk {
+					headers = []string{"x-stainless-lang", "python"}
+				}
+				x := r.ask(t, request(chatPath, `{"model":"m"}`, headers...))
+				pass(20 * time.Second)
+				r.slots.up(engineA, 1)
+				body := r.engine.call(t, 1).respond(code)
+				go func() {
+					_, _ = io.WriteString(body, `{"error":"no"}`)
+					_ = body.Close()
+				}()
+				err := x.end()
+				require.Equal(t, sdk, status.Code(err) == codes.Aborted, err)
+				require.Equal(t, []string{"15s head 200", "15s " + space, `20s "{\"error\":\"no\"}"`, ending}, x.all())
+			}, automatic)
+		}
 	}
 }
 

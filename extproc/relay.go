@@ -141,9 +141,9 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 		if !h.st.send(streamHead(resp.StatusCode, headers)) {
 			return nil
 		}
-	case resp.StatusCode >= http.StatusBadRequest && h.st.req.Stream:
+	case resp.StatusCode >= http.StatusMultipleChoices && h.st.req.Stream: // no answer, even if no error
 		return h.engineError(resp)
-	case resp.StatusCode >= http.StatusBadRequest:
+	case resp.StatusCode >= http.StatusMultipleChoices:
 		h.failing = h.cuts()
 	}
 	pieces := readPieces(ctx, resp.Body)

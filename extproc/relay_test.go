@@ -150,6 +150,10 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 			true, 500, "oops",
 			`data: {"error":{"code":"backend_error","message":"the engine answered with status 500","source":"engine"}}` + "\n\n",
 		},
+		"streaming, a redirect": {
+			true, 307, "",
+			`data: {"error":{"code":"backend_error","message":"the engine answered with status 307","source":"engine"}}` + "\n\n",
+		},
 		"streaming, another JSON": {
 			true, 422, `{"detail":[]}`,
 			`data: {"error":{"code":"backend_error","message":"the engine answered with status 422","source":"engine"}}` + "\n\n",

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// docs/clients.md has every endpoint, and every refusal with its status.
+func TestTheDocumentForClientsIsWhole(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/clients.md")
+	require.NoError(t, err)
+	for path, e := range endpoints {
+		require.Contains(t, string(text), fmt.Sprintf("| `POST %s` | `%v` |", path, e.Kind))
+	}
+	for name, c := range refusals {
+		require.Contains(t, string(text), fmt.Sprintf("| %d | `%s` |", c.status, c.code), name)
+	}
+	require.Contains(t, string(text), fmt.Sprintf("| %d | |", StatusClientGone))
+}
