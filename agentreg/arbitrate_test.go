@@ -48,7 +48,7 @@ func TestGroupWaitsForAgentsThatMayBeOnTheirWayBack(t *testing.T) {
 		g.join(member("b", 1, 1))
 		g.want("b")
 		require.Empty(t, g.told(), "the router has only just started")
-		time.Sleep(groupGrace / 2)
+		time.Sleep(DefaultGroupGrace / 2)
 		g.join(member("a", 1, 1, up))
 		g.wait(minUp)
 		require.Equal(t, told{"a": {"sleep"}}, g.told())

@@ -31,6 +31,15 @@ func (r *Registry) areaOf(rec *record) area {
 	return r.grown(in)
 }
 
+// areaOfGroup is what a change of g may concern.
+func (r *Registry) areaOfGroup(g *group) area {
+	in := newArea()
+	if r.groups[g.name] == g {
+		in.groups[g] = struct{}{}
+	}
+	return r.grown(in)
+}
+
 // addModel adds m and the groups of its agents.
 func (in area) addModel(m *model) {
 	if _, again := in.models[m]; again {

@@ -53,6 +53,9 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 			rec.upAt = time.Now()
 		}
 		rec.wakeSent, rec.wakeFailed = false, false
+		if time.Since(rec.upAt) >= settled {
+			rec.failures = 0
+		}
 		if rec.failed && handled >= rec.failSeq {
 			rec.failed = false
 			rec.probeAt = time.Time{}
@@ -64,13 +67,17 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 	if rec.reported != pb.State_STATE_ASLEEP {
 		return
 	}
+	short := !rec.upAt.IsZero() && time.Since(rec.upAt) < settled
 	rec.upAt = time.Time{}
 	r.route(rec)
 	if before == pb.State_STATE_SERVING {
 		r.asleepAgain(rec)
+		if short && rec.group != nil && !rec.slept {
+			r.endedSoon(rec)
+		}
 	}
 	if rec.wakeSent {
-		r.wakeFailed(rec, "the engine went back to sleep", "")
+		r.wakeFailed(rec, "the engine went back to sleep", "", 0)
 	}
 }
 
@@ -133,7 +140,8 @@ func (r *Registry) resultFrom(rec *record, w *pb.WakeResult) {
 		}
 		rec.lastSeen = time.Now()
 		if !w.GetOk() && rec.waking() {
-			r.wakeFailed(rec, cmp.Or(clean(w.GetReason()), "the agent gave no reason"), clean(w.GetDetail()))
+			notBefore := min(max(w.GetRetryAfter().AsDuration(), 0), maxGroupCooldown)
+			r.wakeFailed(rec, cmp.Or(clean(w.GetReason()), "the agent gave no reason"), clean(w.GetDetail()), notBefore)
 		}
 		r.settle(rec)
 	})

@@ -11,9 +11,13 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// groupGrace is how long a router that has just started lets nobody of a group
-// wake: agents that are awake may still be on their way back to it.
-const groupGrace = 2 * time.Second
+// DefaultGroupGrace is how long a router that has just started wakes no agent of a
+// group: agents that are awake may still be connecting to it again.
+const DefaultGroupGrace = 2 * time.Second
+
+// orphanTime is how long the engine of an agent that was killed may outlive it:
+// internal/proc ends what is left of it within five seconds.
+const orphanTime = 6 * time.Second
 
 // shortestTurn is how long an agent that has come up is open at least, whatever
 // its minimum up time, so that those who waited for it get their slots.
@@ -34,6 +38,7 @@ type group struct {
 	name    string
 	room    int64
 	members map[*record]struct{}
+	timer   *time.Timer // arbitrates the group again
 }
 
 // conflict says what is wrong with the group of a Hello beside those of the
@@ -62,17 +67,35 @@ func (r *Registry) enterGroup(rec *record) {
 	g := r.groups[spec.name]
 	if g == nil {
 		g = &group{name: spec.name, members: map[*record]struct{}{}}
+		g.timer = time.AfterFunc(time.Hour, func() {
+			r.update(func() { r.arbitrate(r.areaOfGroup(g)) })
+		})
+		g.timer.Stop()
 		r.groups[spec.name] = g
 	}
 	g.room = spec.room // all say the same, but those that are gone
 	for old := range g.members {
-		if old.released && old.followedBy(rec) {
+		switch {
+		case !old.released:
+		case old.followedBy(rec):
 			old.timer.Stop()
 			delete(g.members, old)
+		case old.hello.info.ID == rec.hello.info.ID:
+			old.timer.Reset(max(time.Until(r.orphanEnds(old)), 0))
 		}
 	}
 	g.members[rec] = struct{}{}
 	rec.group = g
+}
+
+// orphanEnds is when the room of an agent that is gone is free again although nobody
+// said that its engine has ended: after the liveness time, or sooner if the agent was
+// killed and is back. An agent that was superseded is still ending its engine.
+func (r *Registry) orphanEnds(rec *record) time.Time {
+	if !rec.superseded && r.agents[rec.hello.info.ID] != nil {
+		return rec.leftAt.Add(min(orphanTime, r.opts.Liveness))
+	}
+	return rec.leftAt.Add(r.opts.Liveness)
 }
 
 // leaveGroup takes rec out of its group at once when its engine does not run, or
@@ -84,6 +107,7 @@ func (r *Registry) leaveGroup(rec *record) {
 		return
 	}
 	if rec.occupies() && (rec.hello.canWake || !rec.leaving) {
+		rec.leftAt = time.Now()
 		rec.timer = time.AfterFunc(r.opts.Liveness, func() {
 			r.update(func() {
 				g.drop(r, rec)
@@ -104,6 +128,7 @@ func (a *record) followedBy(rec *record) bool {
 func (g *group) drop(r *Registry, rec *record) {
 	delete(g.members, rec)
 	if len(g.members) == 0 && r.groups[g.name] == g {
+		g.timer.Stop()
 		delete(r.groups, g.name)
 	}
 }
@@ -121,24 +146,26 @@ func (a *record) leaves() bool {
 	return a.occupies() && (a.leaving || a.released || a.hello.canWake && a.asleep())
 }
 
-// takesMore is what the agent would take of the room that it does not take now.
-func (a *record) takesMore() int64 {
-	if a.occupies() {
-		return 0
-	}
-	return a.hello.group.cost
-}
-
-// mayClose says whether the agent may be asked to make room: it has served long
-// enough, or is still on its way to serve and nobody waits for it any more.
-func (r *Registry) mayClose(a *record) bool {
+// closeFrom is from when on the agent may be asked to make room: once it has served
+// long enough. One that is still on its way to serve may be asked when nobody wishes for
+// it any more, or nobody has waited for it for as long as somebody had: clients that
+// give up and try again find their wake going on. Zero: never.
+func (r *Registry) closeFrom(a *record) time.Time {
 	switch {
 	case !a.hello.canWake || a.slept || a.leaving || a.released:
-		return false
+		return time.Time{}
 	case a.waking():
-		return !r.wantedAny(a)
+		switch {
+		case r.demandAny(a):
+			return time.Time{}
+		case !r.wantedAny(a):
+			return r.epoch
+		}
+		return a.soughtAt.Add(a.soughtAt.Sub(a.wokenAt))
+	case a.reported == pb.State_STATE_SERVING:
+		return a.turnEnds()
 	}
-	return a.reported == pb.State_STATE_SERVING && !time.Now().Before(a.turnEnds())
+	return time.Time{}
 }
 
 // turnEnds is from when on the agent may be asked to make room.
@@ -178,18 +205,5 @@ func (r *Registry) evict(rec *record) {
 	if rec.replica.gate.inFlight() == 0 {
 		r.saySleep(rec, causeRoom)
 		r.arm(rec)
-	}
-}
-
-// reopen brings agents back that no longer have to make room.
-func (r *Registry) reopen(ps plans) {
-	for g, p := range ps {
-		for rec := range g.members {
-			if _, asked := p.makers[rec]; rec.closing && !asked {
-				rec.closing = false
-				r.route(rec)
-				r.arm(rec)
-			}
-		}
 	}
 }

@@ -47,7 +47,7 @@ type gpu struct {
 func newGPU(t *rapid.T) *gpu {
 	w := &gpu{r: New(Options{Log: zerolog.Nop()}), slots: map[*gpuAgent][]*Slot{}}
 	w.room = rapid.Int64Range(1, 4).Draw(t, "room")
-	time.Sleep(groupGrace)
+	time.Sleep(DefaultGroupGrace)
 	for i := range rapid.IntRange(2, 6).Draw(t, "agents") {
 		cost := rapid.Int64Range(1, w.room).Draw(t, "cost")
 		model := fmt.Sprint("m", rapid.IntRange(0, 4).Draw(t, "model"))

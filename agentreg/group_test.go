@@ -37,7 +37,7 @@ type onGPU struct {
 func newOnGPU(t *testing.T, hellos ...*pb.Hello) *onGPU {
 	t.Helper()
 	g := &onGPU{router: newRouter(t), agents: map[string]*scripted{}}
-	time.Sleep(groupGrace)
+	time.Sleep(DefaultGroupGrace)
 	for _, h := range hellos {
 		g.join(h)
 	}
@@ -309,23 +309,40 @@ func TestAgentThatComesBackFindsItsRoom(t *testing.T) {
 	})
 }
 
-func TestEngineOfAnAgentThatWasKilledMayOutliveItsRestart(t *testing.T) {
+func TestEngineOfAnAgentThatIsBackMayOutliveItsRestart(t *testing.T) {
 	t.Parallel()
-	for name, bye := range map[string]bool{"killed": false, "ended in order": true} {
+	const superseded = -1
+	for name, tc := range map[string]struct {
+		state pb.State
+		bye   bool
+		back  time.Duration // after its end
+		free  time.Duration // after that
+	}{
+		"ended in order":               {pb.State_STATE_SERVING, true, 0, 0},
+		"killed":                       {pb.State_STATE_SERVING, false, 0, orphanTime},
+		"killed while it starts":       {pb.State_STATE_WAKING, false, 0, orphanTime},
+		"back late":                    {pb.State_STATE_WAKING, false, 5 * time.Second, orphanTime - 5*time.Second},
+		"back after its engine's end":  {pb.State_STATE_WAKING, false, orphanTime, 0},
+		"another one has its identity": {pb.State_STATE_SERVING, false, superseded, DefaultLiveness},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1))
-				if bye {
+				g := newOnGPU(t, member("a", 1, 1, func(h *pb.Hello) { h.State = tc.state }), member("b", 1, 1))
+				switch {
+				case tc.bye:
 					g.agents["a"].send(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}})
-				} else {
+				case tc.back != superseded:
 					g.agents["a"].end()
+					synctest.Wait()
 				}
+				g.wait(max(tc.back, 0))
 				g.join(member("a", 1, 1, restarted))
 				g.want("b")
-				if !bye {
+				if tc.free > 0 {
+					g.wait(tc.free - time.Millisecond)
 					require.Empty(t, g.told())
-					g.wait(DefaultLiveness)
+					g.wait(time.Millisecond)
 				}
 				require.Equal(t, told{"b": {"wake b"}}, g.told())
 			})

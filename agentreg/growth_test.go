@@ -28,7 +28,7 @@ func allocated(f func()) int64 {
 func crowd(t *testing.T, n int) (r *Registry, one *record) {
 	t.Helper()
 	r = New(Options{Log: zerolog.Nop()})
-	time.Sleep(groupGrace)
+	time.Sleep(DefaultGroupGrace)
 	for i := range n {
 		one = offline(t, r, member(fmt.Sprint("a", i), 1, 1, func(h *pb.Hello) {
 			h.Instance, h.Group.Name = instance(i), fmt.Sprint("gpu", i)

@@ -56,7 +56,7 @@ func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
 	t.Helper()
 	rt := &router{t: t, changes: map[sitemap.Target]int{}}
 	rt.Registry = New(Options{
-		Log:      zerolog.New(zerolog.NewTestWriter(t)),
+		Log: zerolog.New(zerolog.NewTestWriter(t)), GroupGrace: DefaultGroupGrace,
 		OnChange: func(tg sitemap.Target) { rt.mu.Lock(); rt.changes[tg]++; rt.mu.Unlock() },
 		OnWakeFailed: func(model, reason string) {
 			rt.mu.Lock()
@@ -227,3 +227,6 @@ func (a *scripted) ended() bool {
 	defer a.mu.Unlock()
 	return a.over
 }
+
+// SetWanted is SetWish for requests that wait.
+func (r *Registry) SetWanted(model string, wanted bool) { r.SetWish(model, Wish{Demand: wanted}) }

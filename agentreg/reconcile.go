@@ -13,12 +13,67 @@ func kindsOf(rec *record) kindSet {
 	return s
 }
 
-// reconcile sends the Wakes that m needs, but for agents of groups: arbitrate,
-// which must follow it, sends those. It is called after every change that could
-// make one due, and may be called at any time.
+// reconcile sends the Wakes that m needs, unless an agent of a group could take them:
+// arbitrate, which must follow it, sends those. It is called after every change that
+// could make one due, and may be called at any time.
 func (r *Registry) reconcile(m *model) {
-	if m.wanted && !r.draining && !m.needsRoom() {
-		r.cover(m, nil)
+	if !m.wish.Wanted() || r.draining || m.needsRoom() {
+		return
+	}
+	for covered := m.covered(); ; {
+		best := (*record)(nil)
+		missing := false
+		for rec := range m.agents {
+			if kindsOf(rec)&^covered == 0 {
+				continue
+			}
+			missing = true
+			if rec.hello.canWake && rec.asleep() && !rec.wakeFailed && (best == nil || rec.hello.info.ID < best.hello.info.ID) {
+				best = rec
+			}
+		}
+		if best == nil {
+			if missing {
+				r.fail(m)
+			}
+			return
+		}
+		r.wake(best, m)
+		covered |= kindsOf(best)
+	}
+}
+
+// needsRoom says whether a kind of m that an agent of a group has is not served.
+func (m *model) needsRoom() bool {
+	covered := m.covered()
+	for rec := range m.agents {
+		if rec.group != nil && kindsOf(rec)&^covered != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// fail reports once that m cannot be woken, if agents that could have served it have
+// failed to wake or can never be woken.
+func (r *Registry) fail(m *model) {
+	covered := m.covered()
+	failed := false
+	for rec := range m.agents {
+		if kindsOf(rec)&^covered == 0 || !rec.hello.canWake || !rec.asleep() {
+			continue
+		}
+		crowded := rec.crowded()
+		switch {
+		case crowded != "":
+			m.wakeReason, m.wakeDetail, failed = "its agents have no room", crowded, true
+		case rec.wakeFailed:
+			m.wakeReason, m.wakeDetail, failed = rec.wakeReason, rec.wakeDetail, true
+		}
+	}
+	if failed && !m.exhausted {
+		m.exhausted = true
+		r.fx.failed = append(r.fx.failed, wakeFailure{model: m.name, reason: m.wakeReason})
 	}
 }
 
@@ -31,48 +86,4 @@ func (m *model) covered() kindSet {
 		}
 	}
 	return covered
-}
-
-// cover finds an agent for each kind of m that is not covered, and wakes it if
-// its group has room.
-func (r *Registry) cover(m *model, ps plans) {
-	covered := m.covered()
-	for {
-		c, failed := r.candidate(m, covered, ps)
-		if c.rec == nil {
-			if failed && !m.exhausted {
-				m.exhausted = true
-				r.fx.failed = append(r.fx.failed, wakeFailure{model: m.name, reason: m.wakeReason})
-			}
-			return
-		}
-		if r.grant(c, ps) {
-			r.wake(c.rec, m)
-		}
-		covered |= kindsOf(c.rec)
-	}
-}
-
-// candidate picks the agent to wake for a kind that is not covered: of those
-// that can, the one that can soonest, or has the smallest id. Without one it
-// says whether that is because agents failed to wake.
-func (r *Registry) candidate(m *model, covered kindSet, ps plans) (best choice, failed bool) {
-	for rec := range m.agents {
-		if kindsOf(rec)&^covered == 0 || !rec.hello.canWake || !rec.asleep() {
-			continue
-		}
-		crowded := rec.crowded()
-		switch {
-		case crowded != "":
-			m.wakeReason, m.wakeDetail = "its agents have no room", crowded
-			failed = true
-		case rec.wakeFailed:
-			failed = true
-		default:
-			if c := r.choose(rec, ps); c.before(best) {
-				best = c
-			}
-		}
-	}
-	return best, failed
 }

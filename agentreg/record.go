@@ -3,6 +3,7 @@
 package agentreg
 
 import (
+	"errors"
 	"reflect"
 	"time"
 
@@ -40,7 +41,10 @@ type record struct {
 
 	wakeSent   bool // a Wake has neither succeeded nor failed yet
 	wakeAt     time.Time
-	wakeFailed bool // not to be asked again before retryAt or the next wish
+	wokenAt    time.Time // when it began to wake, and when the last request waited for
+	soughtAt   time.Time // it since; requests may wait for it at this moment
+	failures   int       // wakes that failed in a row
+	wakeFailed bool      // not to be asked again before retryAt or the next wish
 	wakeReason string
 	wakeDetail string // not for those who wait
 	retryAt    time.Time
@@ -52,6 +56,9 @@ type record struct {
 	probeAt  time.Time // when to ask for a Status; zero: asked
 	leaving  bool      // it said Bye, and requests are in flight
 	released bool      // left: nothing more may be done with it
+
+	superseded bool      // left because another agent has its id
+	leftAt     time.Time // in a group: when it left while its engine might run
 }
 
 // asleep says whether, from this router's view, a Wake is what the agent needs.
@@ -97,7 +104,7 @@ func (r *Registry) enter(h hello, s *session) *record {
 	rec := &record{
 		hello: h, session: s, joined: now, lastSeen: now,
 		reported: h.state, healthy: h.state == pb.State_STATE_SERVING,
-		replica: r.replicaFor(h),
+		replica: r.replicaFor(h), wokenAt: now, soughtAt: now,
 	}
 	if rec.healthy {
 		rec.upAt = now
@@ -136,7 +143,9 @@ func (r *Registry) enter(h hello, s *session) *record {
 // replace takes old out for rec, which has the same id.
 func (r *Registry) replace(old, rec *record) {
 	if old.hello.info.Instance == rec.hello.info.Instance {
-		rec.wakeAt = old.wakeAt
+		rec.wakeAt, rec.wokenAt, rec.soughtAt = old.wakeAt, old.wokenAt, old.soughtAt
+		rec.failures, rec.wakeFailed, rec.retryAt = old.failures, old.wakeFailed, old.retryAt
+		rec.wakeReason, rec.wakeDetail = old.wakeReason, old.wakeDetail
 		if rec.healthy && !old.upAt.IsZero() {
 			rec.upAt = old.upAt
 		}
@@ -190,6 +199,7 @@ func (r *Registry) remove(rec *record, cause error) {
 // detach takes rec out of the tables and ends its stream. The caller settles it.
 func (r *Registry) detach(rec *record, cause error) {
 	rec.released = true
+	rec.superseded = errors.Is(cause, errSuperseded)
 	rec.timer.Stop()
 	rec.session.end(cause)
 	if r.agents[rec.hello.info.ID] == rec {
@@ -216,6 +226,11 @@ func (r *Registry) route(rec *record) (entered bool) {
 		rec.backAt = time.Now()
 		rec.replica.gate.idleSince.Store(int64(time.Since(r.epoch)))
 		rec.replica.gate.n.And(^closed)
+		for _, name := range rec.hello.info.Models {
+			if m := r.models[name]; m != nil {
+				m.spent = m.wish.Ahead
+			}
+		}
 		r.fx.serving = append(r.fx.serving, rec.replica.info)
 	} else {
 		rec.replica.gate.n.Or(closed)
@@ -229,7 +244,7 @@ func (r *Registry) route(rec *record) (entered bool) {
 func (r *Registry) ready(rec *record) {
 	for _, name := range rec.hello.info.Models {
 		since := rec.wakeAt
-		if m := r.models[name]; since.IsZero() && m != nil && m.wanted {
+		if m := r.models[name]; since.IsZero() && m != nil && m.wish.Wanted() {
 			since = m.wantedSince
 		}
 		if since.IsZero() {

@@ -22,6 +22,9 @@ type Options struct {
 	Log zerolog.Logger
 	// Liveness is how long an agent may be silent; 0 stands for DefaultLiveness.
 	Liveness time.Duration
+	// GroupGrace is how long no agent of a group is woken after the start; 0 is for a
+	// router that knows that none can be awake.
+	GroupGrace time.Duration
 	// AllowCIDR are the networks that an agent may name an address in besides
 	// its own.
 	AllowCIDR []netip.Prefix

@@ -22,6 +22,8 @@ type ModelState struct {
 	Asleep  int
 	// Waking: an agent is on its way.
 	Waking bool
+	// Wait is the room of a group that it waits for; nil: none.
+	Wait *RoomWait
 }
 
 func sortModels(list []ModelState) {

@@ -30,13 +30,6 @@ func (r *Registry) arm(rec *record) {
 	if at, ok := r.idleEnd(rec, now); ok {
 		earlier(at)
 	}
-	if rec.group != nil {
-		for _, at := range []time.Time{r.epoch.Add(groupGrace), rec.turnEnds()} {
-			if at.After(now) {
-				earlier(at)
-			}
-		}
-	}
 	rec.timer.Reset(max(next.Sub(now), 0))
 }
 

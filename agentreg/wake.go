@@ -3,6 +3,7 @@
 package agentreg
 
 import (
+	"slices"
 	"time"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
@@ -10,8 +11,27 @@ import (
 )
 
 // wakeCooldown is how long an agent whose wake failed is left alone while the
-// same wish lasts. A new wish asks it again at once.
+// same wish lasts. A new wish asks it again at once, unless it is in a group.
 const wakeCooldown = 10 * time.Second
+
+// maxGroupCooldown bounds how long an agent of a group whose wakes fail is left alone,
+// which doubles with each failure in a row: each try may close another model.
+const maxGroupCooldown = 5 * time.Minute
+
+// settled is how long an agent must have served for its failed wakes to be forgotten.
+const settled = 30 * time.Second
+
+// Wish says why a model should be up.
+type Wish struct {
+	// Demand says that requests wait for it.
+	Demand bool
+	// Ahead is the number of the last wish that needs no waiting request, such as one
+	// ahead of traffic; 0: none is in force.
+	Ahead uint64
+}
+
+// Wanted says whether the model should be up.
+func (w Wish) Wanted() bool { return w.Demand || w.Ahead != 0 }
 
 // maxProbeDelay bounds the wait before an agent that keeps refusing requests
 // is asked for its health again.
@@ -21,7 +41,8 @@ const maxProbeDelay = 2 * time.Second
 type model struct {
 	name        string
 	agents      map[*record]struct{}
-	wanted      bool
+	wish        Wish
+	spent       uint64 // the last wish ahead during which the model was up
 	wantedSince time.Time
 	// exhausted: OnWakeFailed was called and no Wake sent since.
 	exhausted bool
@@ -31,6 +52,7 @@ type model struct {
 	// turn is its place among the models that need an agent of a group, 0 for
 	// none.
 	turn uint64
+	wait *RoomWait // nil: it waits for no group's room
 }
 
 // model gives the entry of name, which tidy drops when nothing needs it.
@@ -44,41 +66,56 @@ func (r *Registry) model(name string) *model {
 }
 
 func (r *Registry) tidy(m *model) {
-	if len(m.agents) == 0 && !m.wanted {
+	if len(m.agents) == 0 && !m.wish.Wanted() {
 		delete(r.models, m.name)
 	}
 }
 
-// SetWanted says whether anybody waits for model. While it is wanted and
-// nothing serves it, agents that can are asked to wake. Going from not wanted
-// to wanted is a new wish: agents that failed to wake before are asked again.
-func (r *Registry) SetWanted(name string, wanted bool) {
+// SetWish says whether and why model should be up. While it is wanted and nothing
+// serves it, agents that can are asked to wake. When requests begin to wait for it, or
+// it is wanted anew, agents that failed to wake before are asked again, unless they are
+// in a group, where a try may cost another model its place.
+func (r *Registry) SetWish(name string, w Wish) {
 	r.update(func() {
 		m := r.models[name]
-		if !wanted && m == nil {
+		if !w.Wanted() && m == nil {
 			return
 		}
 		m = r.model(name)
-		if m.wanted == wanted {
+		if w == m.wish {
 			return
 		}
-		m.wanted = wanted
-		if wanted {
-			m.wantedSince = time.Now()
-			m.exhausted = false
-		}
-		for rec := range m.agents {
-			if wanted {
-				rec.wakeFailed = false
-			}
-			r.arm(rec)
-		}
+		r.setWish(m, w)
 		r.reconcile(m)
 		in := newArea()
 		in.addModel(m)
 		r.arbitrate(r.grown(in))
 		r.tidy(m)
 	})
+}
+
+func (r *Registry) setWish(m *model, w Wish) {
+	before := m.wish
+	m.wish = w
+	if w.Wanted() && !before.Wanted() {
+		m.wantedSince = time.Now()
+	}
+	begins := w.Demand && !before.Demand || w.Wanted() && !before.Wanted()
+	if begins {
+		m.exhausted = false
+	}
+	for rec := range m.agents {
+		if begins && rec.group == nil {
+			rec.wakeFailed = false
+		}
+		if before.Demand && !w.Demand {
+			rec.soughtAt = time.Now()
+		}
+		if rec.routed {
+			m.spent = w.Ahead
+		}
+		r.arm(rec)
+	}
 }
 
 // Waking says whether an agent is on its way to serve model.
@@ -115,17 +152,24 @@ func (r *Registry) wake(rec *record, m *model) {
 	rec.slept = false
 	rec.wakeSent = true
 	rec.wakeAt = time.Now()
-	rec.saidAt = rec.wakeAt
+	rec.saidAt, rec.wokenAt, rec.soughtAt = rec.wakeAt, rec.wakeAt, rec.wakeAt
 	rec.seq++
 	rec.command = rec.seq
 	rec.session.send(&pb.RouterMessage{Message: &pb.RouterMessage_Wake{Wake: &pb.Wake{Model: m.name, Seq: rec.seq}}})
 	r.arm(rec)
 }
 
-// wakeFailed notes that rec's engine could not be woken. The detail is for operators
-// alone.
-func (r *Registry) wakeFailed(rec *record, reason, detail string) {
-	line := r.log.Info().Str("agent", rec.hello.info.ID).Strs("models", rec.hello.info.Models).Str("reason", reason)
+// wakeFailed notes that rec's engine could not be woken, and is not to be tried again
+// for a while, and for notBefore at least. The detail is for operators alone.
+func (r *Registry) wakeFailed(rec *record, reason, detail string, notBefore time.Duration) {
+	rec.failures++
+	pause := wakeCooldown
+	if rec.group != nil {
+		pause = min(wakeCooldown<<min(rec.failures-1, 10), maxGroupCooldown)
+	}
+	pause = max(pause, notBefore)
+	line := r.log.Info().Str("agent", rec.hello.info.ID).Strs("models", rec.hello.info.Models).
+		Str("reason", reason).Stringer("next_try_in", pause.Round(time.Millisecond))
 	if detail != "" {
 		line = line.Str("detail", detail)
 	}
@@ -135,12 +179,22 @@ func (r *Registry) wakeFailed(rec *record, reason, detail string) {
 	rec.wakeFailed = true
 	rec.wakeReason, rec.wakeDetail = reason, detail
 	rec.wakeAt = time.Time{}
-	rec.retryAt = time.Now().Add(wakeCooldown)
+	rec.retryAt = time.Now().Add(pause)
 	for _, name := range rec.hello.info.Models {
 		m := r.model(name)
 		m.wakeReason, m.wakeDetail = reason, detail
 		m.turn = 0 // others may try before it does again
 	}
+}
+
+// endedSoon notes that an engine of a group ended by itself soon after it had come up.
+// The first time it may start again at once.
+func (r *Registry) endedSoon(rec *record) {
+	if rec.failures == 0 {
+		rec.failures = 1
+		return
+	}
+	r.wakeFailed(rec, "the engine ended soon after its start", "", 0)
 }
 
 // The causes of a Sleep, as the log has them.
@@ -159,6 +213,9 @@ func (r *Registry) sleep(rec *record) {
 // saySleep says Sleep to an agent that is out of routing, or whose slots are
 // closed, with nothing in flight.
 func (r *Registry) saySleep(rec *record, cause string) {
+	if !rec.upAt.IsZero() {
+		rec.failures = 0
+	}
 	rec.slept, rec.closing, rec.cause = true, false, cause
 	rec.wakeSent = false
 	r.route(rec)
@@ -205,14 +262,20 @@ func (r *Registry) probe(rec *record, now time.Time) {
 	rec.session.send(&pb.RouterMessage{Message: &pb.RouterMessage_StatusRequest{StatusRequest: &pb.StatusRequest{Seq: rec.seq}}})
 }
 
-// wantedAny says whether anybody waits for a model of rec.
+// wantedAny says whether a model of rec should be up.
 func (r *Registry) wantedAny(rec *record) bool {
-	for _, name := range rec.hello.info.Models {
-		if m := r.models[name]; m != nil && m.wanted {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(rec.hello.info.Models, func(name string) bool {
+		m := r.models[name]
+		return m != nil && m.wish.Wanted()
+	})
+}
+
+// demandAny says whether requests wait for a model of rec.
+func (r *Registry) demandAny(rec *record) bool {
+	return slices.ContainsFunc(rec.hello.info.Models, func(name string) bool {
+		m := r.models[name]
+		return m != nil && m.wish.Demand
+	})
 }
 
 // Models lists the models that agents offer.
@@ -242,7 +305,7 @@ func (r *Registry) Model(name string) (state ModelState, ok bool) {
 
 // state counts m's agents.
 func (m *model) state() ModelState {
-	s := ModelState{Model: m.name}
+	s := ModelState{Model: m.name, Wait: m.wait}
 	var kinds kindSet
 	for rec := range m.agents {
 		kinds |= kindsOf(rec)

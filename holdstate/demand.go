@@ -40,14 +40,31 @@ func (m *Machine) Demand(name string) int {
 	return 0
 }
 
-// Wanted says whether the model should be up: somebody waits for it, or did so
-// less than the linger ago, or Want asked for it.
-func (m *Machine) Wanted(name string) bool {
+// Wish says why a model should be up.
+type Wish struct {
+	// Demand says that requests wait for it.
+	Demand bool
+	// Ahead is the number of the last wish in force that needs no waiting request: a
+	// linger, or one that Want made. 0: there is none.
+	Ahead uint64
+}
+
+// Wanted says whether the model should be up.
+func (w Wish) Wanted() bool { return w.Demand || w.Ahead != 0 }
+
+// Wish says why the model should be up: requests wait for it, or did so less than the
+// linger ago, or Want asked for it.
+func (m *Machine) Wish(name string) Wish {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	mod := m.models[name]
-	return mod != nil && mod.isWanted(time.Now())
+	if mod := m.models[name]; mod != nil {
+		return mod.wish(time.Now())
+	}
+	return Wish{}
 }
+
+// Wanted says whether the model should be up.
+func (m *Machine) Wanted(name string) bool { return m.Wish(name).Wanted() }
 
 // Want keeps the model wanted for at least d from now.
 func (m *Machine) Want(name string, d time.Duration) {
@@ -58,19 +75,23 @@ func (m *Machine) Want(name string, d time.Duration) {
 	})
 }
 
-func (mod *model) isWanted(now time.Time) bool {
-	return len(mod.identities) > 0 || now.Before(mod.wantedUntil)
+func (mod *model) wish(now time.Time) Wish {
+	w := Wish{Demand: len(mod.identities) > 0}
+	if now.Before(mod.wantedUntil) {
+		w.Ahead = mod.ahead
+	}
+	return w
 }
 
 // tell reports a changed wish and forgets a model nothing is known of any more.
 func (m *Machine) tell(mod *model) {
 	now := time.Now()
-	wanted := mod.isWanted(now)
-	if wanted != mod.wanted {
-		mod.wanted = wanted
+	wish := mod.wish(now)
+	if wish != mod.told {
+		mod.told = wish
 		m.after = append(m.after, func() { m.o.OnWanted(mod.name) })
 	}
-	if wanted {
+	if wish.Wanted() {
 		return
 	}
 	m.giveUp(mod)
@@ -90,7 +111,8 @@ func (m *Machine) lingerFor(mod *model, d time.Duration) {
 	if d <= 0 || !until.After(mod.wantedUntil) {
 		return
 	}
-	mod.wantedUntil = until
+	m.wishes++
+	mod.wantedUntil, mod.ahead = until, m.wishes
 	if mod.linger != nil {
 		mod.linger.Stop()
 	}

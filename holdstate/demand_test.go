@@ -191,6 +191,28 @@ func TestAWishEndsWhileSomebodyWaits(t *testing.T) {
 	})
 }
 
+func TestEachChangeOfAWishIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(Options{Limits: wide})
+		one, two := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
+		r.Want("llama", time.Minute)
+		r.Want("llama", time.Second) // is over before
+		one.Tell(Leave)
+		two.Tell(Leave)
+		r.Want("llama", time.Hour)
+		r.hold(t, Request{Target: llama}).Tell(Leave)
+		pass(time.Hour)
+		require.Equal(t, []Wish{
+			{Demand: true}, {Demand: true, Ahead: 1}, {Ahead: 1}, {Ahead: 2}, {Demand: true, Ahead: 2}, {Ahead: 2}, {},
+		}, r.toldWishes("llama"))
+		r.Want("llama", time.Second)
+		require.Equal(t, Wish{Ahead: 3}, r.Wish("llama"), "a model that was forgotten does not count anew")
+		pass(time.Second)
+		r.requireAtRest(t)
+	})
+}
+
 func TestAnEmptyWishLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(Options{Limits: wide})

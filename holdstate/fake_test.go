@@ -175,14 +175,14 @@ type rig struct {
 	mu       sync.Mutex
 	outcomes map[Outcome]int
 	held     []time.Duration
-	wishes   map[string][]bool // what OnWanted found, per model
+	wishes   map[string][]Wish // what OnWanted found, per model
 	woke     map[string][]time.Duration
 	queued   []time.Duration
 	refused  []error
 }
 
 func newRig(o Options) *rig {
-	r := &rig{slots: newFakeSlots(), outcomes: map[Outcome]int{}, wishes: map[string][]bool{}, woke: map[string][]time.Duration{}}
+	r := &rig{slots: newFakeSlots(), outcomes: map[Outcome]int{}, wishes: map[string][]Wish{}, woke: map[string][]time.Duration{}}
 	o.Slots = r.slots
 	o.OnOutcome = func(out Outcome, held time.Duration) {
 		r.mu.Lock()
@@ -193,7 +193,7 @@ func newRig(o Options) *rig {
 	o.OnWanted = func(name string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.wishes[name] = append(r.wishes[name], r.Wanted(name))
+		r.wishes[name] = append(r.wishes[name], r.Wish(name))
 	}
 	o.OnWake = func(name string, took time.Duration) {
 		r.mu.Lock()
@@ -253,8 +253,21 @@ func (r *rig) counted(o Outcome) int {
 	return r.outcomes[o]
 }
 
-// told is what OnWanted found, call by call.
+// told is whether OnWanted found the model wanted, for each call that changed that.
 func (r *rig) told(name string) []bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var told []bool
+	for _, w := range r.wishes[name] {
+		if len(told) == 0 || told[len(told)-1] != w.Wanted() {
+			told = append(told, w.Wanted())
+		}
+	}
+	return told
+}
+
+// toldWishes is what OnWanted found, call by call.
+func (r *rig) toldWishes(name string) []Wish {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.wishes[name])

@@ -52,7 +52,7 @@ type Options struct {
 	// Others says whether requests for other models than this one may be held too;
 	// nil: it is so. It is called under the lock, only where BytesPerModel would refuse.
 	Others func(model string) bool
-	// OnWanted is called when Wanted(model) may have changed.
+	// OnWanted is called when Wish(model) may have changed.
 	OnWanted func(model string)
 	// OnRelease is called with the number of waiters that a registration released.
 	OnRelease func(t sitemap.Target, waiters int)
@@ -81,6 +81,7 @@ type Machine struct {
 	bytes    int64
 	bytesOf  map[string]int64 // by model, those that are not 0
 	draining bool
+	wishes   uint64                    // that needed no waiting request
 	holdable func(sitemap.Target) bool // as last told by Reconcile
 	wakes    wakes
 	after    []func() // callbacks, run when the lock is free again
@@ -93,10 +94,11 @@ type model struct {
 	byKey       map[string]int
 	identities  map[identity]int
 	wantedUntil time.Time
+	ahead       uint64 // the number of the wish that lasts until then
 	linger      *time.Timer
 	failedUntil time.Time
 	failure     string
-	wanted      bool // as last told
+	told        Wish
 	wake        wake
 }
 

@@ -149,6 +149,11 @@ type router struct {
 	failed chan string
 }
 
+// SetWanted is SetWish for requests that wait.
+func (r *router) SetWanted(model string, wanted bool) {
+	r.SetWish(model, agentreg.Wish{Demand: wanted})
+}
+
 func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
 	t.Helper()
 	return routerAt(t, t.TempDir()+"/agents.sock", options...)

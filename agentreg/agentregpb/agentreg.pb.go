@@ -369,7 +369,10 @@ type Hello struct {
 	// The agents that cannot all be awake at once with this one. Absent: none.
 	Group *Group `protobuf:"bytes,14,opt,name=group,proto3" json:"group,omitempty"`
 	// What slots of a Status says, at the time of the Hello.
-	Share         *uint32 `protobuf:"varint,16,opt,name=share,proto3,oneof" json:"share,omitempty"`
+	Share *uint32 `protobuf:"varint,16,opt,name=share,proto3,oneof" json:"share,omitempty"`
+	// How long the engine has been serving, so that a router that has just started
+	// counts its min_up_time from there. Zero or absent: since now.
+	ServingFor    *durationpb.Duration `protobuf:"bytes,15,opt,name=serving_for,json=servingFor,proto3" json:"serving_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +510,13 @@ func (x *Hello) GetShare() uint32 {
 		return *x.Share
 	}
 	return 0
+}
+
+func (x *Hello) GetServingFor() *durationpb.Duration {
+	if x != nil {
+		return x.ServingFor
+	}
+	return nil
 }
 
 // Group is agents that share what an awake engine needs, such as a GPU. An agent
@@ -705,7 +715,10 @@ type WakeResult struct {
 	// answered.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// What else is known of it, for logs and for those who run the router.
-	Detail        string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	// Without ok: how long the agent will refuse to start its engine again. Until then
+	// a router gives the room of its group to others. Zero or absent: no time.
+	RetryAfter    *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -766,6 +779,13 @@ func (x *WakeResult) GetDetail() string {
 		return x.Detail
 	}
 	return ""
+}
+
+func (x *WakeResult) GetRetryAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return nil
 }
 
 // Bye says that the agent leaves: the router sends it no new requests, and
@@ -1083,7 +1103,7 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x04wake\x18\x03 \x01(\v2\x11.agentreg.v1.WakeH\x00R\x04wake\x12*\n" +
 	"\x05sleep\x18\x04 \x01(\v2\x12.agentreg.v1.SleepH\x00R\x05sleep\x12C\n" +
 	"\x0estatus_request\x18\x05 \x01(\v2\x1a.agentreg.v1.StatusRequestH\x00R\rstatusRequestB\t\n" +
-	"\amessage\"\xcc\x04\n" +
+	"\amessage\"\x88\x05\n" +
 	"\x05Hello\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
@@ -1100,7 +1120,9 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\fidle_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\vidleTimeout\x129\n" +
 	"\vmin_up_time\x18\r \x01(\v2\x19.google.protobuf.DurationR\tminUpTime\x12(\n" +
 	"\x05group\x18\x0e \x01(\v2\x12.agentreg.v1.GroupR\x05group\x12\x19\n" +
-	"\x05share\x18\x10 \x01(\rH\x00R\x05share\x88\x01\x01\x1a9\n" +
+	"\x05share\x18\x10 \x01(\rH\x00R\x05share\x88\x01\x01\x12:\n" +
+	"\vserving_for\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"servingFor\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
@@ -1126,13 +1148,15 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\n" +
 	"\b_waitingB\t\n" +
 	"\a_kv_useB\b\n" +
-	"\x06_slots\"b\n" +
+	"\x06_slots\"\x9e\x01\n" +
 	"\n" +
 	"WakeResult\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x05\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\x12:\n" +
+	"\vretry_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryAfter\"\x05\n" +
 	"\x03Bye\"_\n" +
 	"\aWelcome\x12\x1b\n" +
 	"\trouter_id\x18\x01 \x01(\tR\brouterId\x127\n" +
@@ -1201,15 +1225,17 @@ var file_agentreg_agentregpb_agentreg_proto_depIdxs = []int32{
 	14, // 11: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
 	14, // 12: agentreg.v1.Hello.min_up_time:type_name -> google.protobuf.Duration
 	4,  // 13: agentreg.v1.Hello.group:type_name -> agentreg.v1.Group
-	0,  // 14: agentreg.v1.Status.state:type_name -> agentreg.v1.State
-	14, // 15: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
-	1,  // 16: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
-	2,  // 17: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
-	17, // [17:18] is the sub-list for method output_type
-	16, // [16:17] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 14: agentreg.v1.Hello.serving_for:type_name -> google.protobuf.Duration
+	0,  // 15: agentreg.v1.Status.state:type_name -> agentreg.v1.State
+	14, // 16: agentreg.v1.WakeResult.retry_after:type_name -> google.protobuf.Duration
+	14, // 17: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
+	1,  // 18: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
+	2,  // 19: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
+	19, // [19:20] is the sub-list for method output_type
+	18, // [18:19] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_agentreg_agentregpb_agentreg_proto_init() }

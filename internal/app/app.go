@@ -125,7 +125,7 @@ func (a *App) wire() error {
 		allow = append(allow, p)
 	}
 	a.registry = agentreg.New(agentreg.Options{
-		Log: a.log, Liveness: c.AgentLiveness, AllowCIDR: allow,
+		Log: a.log, Liveness: c.AgentLiveness, GroupGrace: c.GroupGrace, AllowCIDR: allow,
 		OnChange:     a.replicasChanged,
 		OnFewer:      a.engineHasFewer,
 		OnWakeFailed: a.wakeRefused,

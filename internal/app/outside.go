@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
@@ -81,8 +82,8 @@ func (o *outside) stop(ctx context.Context) {
 
 // look carries what a model's wish is now to all who can wake it.
 func (a *App) look(model string) {
-	wanted := a.machine.Wanted(model)
-	a.registry.SetWanted(model, wanted)
+	wish := a.machine.Wish(model)
+	a.registry.SetWish(model, agentreg.Wish(wish))
 	a.backends.Look(model)
 	hs := a.hooks.Load()
 	for _, name := range hs.of[model] {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/backend"
 )
@@ -84,6 +85,7 @@ type Serve struct {
 	RequestTimeout    time.Duration
 	AdmitParkTimeout  time.Duration
 	RegistryGrace     time.Duration
+	GroupGrace        time.Duration
 	DrainTimeout      time.Duration
 	MaxRequestBytes   Bytes
 	MaxBodyBytesTotal Bytes
@@ -164,6 +166,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.DurationVar(&c.RequestTimeout, "request-timeout", 60*time.Second, "how long a request waits for a slot")
 	f.DurationVar(&c.AdmitParkTimeout, "admit-park-timeout", 250*time.Millisecond, "how long a request that was not held waits for room in the admission gate; the environment variable "+parkVariable+" sets it where neither flag nor file does")
 	f.DurationVar(&c.RegistryGrace, "registry-grace", 3*time.Second, "how long after the start a model without agent may still be registering")
+	f.DurationVar(&c.GroupGrace, "group-grace", agentreg.DefaultGroupGrace, "how long after the start no agent of a group is woken, since those that are awake may still be connecting; 0 where none can be awake")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running answers may take at shutdown")
 	c.MaxRequestBytes, c.MaxBodyBytesTotal, c.RelayMaxBytes = 10<<20, 512<<20, 64<<20
 	f.Var(&c.MaxRequestBytes, "max-request-bytes", "size of one request body")
@@ -216,6 +219,7 @@ func (c *Serve) Validate() error {
 		{"wake-cooldown", c.WakeCooldown},
 		{"registry-grace", c.RegistryGrace},
 		{"map-wait", c.MapWait},
+		{"group-grace", c.GroupGrace},
 		{"admit-park-timeout", c.AdmitParkTimeout},
 		{"hints-fresh-for", c.HintsFreshFor},
 		{"drain-timeout", c.DrainTimeout},

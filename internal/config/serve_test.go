@@ -59,6 +59,7 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--wake-cooldown=-1ns":                         "--wake-cooldown is -1ns: must not be negative",
 		"--relay-max-bytes=0":                          "--relay-max-bytes is 0: must be above 0",
 		"--drain-timeout=-1s":                          "--drain-timeout is -1s: must not be negative",
+		"--group-grace=-1s":                            "--group-grace is -1s: must not be negative",
 		"--registry-grace=-1s":                         "--registry-grace is -1s: must not be negative",
 		"--agents-listen=localhost":                    "--agents-listen is localhost: must be host:port",
 		"--agents-allow-cidr=10.0.0.0/8":               "",

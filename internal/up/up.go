@@ -119,7 +119,7 @@ func (r *run) startServe(ctx context.Context) error {
 		"serve", "--site-id", site, "--log-format", "text", "--log-level", r.Log.GetLevel().String(),
 		"--extproc-listen", "unix://" + r.path(envoy.ExtProcSocket), "--relay", "unix://" + r.path(envoy.RelaySocket),
 		"--agents-listen", r.agentsAddress(), "--admin-listen", r.File.Admin, "--envoy-admin", "unix://" + r.path(envoy.AdminSocket),
-		"--map-file", r.path("map.json"), "--ports-file", ports,
+		"--map-file", r.path("map.json"), "--ports-file", ports, "--group-grace", "0s",
 	}
 	for name, value := range r.File.Serve {
 		args = append(args, "--"+name+"="+value)

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package share
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// planner is a plan in the making.
+type planner struct {
+	Plan
+
+	now   time.Time
+	rooms map[*Group]*room
+	given map[*Group][]*Model // models that room was given to, in their order
+}
+
+// room is what is left of a group's room.
+type room struct {
+	free int64 // what nobody takes, less what was given out
+	soon int64 // what is free or will be soon, less what was given out
+}
+
+func newRoom(g *Group) *room {
+	r := &room{free: g.Room, soon: g.Room}
+	for _, a := range g.Agents {
+		if !a.Occupies {
+			continue
+		}
+		r.free -= a.Cost
+		if !a.Leaving {
+			r.soon -= a.Cost
+		}
+	}
+	return r
+}
+
+// rank says how soon an agent can be woken, the best first.
+type rank uint8
+
+const (
+	atOnce    rank = iota // its group has room
+	soon                  // when agents that are leaving have left
+	afterIdle             // when idle agents have made room
+	afterBusy             // when busy agents have
+	unknown               // nobody may be closed for it yet
+)
+
+// choice is an agent that could be woken, with those that must be closed for it.
+type choice struct {
+	agent *Agent // nil: none
+	victims
+}
+
+// before orders choices, the better one first.
+func (c choice) before(o choice) bool {
+	return o.agent == nil || cmp.Or(cmp.Compare(c.rank, o.rank), cmp.Compare(c.agent.ID, o.agent.ID)) < 0
+}
+
+// cover finds an agent for each kind of m that is not covered, and has it woken if its
+// group has room.
+func (p *planner) cover(m *Model) {
+	covered := m.covered()
+	for {
+		best := choice{}
+		for _, a := range m.Agents {
+			if a.CanWake && a.Kinds&^covered != 0 {
+				if c := p.choose(a, m.Demand); c.before(best) {
+					best = c
+				}
+			}
+		}
+		if best.agent == nil {
+			break
+		}
+		p.give(best, m)
+		covered |= best.agent.Kinds
+	}
+	if slices.ContainsFunc(m.Agents, func(a *Agent) bool { return a.Kinds&^covered != 0 }) {
+		p.Helpless = append(p.Helpless, m)
+	}
+}
+
+// choose says how soon a can be woken.
+func (p *planner) choose(a *Agent, demand bool) choice {
+	r := p.rooms[a.Group]
+	c := choice{agent: a}
+	switch {
+	case r == nil:
+	case a.Cost > r.soon:
+		c.victims = p.victims(a.Group, a.Cost-r.soon, demand)
+	case a.takesMore() > r.free:
+		c.rank = soon
+	}
+	return c
+}
+
+// takesMore is what the agent would take of the room that it does not take yet.
+func (a *Agent) takesMore() int64 {
+	if a.Occupies {
+		return 0
+	}
+	return a.Cost
+}
+
+// give reserves the room for c, so that no model behind m takes it.
+func (p *planner) give(c choice, m *Model) {
+	r := p.rooms[c.agent.Group]
+	if r == nil {
+		p.Wake = append(p.Wake, Wake{c.agent, m})
+		return
+	}
+	p.makeRoom(r, c.agents)
+	r.soon -= c.agent.Cost
+	r.free -= c.agent.takesMore()
+	g := c.agent.Group
+	before := p.given[g]
+	p.given[g] = append(slices.Clip(before), m)
+	if c.rank == atOnce {
+		p.Wake = append(p.Wake, Wake{c.agent, m})
+		return
+	}
+	p.Wait = append(p.Wait, Wait{Model: m, Agent: c.agent, For: p.awaited(c), Behind: before})
+	p.lookAgain(g, m.Demand)
+}
+
+// awaited is the agents that c waits for: those that are closed for it, else those
+// that are leaving, else all that take of the room.
+func (p *planner) awaited(c choice) []*Agent {
+	if len(c.agents) > 0 {
+		return c.agents
+	}
+	var leaving, all []*Agent
+	for _, a := range c.agent.Group.Agents {
+		if !a.Occupies || a == c.agent {
+			continue
+		}
+		all = append(all, a)
+		if a.Leaving || p.Close[a] {
+			leaving = append(leaving, a)
+		}
+	}
+	if len(leaving) > 0 {
+		return leaving
+	}
+	return all
+}
+
+// makeRoom closes agents.
+func (p *planner) makeRoom(r *room, agents []*Agent) {
+	for _, a := range agents {
+		p.Close[a] = true
+		r.soon += a.Cost
+	}
+}
+
+// lookAgain notes when an agent of g may be closed that may not be yet.
+func (p *planner) lookAgain(g *Group, demand bool) {
+	for _, a := range g.Agents {
+		if at := a.closeFrom(demand, p.now); at.After(p.now) && (p.Next.IsZero() || at.Before(p.Next)) {
+			p.Next = at
+		}
+	}
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/share"
+)
+
+// traffic has requests for a model that is up for so long, one after the other without
+// a pause.
+func (g *onGPU) traffic(id string, d time.Duration) {
+	g.t.Helper()
+	for ; d > 0; d -= time.Second {
+		slot, o := g.Take(target(id))
+		require.Equal(g.t, Taken, o)
+		g.wait(time.Second)
+		slot.Release()
+	}
+}
+
+func TestWishWithoutDemandClosesNobodyInUse(t *testing.T) {
+	t.Parallel()
+	for name, wish := range map[string]func(g *onGPU){
+		"ahead of traffic": func(g *onGPU) { g.SetWish("b", Wish{Ahead: 1}) },
+		"after a client that gave up": func(g *onGPU) {
+			slot, _ := g.Take(target("a"))
+			g.want("b")
+			require.Zero(g.t, g.Serving(target("a")))
+			g.SetWish("b", Wish{Ahead: 1})
+			slot.Release()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1))
+				g.traffic("a", minUp)
+				wish(g)
+				g.traffic("a", 25*time.Second)
+				require.Empty(t, g.told())
+				g.SetWish("b", Wish{})
+				g.wait(share.Quiet)
+				require.Empty(t, g.told())
+			})
+		})
+	}
+}
+
+func TestWishWithoutDemandTakesTheRoomOfAnAgentThatIsIdleForAWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1))
+		g.traffic("a", minUp)
+		g.SetWish("b", Wish{Ahead: 1})
+		g.traffic("a", time.Second)
+		g.wait(share.Quiet - time.Second)
+		require.Empty(t, g.told())
+		g.wait(time.Second)
+		require.Equal(t, told{"a": {"sleep"}}, g.told())
+		g.agents["a"].status(pb.State_STATE_ASLEEP)
+		require.Equal(t, told{"b": {"wake b"}}, g.told())
+	})
+}
+
+func TestWishWithoutDemandIsForOneStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newOnGPU(t, member("a", 1, 1), member("b", 1, 1, idle(time.Second)))
+		wish := Wish{Ahead: 1}
+		g.SetWish("b", wish)
+		require.Equal(t, told{"b": {"wake b"}}, g.told())
+		g.agents["b"].status(pb.State_STATE_SERVING)
+		g.wait(2 * minUp)
+		require.Empty(t, g.told(), "it is kept although it is idle")
+		g.want("a")
+		require.Equal(t, told{"b": {"sleep"}}, g.told())
+		g.agents["b"].status(pb.State_STATE_ASLEEP)
+		g.serve("a")
+		g.traffic("a", minUp)
+		g.agents["a"].status(pb.State_STATE_ASLEEP)
+		require.Equal(t, told{"a": {"wake a"}}, g.told())
+		g.wait(2 * minUp)
+		require.Empty(t, g.told(), "the room is free, but b had its start")
+
+		wish.Ahead = 2
+		g.SetWish("b", wish)
+		require.Equal(t, told{"b": {"wake b"}}, g.told(), "it is wished for anew")
+		g.agents["b"].status(pb.State_STATE_SERVING)
+		g.SetWish("b", Wish{})
+		g.wait(2 * minUp)
+		require.Equal(t, told{"b": {"sleep"}}, g.told())
+		wish = Wish{Demand: true, Ahead: 2}
+		g.agents["b"].status(pb.State_STATE_ASLEEP)
+		g.SetWish("b", wish)
+		require.Equal(t, told{"b": {"wake b"}}, g.told(), "requests wait")
+	})
+}
+
+func TestRequestsComeBeforeWishes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1), member("c", 1, 1), member("d", 1, 1))
+		g.SetWish("b", Wish{Ahead: 1})
+		g.SetWish("c", Wish{Ahead: 2})
+		g.want("d")
+		for _, next := range []string{"d", "b", "c"} {
+			g.wait(minUp + share.Quiet)
+			for id, a := range g.agents {
+				if a.lastState == pb.State_STATE_SERVING {
+					require.Contains(t, a.took(), "sleep", "%s for %s", id, next)
+					a.status(pb.State_STATE_ASLEEP)
+				}
+			}
+			require.Equal(t, told{next: {"wake " + next}}, g.told())
+			g.agents[next].status(pb.State_STATE_SERVING)
+			g.SetWish(next, Wish{})
+		}
+	})
+}
+
+func TestWakeOfAClientThatGaveUpGoesOnForAsLongAsItWaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newOnGPU(t, member("a", 1, 1), member("b", 1, 1))
+		g.want("b")
+		g.agents["b"].status(pb.State_STATE_WAKING)
+		require.Equal(t, told{"b": {"wake b"}}, g.told())
+		g.wait(10 * time.Second)
+		g.SetWish("b", Wish{Ahead: 1})
+		g.want("a")
+		g.wait(9 * time.Second)
+		g.want("b") // it tries again
+		g.wait(time.Second)
+		g.SetWish("b", Wish{Ahead: 2})
+		g.wait(20*time.Second - time.Millisecond)
+		require.Empty(t, g.told())
+		g.wait(time.Millisecond)
+		require.Equal(t, told{"b": {"sleep"}}, g.told())
+		g.agents["b"].status(pb.State_STATE_ASLEEP)
+		require.Equal(t, told{"a": {"wake a"}}, g.told())
+	})
+}
