@@ -91,6 +91,7 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 	}
 	idle := p.span("idle_timeout", m.GetIdleTimeout(), m.GetCanWake())
 	minUp := p.span("min_up_time", m.GetMinUpTime(), m.GetCanWake())
+	servingFor := p.span("serving_for", m.GetServingFor(), m.GetCanWake())
 	group := p.group(m.GetGroup())
 	if len(p) > 0 {
 		return hello{}, &rejected{code: codeInvalidHello, message: strings.Join(p, "; ")}
@@ -105,7 +106,7 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 			Address: address.String(),
 		},
 		slots: int64(m.GetSlots()), share: m.Share, state: m.GetState(), canWake: m.GetCanWake(), idleTimeout: idle,
-		minUp: minUp, group: group,
+		minUp: minUp, servingFor: servingFor, group: group,
 	}, nil
 }
 

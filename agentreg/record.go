@@ -107,7 +107,7 @@ func (r *Registry) enter(h hello, s *session) *record {
 		replica: r.replicaFor(h), wokenAt: now, soughtAt: now,
 	}
 	if rec.healthy {
-		rec.upAt = now
+		rec.upAt = now.Add(-h.servingFor)
 	}
 	rec.replica.gate.divide(h.share)
 	old := r.agents[h.info.ID]
@@ -285,6 +285,7 @@ type hello struct {
 	canWake     bool
 	idleTimeout time.Duration
 	minUp       time.Duration
+	servingFor  time.Duration
 	group       groupSpec
 }
 

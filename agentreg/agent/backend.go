@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -75,9 +74,8 @@ type visitor struct {
 
 	demand  Demand
 	backend *url.URL
-	at      atomic.Pointer[netip.AddrPort] // where it is asked
-	leave   func()                         // ends the link
-	logged  string                         // the problem that was last logged
+	leave   func() // ends the link
+	logged  string // the problem that was last logged
 }
 
 func newVisitor(cfg Config, d Demand, dial func() (net.Conn, error)) (*visitor, error) {
@@ -89,7 +87,7 @@ func newVisitor(cfg Config, d Demand, dial func() (net.Conn, error)) (*visitor, 
 	a := &agent{cfg: cfg, log: cfg.Log.With().Str("agent", cfg.ID).Logger()}
 	a.fail = func(err error) { a.log.Error().Err(err).Msg("the backend cannot be registered") }
 	b := &visitor{agent: a, demand: d, backend: backend, leave: func() {}}
-	a.asks(backend, func() netip.AddrPort { return *b.at.Load() })
+	a.asks(backend, a.engineAt)
 	a.core = newCore(cfg, uuid.NewString(), "")
 	return b, nil
 }

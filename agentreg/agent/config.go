@@ -75,6 +75,9 @@ type Config struct {
 	Exec []string
 	Env  []string
 	Dir  string
+	// Ports gives the engine a loopback port at each start, in place of BackendURL:
+	// {port} in Exec and Env stands for it. nil: the engine listens at BackendURL.
+	Ports *Ports
 	// Stdout and Stderr take the engine's output line by line, each with the
 	// agent's name before it; nil for nowhere.
 	Stdout, Stderr io.Writer

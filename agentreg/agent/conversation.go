@@ -22,6 +22,9 @@ const (
 	minHeartbeat     = 10 * time.Millisecond
 )
 
+// errMoved ends a stream whose Hello has named an address where the engine is no more.
+var errMoved = errors.New("the engine has another address")
+
 // conversation is one stream with a router.
 type conversation struct {
 	link     *link
@@ -63,6 +66,9 @@ func (c *conversation) run(ctx context.Context) error {
 			continue
 		case <-c.session.notify:
 		case <-heartbeat.C:
+		}
+		if core.moved(c.session) {
+			return errMoved
 		}
 		if err := c.say(core.next(c.session)...); err != nil {
 			return err

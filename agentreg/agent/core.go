@@ -28,8 +28,9 @@ const (
 // for the Wake to count as meant for the next one.
 const recently = time.Second
 
-// lostRouter is how long a router that is gone, and did not say Sleep, keeps the
-// engine: Envoy carries its answers on without it.
+// lostRouter is how long a router that is gone, and did not say Sleep, keeps an engine
+// that does not tell of its requests: Envoy carries the router's answers on without it.
+// An engine that tells is stopped when it has none.
 const lostRouter = 30 * time.Second
 
 // core is what the agent knows. Links change it by what routers say, the
@@ -44,6 +45,7 @@ type core struct {
 	healthy  bool
 	signals  signals
 	wantUp   bool
+	servedAt time.Time // since when the engine serves
 	wokenAt  time.Time // the last Wake that found the engine serving
 	sessions map[*session]struct{}
 	opened   uint64                   // sessions so far
@@ -54,6 +56,7 @@ type core struct {
 // session is one router's stream as core sees it.
 type session struct {
 	router  string             // the router's id
+	address string             // of the engine, as the Hello said
 	handled uint64             // the highest seq taken in
 	slept   bool               // the router's last word was Sleep
 	wake    string             // the model of its last Wake
@@ -90,6 +93,9 @@ func (c *core) set(p phase, healthy bool) {
 }
 
 func (c *core) setLocked(p phase, healthy bool) {
+	if p == serving && c.phase != serving {
+		c.servedAt = time.Now()
+	}
 	c.phase, c.healthy = p, healthy
 	c.tellAll()
 }
@@ -127,11 +133,20 @@ func (c *core) adopt(models, kinds []string) {
 	c.cfg.Models, c.cfg.Kinds = models, kinds
 }
 
-// move notes where the engine is, while there is no session.
+// move notes where the engine is. Routers know an agent by one address: the streams
+// that have named another one end, and are opened anew.
 func (c *core) move(address string, p phase) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.address, c.phase, c.healthy = address, p, p == serving
+	c.address = address
+	c.setLocked(p, p == serving)
+}
+
+// moved says whether the engine is no longer where s said.
+func (c *core) moved(s *session) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.address != c.address
 }
 
 // wanted says whether the engine should be up.
@@ -161,6 +176,9 @@ func (c *core) woke(failed *failure) {
 		if failed != nil { // a message carries nothing but UTF-8
 			result.Reason = strings.ToValidUTF8(failed.reason, "?")
 			result.Detail = strings.ToValidUTF8(mask.Secrets(failed.detail), "?")
+			if failed.retry > 0 {
+				result.RetryAfter = durationpb.New(failed.retry)
+			}
 		}
 		s.pending = append(s.pending, &pb.AgentMessage{Message: &pb.AgentMessage_WakeResult{WakeResult: result}})
 	}
@@ -219,7 +237,7 @@ func (c *core) onSleep(s *session, seq uint64) {
 // letGo begins the stop of the engine when every connected router has let it
 // go. Without routers the engine keeps what it has.
 func (c *core) letGo() {
-	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 || len(c.lost) > 0 {
+	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 || len(c.lost) > 0 && c.signals.running == nil {
 		return
 	}
 	for s := range c.sessions {
@@ -259,6 +277,7 @@ func (c *core) open(s *session) *pb.AgentMessage {
 	}
 	// A Hello has no health: what follows it at once corrects it.
 	poke(s.notify)
+	s.address = c.address
 	cfg := &c.cfg
 	hello := &pb.Hello{
 		AgentId: cfg.ID, Instance: c.instance, Address: c.address,
@@ -271,6 +290,9 @@ func (c *core) open(s *session) *pb.AgentMessage {
 	}
 	if cfg.MinUpTime > 0 {
 		hello.MinUpTime = durationpb.New(cfg.MinUpTime)
+	}
+	if c.onDemand() && c.phase == serving {
+		hello.ServingFor = durationpb.New(time.Since(c.servedAt))
 	}
 	return &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}
 }

@@ -131,6 +131,12 @@ func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 		"gone for good":          {func(*core) {}, lostRouter},
 		"a new one in its place": {func(c *core) { s := c.join(); c.welcome(s, "new"); c.onSleep(s, 1) }, lostRouter},
 		"back again":             {func(c *core) { s := c.join(); c.welcome(s, "two"); c.onSleep(s, 1) }, 0},
+		"the engine tells of its requests": {func(c *core) {
+			c.setSignals(signals{running: new(uint32)})
+			s := c.join()
+			c.welcome(s, "new")
+			c.onSleep(s, 1)
+		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -210,6 +216,24 @@ func TestEndOfTheEngineMeetsAWake(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestHelloSaysHowLongTheEngineHasServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := demandCore()
+		s := c.join()
+		c.onWake(s, wakeMessage(1))
+		c.set(waking, false)
+		time.Sleep(time.Minute)
+		c.woke(nil)
+		time.Sleep(5 * time.Second)
+		c.setHealthy(false)
+		c.setHealthy(true)
+		require.Equal(t, 5*time.Second, c.open(s).GetHello().GetServingFor().AsDuration())
+		c.ended()
+		require.Nil(t, c.open(s).GetHello().GetServingFor())
+	})
 }
 
 func TestFailedWakeIsToldWithTextThatAMessageCanCarry(t *testing.T) {

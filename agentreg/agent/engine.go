@@ -52,9 +52,13 @@ func backoff(failures int) time.Duration {
 	return d/2 + rand.N(d/2) //nolint:gosec // jitter is no secret
 }
 
+// shortWait is how long an agent of a group waits before it starts an engine that has
+// failed. For longer it must not keep the group's room, so the wake fails.
+const shortWait = 2 * time.Second
+
 // drive starts the engine whenever core wants it, and stops it when core does
 // not or ctx ends. No process is left when it returns. A Wake that comes too
-// soon after failures waits.
+// soon after failures waits, or fails when the agent is in a group.
 func (a *agent) drive(ctx context.Context) {
 	failures, notBefore := 0, time.Time{}
 	for {
@@ -65,18 +69,25 @@ func (a *agent) drive(ctx context.Context) {
 			case <-a.core.kick:
 			}
 		}
-		if wait := time.Until(notBefore); wait > 0 {
+		if wait := time.Until(notBefore); wait > shortWait && a.cfg.Group.Name != "" {
+			a.core.woke(&failure{
+				reason: fmt.Sprintf("the last %d starts of the engine failed, and it is started again in %v at the earliest", failures, wait.Round(time.Second)),
+				retry:  wait,
+			})
+			continue
+		} else if wait > 0 {
 			a.log.Info().Float64("for", wait.Seconds()).Int("failures", failures).Msg("waiting before the next start")
 			if !pause(ctx, wait) {
 				return
 			}
 			continue // it may be wanted no more
 		}
-		if a.cycle(ctx) {
+		pause := backoff(failures + 1)
+		if a.cycle(ctx, pause) {
 			failures = 0
 		} else {
 			failures++
-			notBefore = time.Now().Add(backoff(failures))
+			notBefore = time.Now().Add(pause)
 		}
 		if ctx.Err() != nil {
 			return
@@ -85,8 +96,9 @@ func (a *agent) drive(ctx context.Context) {
 }
 
 // cycle is one life of the engine, from its start to its end. It reports false
-// when the life was cut short by the engine itself.
-func (a *agent) cycle(ctx context.Context) bool {
+// when the life was cut short by the engine itself, which is not started again for
+// pause then.
+func (a *agent) cycle(ctx context.Context, pause time.Duration) bool {
 	begin := time.Now()
 	a.core.set(waking, false)
 	a.log.Info().Strs("models", a.cfg.Models).Msg("starting the engine")
@@ -97,7 +109,9 @@ func (a *agent) cycle(ctx context.Context) bool {
 			return true
 		}
 		a.log.Warn().Err(err).Msg("the engine did not start")
-		a.core.woke(failureOf(err))
+		failed := *failureOf(err)
+		failed.retry = pause
+		a.core.woke(&failed)
 		return false
 	}
 	a.log.Info().Float64("after", time.Since(begin).Seconds()).Msg("engine is ready")
@@ -113,13 +127,25 @@ func (a *agent) cycle(ctx context.Context) bool {
 	return true
 }
 
-// wake starts the engine and waits until it is ready. On an error nothing
-// runs.
+// wake starts the engine and waits until it is ready, with another port if somebody
+// else has taken the one that it was given. On an error nothing runs.
 func (a *agent) wake(ctx context.Context) (*engine, error) {
-	if err := a.portFree(ctx); err != nil {
+	for try := 1; ; try++ {
+		e, err := a.startAndAwait(ctx)
+		if a.cfg.Ports == nil || try == maxPortTries || !errors.Is(err, errNotOurs) {
+			return e, err
+		}
+		a.log.Warn().Err(err).Msg("starting the engine again, with another port")
+	}
+}
+
+// startAndAwait is wake with one port.
+func (a *agent) startAndAwait(ctx context.Context) (*engine, error) {
+	release, err := a.claim(ctx)
+	if err != nil {
 		return nil, err
 	}
-	e, err := a.start()
+	e, err := a.start(release)
 	if err != nil {
 		return nil, &failure{reason: "the engine could not be started", detail: err.Error()}
 	}
@@ -139,6 +165,9 @@ func (a *agent) wake(ctx context.Context) (*engine, error) {
 	unwanted.Go(func() { a.endWhenUnwanted(ctx, end) })
 	problem := a.health.await(ctx, a.doubt())
 	if problem == nil {
+		problem = a.checkOwner(ctx, e)
+	}
+	if problem == nil {
 		problem = a.ready(ctx)
 	}
 	cause := context.Cause(ctx)
@@ -154,7 +183,12 @@ func (a *agent) wake(ctx context.Context) (*engine, error) {
 	}
 	a.stop(e)
 	switch {
+	case errors.Is(problem, errNotOurs):
+		return nil, problem
 	case errors.Is(problem, errEngineEnd), errors.Is(cause, errEngineEnd):
+		if a.cfg.Ports != nil && len(listening(a.engineAt())) > 0 {
+			return nil, fmt.Errorf("%w: %w", errNotOurs, e.obituary())
+		}
 		return nil, e.obituary()
 	case errors.Is(cause, errStopped), errors.Is(cause, context.Canceled):
 		return nil, cause
@@ -229,15 +263,17 @@ func (a *agent) sayBusy() {
 	}
 }
 
-// start runs the command.
-func (a *agent) start() (*engine, error) {
-	cmd := exec.Command(a.cfg.Exec[0], a.cfg.Exec[1:]...) //nolint:gosec,noctx // the user's command; proc ends it
+// start runs the command, after it has released the port that is the engine's.
+func (a *agent) start(release func()) (*engine, error) {
+	words := a.fillPort(a.cfg.Exec)
+	cmd := exec.Command(words[0], words[1:]...) //nolint:gosec,noctx // the user's command; proc ends it
 	cmd.Dir = a.cfg.Dir
-	cmd.Env = append(os.Environ(), a.cfg.Env...)
+	cmd.Env = append(os.Environ(), a.fillPort(a.cfg.Env)...)
 	cmd.WaitDelay = drainTime
 	last := &lastWords{secrets: secretsOf(a.cfg.Exec, cmd.Env)}
 	e := &engine{stdout: a.lines(a.cfg.Stdout, last), stderr: a.lines(a.cfg.Stderr, last), last: last}
 	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
+	release()
 	p, err := proc.Start(cmd)
 	if err != nil {
 		return nil, err
@@ -266,7 +302,11 @@ func (e *engine) obituary() error {
 
 // failure is why an engine is not up. Callers of the API are told the reason alone:
 // the detail may be the engine's own words, with what nobody else may see.
-type failure struct{ reason, detail string }
+type failure struct {
+	reason, detail string
+
+	retry time.Duration // the next wake would fail as well for so long
+}
 
 func (f *failure) Error() string {
 	if f.detail == "" {
@@ -287,7 +327,7 @@ func failureOf(err error) *failure {
 // agent before this one may be about to end. Whatever else answers there would
 // be taken for the engine.
 func (a *agent) portFree(ctx context.Context) error {
-	address := a.engineAt.String()
+	address := a.engineAt().String()
 	begin := time.Now()
 	for {
 		dialer := net.Dialer{Timeout: time.Second}

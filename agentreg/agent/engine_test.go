@@ -16,6 +16,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
 // start runs an agent until the test ends.
@@ -119,6 +121,42 @@ func TestEngineThatKeepsCrashingIsStartedLessOften(t *testing.T) {
 	wake()
 	a.await("waiting before the next start")
 	require.GreaterOrEqual(t, time.Since(begin), firstBackoff/2-100*time.Millisecond)
+}
+
+func TestAgentOfAGroupDoesNotKeepTheRoomUntilItsNextStart(t *testing.T) {
+	t.Parallel()
+	cfg := onDemand(t, &router{target: "unix:///none"}, "crash")
+	cfg.Group.Name = "gpu0"
+	a, err := newAgent(t.Context(), cfg.withDefaults())
+	require.NoError(t, err)
+	s := a.core.join()
+	ctx, end := context.WithCancel(t.Context())
+	var driving sync.WaitGroup
+	driving.Go(func() { a.drive(ctx) })
+	defer driving.Wait()
+	defer end()
+	for seq := uint64(1); ; seq++ {
+		begin := time.Now()
+		a.core.onWake(s, wakeMessage(seq))
+		var result *pb.WakeResult
+		for result == nil {
+			<-s.notify
+			for _, m := range a.core.next(s) {
+				if m.GetWakeResult() != nil {
+					result = m.GetWakeResult()
+				}
+			}
+		}
+		if strings.HasPrefix(result.GetReason(), "the engine ended") {
+			require.Less(t, seq, uint64(6), "it waits longer with each failure")
+			continue
+		}
+		require.Regexp(t, `^the last \d starts of the engine failed, and it is started again in \ds at the earliest$`, result.GetReason())
+		require.Greater(t, result.GetRetryAfter().AsDuration(), shortWait)
+		require.Less(t, time.Since(begin), shortWait, "the wake fails at once")
+		require.False(t, a.core.wanted())
+		return
+	}
 }
 
 func TestBackoffGrowsToABound(t *testing.T) {

@@ -58,6 +58,9 @@ func (l *link) run(ctx context.Context, gone func() bool) {
 		if ctx.Err() != nil {
 			return
 		}
+		if errors.Is(err, errMoved) {
+			continue
+		}
 		if welcomed {
 			backoff = minBackoff
 		}

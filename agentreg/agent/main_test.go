@@ -44,6 +44,9 @@ func playEngine(mode string) int {
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 	}
+	if mode == "late" {
+		time.Sleep(500 * time.Millisecond)
+	}
 	begin := time.Now()
 	http.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
 		if mode == "never ready" || mode == "slow" && time.Since(begin) < time.Second {

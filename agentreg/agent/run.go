@@ -29,7 +29,7 @@ type agent struct {
 	core     *core
 	api      api
 	health   checker
-	engineAt netip.AddrPort
+	at       atomic.Pointer[netip.AddrPort] // where the engine is asked
 	fail     func(err error)
 	sick     chan struct{} // the engine is not healthy any more
 	saidBusy atomic.Bool   // of the engine that runs
@@ -42,6 +42,14 @@ type agent struct {
 // that rejects the agent. When it returns, the routers have been told and the
 // engine that it started has ended.
 func Run(ctx context.Context, cfg Config) error {
+	if cfg.Ports != nil {
+		l, err := cfg.Ports.choose(ctx)
+		if err != nil {
+			return fmt.Errorf("agent: %w", err)
+		}
+		_ = l.Close() // until the engine starts
+		cfg.BackendURL = "http://" + l.Addr().String()
+	}
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
@@ -115,11 +123,14 @@ func newAgent(ctx context.Context, cfg Config) (*agent, error) {
 	if at.Addr().IsUnspecified() {
 		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
 	}
-	a.engineAt = at
-	a.asks(backend, func() netip.AddrPort { return at })
+	a.at.Store(&at)
+	a.asks(backend, a.engineAt)
 	a.core = newCore(cfg, uuid.NewString(), address)
 	return a, nil
 }
+
+// engineAt is where the engine is asked.
+func (a *agent) engineAt() netip.AddrPort { return *a.at.Load() }
 
 // asks sets where the engine is asked.
 func (a *agent) asks(backend *url.URL, at func() netip.AddrPort) {

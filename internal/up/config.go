@@ -64,21 +64,21 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-// command fills in the placeholders.
-func (m *Model) command(port string) []string {
-	fill := strings.NewReplacer("{port}", port, "{python}", cmp.Or(os.Getenv("HOLDGATE_PYTHON"), "python3"))
+// command is the engine's, in which {python} is filled in and {port} is not.
+func (m *Model) command() []string {
+	python := cmp.Or(os.Getenv("HOLDGATE_PYTHON"), "python3")
 	words := make([]string, len(m.words))
 	for i, w := range m.words {
-		words[i] = fill.Replace(w)
+		words[i] = strings.ReplaceAll(w, "{python}", python)
 	}
 	return words
 }
 
-// env fills in the port.
-func (m *Model) env(port string) []string {
+// env is the engine's, in which {port} is not filled in.
+func (m *Model) env() []string {
 	var env []string
 	for name, value := range m.Env {
-		env = append(env, name+"="+strings.ReplaceAll(value, "{port}", port))
+		env = append(env, name+"="+value)
 	}
 	return env
 }

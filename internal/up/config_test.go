@@ -42,11 +42,13 @@ func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
 	}
 }
 
-func TestPortAndPythonAreFilledIn(t *testing.T) {
-	t.Setenv("HOLDGATE_PYTHON", "/opt/python")
+func TestPythonIsFilledIn(t *testing.T) {
 	m := Model{words: []string{"{python}", "--port={port}"}, Env: map[string]string{"PORT": "{port}"}}
-	require.Equal(t, []string{"/opt/python", "--port=8123"}, m.command("8123"))
-	require.Equal(t, []string{"PORT=8123"}, m.env("8123"))
+	t.Setenv("HOLDGATE_PYTHON", "/opt/python")
+	require.Equal(t, []string{"/opt/python", "--port={port}"}, m.command(), "the agent fills in the port")
+	require.Equal(t, []string{"PORT={port}"}, m.env())
+	t.Setenv("HOLDGATE_PYTHON", "")
+	require.Equal(t, "python3", m.command()[0])
 }
 
 func TestProgramIsLookedForWhereItRuns(t *testing.T) {

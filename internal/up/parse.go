@@ -171,7 +171,7 @@ func (m *Model) readCommand(v value) {
 		v.Bad("must be a command with its arguments")
 		return
 	}
-	if err := agent.CheckProgram(m.command("0")[0], m.Dir); err != nil {
+	if err := agent.CheckProgram(m.command()[0], m.Dir); err != nil {
 		v.Add("%s", err)
 	}
 	if !hasPort(m.words...) && !hasPort(slices.Collect(maps.Values(m.Env))...) {

@@ -46,8 +46,9 @@ type run struct {
 	serve *proc.Process
 	envoy *envoy.Process
 
-	stopping atomic.Bool
-	ports    struct {
+	stopping    atomic.Bool
+	enginePorts agent.Ports
+	ports       struct {
 		Admin string `json:"admin"`
 	}
 }
@@ -213,14 +214,6 @@ func (r *run) runAgents(ctx context.Context) error {
 }
 
 func (r *run) runAgent(ctx context.Context, m *Model) error {
-	address, err := freePort(ctx)
-	if err != nil {
-		return err
-	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("finding a free port: %w", err)
-	}
 	out, err := regular.Append(r.path(logName(m.Name)))
 	if err != nil {
 		return fmt.Errorf("opening the engine's log: %w", err)
@@ -228,9 +221,9 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 	defer func() { _ = out.Close() }()
 	return agent.Run(ctx, agent.Config{
 		Routers: []string{r.agentsAddress()}, ID: m.Name, Engine: m.Engine,
-		BackendURL: "http://" + address, HealthPath: m.HealthPath, Warmup: m.Warmup,
+		Ports: &r.enginePorts, HealthPath: m.HealthPath, Warmup: m.Warmup,
 		Models: []string{m.Name}, Kinds: m.Kinds, Slots: m.Slots,
-		Exec: m.command(port), Env: m.env(port), Dir: m.Dir, Stdout: out, Stderr: out,
+		Exec: m.command(), Env: m.env(), Dir: m.Dir, Stdout: out, Stderr: out,
 		IdleTimeout: m.IdleTimeout, MinUpTime: m.MinUpTime, Group: m.Group,
 		WakeTimeout: m.WakeTimeout, StopGrace: stopGrace,
 		Log: r.agentLog(),
@@ -264,17 +257,6 @@ func free(ctx context.Context, address string) error {
 		return err
 	}
 	return l.Close()
-}
-
-// freePort finds a loopback port that nobody listens on in this moment.
-func freePort(ctx context.Context) (string, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("finding a free port: %w", err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String(), nil
 }
 
 func (r *run) stopServe() {

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// errNotOurs says that something other than the engine answers at its address.
+var errNotOurs = errors.New("the engine's port is in use by something else")
+
+// checkOwner makes sure that what answers at the engine's address is the engine: a
+// process of its group or one that it started. Where another process listens, or it
+// cannot be seen which one does, as with an engine in a container, the engine's list of
+// models decides if it has one.
+func (a *agent) checkOwner(ctx context.Context, e *engine) error {
+	sockets := listening(a.engineAt())
+	if len(sockets) == 0 {
+		return nil // not a machine, or not a network, that can be looked at
+	}
+	own := socketsOf(func(p process) bool { return p.group == e.proc.Pid() || p.isBelow(e.proc.Pid()) })
+	foreign := slices.DeleteFunc(slices.Clone(sockets), func(s string) bool { return own[s] })
+	switch {
+	case len(foreign) == 0:
+		return nil
+	case len(foreign) < len(sockets):
+		return fmt.Errorf("%w: two processes listen on %s", errNotOurs, a.engineAt())
+	}
+	offers, err := a.offers(ctx)
+	switch {
+	case err == nil && slices.ContainsFunc(offers, func(o offer) bool { return slices.Contains(a.cfg.Models, o.model) }):
+		return nil
+	case sharesSocket(foreign, socketsOf(func(p process) bool { return p.pid == os.Getpid() || p.isBelow(os.Getpid()) })):
+		return fmt.Errorf("%w: another engine of this program listens on %s", errNotOurs, a.engineAt())
+	case err == nil && sharesSocket(foreign, socketsOf(func(process) bool { return true })):
+		return fmt.Errorf("%w: the process that listens on %s is not the engine's, and its list of models has none of %s",
+			errNotOurs, a.engineAt(), strings.Join(a.cfg.Models, ", "))
+	}
+	a.log.Warn().Stringer("address", a.engineAt()).Msg("the process that listens is none that the engine's command has started: the engine is taken to run there")
+	return nil
+}
+
+func sharesSocket(list []string, with map[string]bool) bool {
+	return slices.ContainsFunc(list, func(s string) bool { return with[s] })
+}
+
+// listening is the sockets that listen at an address, by what /proc calls them. One
+// that listens at this very address wins over one that listens at all of them.
+func listening(at netip.AddrPort) []string {
+	var exact, all []string
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, err := os.ReadFile(table)
+		if err != nil {
+			continue
+		}
+		for line := range bytes.Lines(text) {
+			const local, state, inode, listens = 1, 3, 9, "0A"
+			f := strings.Fields(string(line))
+			if len(f) <= inode || f[state] != listens {
+				continue
+			}
+			socket := "socket:[" + f[inode] + "]"
+			switch l, err := parseSocketAddress(f[local]); {
+			case err != nil || l.Port() != at.Port():
+			case l.Addr() == at.Addr():
+				exact = append(exact, socket)
+			case l.Addr().IsUnspecified() && at.Addr().IsLoopback(): // else it may be on another machine
+				all = append(all, socket)
+			}
+		}
+	}
+	if len(exact) > 0 {
+		return exact
+	}
+	return all
+}
+
+// parseSocketAddress reads an address of /proc/net/tcp: words of the processor's byte
+// order in hexadecimal, a colon and the port.
+func parseSocketAddress(s string) (netip.AddrPort, error) {
+	host, port, _ := strings.Cut(s, ":")
+	ip, err := hex.DecodeString(host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	for i := 0; i+4 <= len(ip); i += 4 {
+		binary.BigEndian.PutUint32(ip[i:], binary.NativeEndian.Uint32(ip[i:]))
+	}
+	addr, ok := netip.AddrFromSlice(ip)
+	n, err := strconv.ParseUint(port, 16, 16)
+	if !ok || err != nil {
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", s)
+	}
+	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), nil
+}
+
+// process is what /proc says of one.
+type process struct {
+	pid, parent, group int
+}
+
+// isBelow says whether the process was started by ancestor, or by one that it started.
+func (p process) isBelow(ancestor int) bool {
+	for range 64 { // the table changes while it is read
+		switch {
+		case p.parent == ancestor:
+			return true
+		case p.parent <= 1:
+			return false
+		}
+		var ok bool
+		if p, ok = readProcess(p.parent); !ok {
+			return false
+		}
+	}
+	return false
+}
+
+func readProcess(pid int) (process, bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return process{}, false
+	}
+	// The name of the program may have anything in it, also parentheses.
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	const parent, group = 1, 2
+	if len(f) <= group {
+		return process{}, false
+	}
+	p := process{pid: pid}
+	var errs [2]error
+	p.parent, errs[0] = strconv.Atoi(f[parent])
+	p.group, errs[1] = strconv.Atoi(f[group])
+	return p, errors.Join(errs[:]...) == nil
+}
+
+// socketsOf is the sockets of the processes that are picked, as far as they can be seen.
+func socketsOf(pick func(process) bool) map[string]bool {
+	sockets := map[string]bool{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		if p, ok := readProcess(pid); !ok || !pick(p) {
+			continue
+		}
+		files, _ := filepath.Glob(dir + "/fd/*")
+		for _, f := range files {
+			if to, err := os.Readlink(f); err == nil && strings.HasPrefix(to, "socket:") {
+				sockets[to] = true
+			}
+		}
+	}
+	return sockets
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// maxPortTries is how many ports an engine is started with in one wake.
+const maxPortTries = 3
+
+// Ports gives the engines of this process loopback ports, each one its own. The zero
+// value has given none.
+type Ports struct {
+	mu    sync.Mutex
+	given map[netip.AddrPort]struct{}
+}
+
+// choose listens on a port that no other engine was given. It stays the engine's.
+func (p *Ports) choose(ctx context.Context) (net.Listener, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.given == nil {
+		p.given = map[netip.AddrPort]struct{}{}
+	}
+	for {
+		l, err := listenOn(ctx, netip.AddrPortFrom(loopback, 0))
+		if err != nil {
+			return nil, fmt.Errorf("finding a free port for the engine: %w", err)
+		}
+		if _, again := p.given[addressOf(l)]; !again {
+			p.given[addressOf(l)] = struct{}{}
+			return l, nil
+		}
+		defer func() { _ = l.Close() }() // until then it is not offered again
+	}
+}
+
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+func listenOn(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", at.String())
+}
+
+func addressOf(l net.Listener) netip.AddrPort {
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+// claim holds the port of the engine's next start: the one that it had, or another one
+// where that is in use. Whoever starts the engine closes the listener before. Without
+// Ports it holds nothing, but waits for the engine's address to be free.
+func (a *agent) claim(ctx context.Context) (release func(), err error) {
+	if a.cfg.Ports == nil {
+		return func() {}, a.portFree(ctx)
+	}
+	l, err := listenOn(ctx, a.engineAt())
+	if err != nil {
+		if l, err = a.cfg.Ports.choose(ctx); err != nil {
+			return nil, err
+		}
+		at := addressOf(l)
+		a.at.Store(&at)
+		a.core.move(at.String(), waking)
+		a.log.Info().Stringer("address", at).Msg("the engine's port is in use: it gets another one")
+	}
+	return func() { _ = l.Close() }, nil
+}
+
+// fillPort puts the engine's port in the place of each {port}.
+func (a *agent) fillPort(words []string) []string {
+	if a.cfg.Ports == nil {
+		return words
+	}
+	port := strconv.Itoa(int(a.engineAt().Port()))
+	filled := make([]string, len(words))
+	for i, w := range words {
+		filled[i] = strings.ReplaceAll(w, "{port}", port)
+	}
+	return filled
+}
