@@ -45,7 +45,7 @@ func playEngine(mode string) int {
 		signal.Ignore(syscall.SIGTERM)
 	}
 	if mode == "late" {
-		time.Sleep(500 * time.Millisecond)
+		<-time.After(500 * time.Millisecond)
 	}
 	begin := time.Now()
 	http.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
