@@ -49,24 +49,34 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 	rec.healthy = s.GetHealthy()
 	serving := rec.reported == pb.State_STATE_SERVING
 	if serving && rec.healthy {
-		if rec.wakeSent || rec.upAt.IsZero() {
-			rec.upAt = time.Now()
-		}
-		rec.wakeSent, rec.wakeFailed = false, false
-		if time.Since(rec.upAt) >= settled {
-			rec.failures = 0
-		}
-		if rec.failed && handled >= rec.failSeq {
-			rec.failed = false
-			rec.probeAt = time.Time{}
-		}
+		r.serves(rec, handled)
 	}
 	if serving && before == rec.reported && rec.healthy != healthyBefore && !rec.slept {
 		r.log.Info().Str("agent", rec.hello.info.ID).Bool("healthy", rec.healthy).Msg("agent health changed")
 	}
-	if rec.reported != pb.State_STATE_ASLEEP {
-		return
+	if rec.reported == pb.State_STATE_ASLEEP {
+		r.sleeps(rec, before)
 	}
+}
+
+// serves notes that rec's engine is up and healthy.
+func (r *Registry) serves(rec *record, handled uint64) {
+	if rec.wakeSent || rec.upAt.IsZero() {
+		rec.upAt = time.Now()
+	}
+	rec.wakeSent, rec.wakeFailed = false, false
+	if time.Since(rec.upAt) >= settled {
+		rec.failures = 0
+	}
+	if rec.failed && handled >= rec.failSeq {
+		rec.failed = false
+		rec.probeAt = time.Time{}
+	}
+}
+
+// sleeps notes that rec's engine, which was in another state or this one before, does
+// not run.
+func (r *Registry) sleeps(rec *record, before pb.State) {
 	short := !rec.upAt.IsZero() && time.Since(rec.upAt) < settled
 	rec.upAt = time.Time{}
 	r.route(rec)

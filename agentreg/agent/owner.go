@@ -60,7 +60,7 @@ func sharesSocket(list []string, with map[string]bool) bool {
 func listening(at netip.AddrPort) []string {
 	var exact, all []string
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, err := os.ReadFile(table)
+		text, err := os.ReadFile(table) //nolint:gosec // two names
 		if err != nil {
 			continue
 		}

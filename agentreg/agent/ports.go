@@ -29,16 +29,22 @@ func (p *Ports) choose(ctx context.Context) (net.Listener, error) {
 	if p.given == nil {
 		p.given = map[netip.AddrPort]struct{}{}
 	}
+	var again []net.Listener // are not offered as long as they are open
+	defer func() {
+		for _, l := range again {
+			_ = l.Close()
+		}
+	}()
 	for {
 		l, err := listenOn(ctx, netip.AddrPortFrom(loopback, 0))
 		if err != nil {
 			return nil, fmt.Errorf("finding a free port for the engine: %w", err)
 		}
-		if _, again := p.given[addressOf(l)]; !again {
+		if _, ok := p.given[addressOf(l)]; !ok {
 			p.given[addressOf(l)] = struct{}{}
 			return l, nil
 		}
-		defer func() { _ = l.Close() }() // until then it is not offered again
+		again = append(again, l)
 	}
 }
 

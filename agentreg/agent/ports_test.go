@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -75,14 +77,15 @@ func TestEngineThatBindsLateIsNotTakenForWhoeverWasFaster(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t)
 	cfg := withPort(t, r, "late")
+	words, out := io.Pipe()
+	cfg.Stderr = out
 	a := start(t, cfg)
 	r.await("agent registered")
 	before := r.Agents()[0].Address
 	r.SetWanted("llama", true)
-	a.await("starting the engine")
-	require.Eventually(t, func() bool {
-		return enginePid(t, Config{Env: []string{"", "TEST_ADDRESS=" + before}}) != 0
-	}, 10*time.Second, time.Millisecond)
+	_, err := bufio.NewReader(words).ReadString('\n') // it runs, and does not listen yet
+	require.NoError(t, err)
+	go func() { _, _ = io.Copy(io.Discard, words) }()
 	stranger(t, before)
 	a.await("starting the engine again, with another port")
 	r.await("ready")
@@ -113,7 +116,9 @@ func elsewhere(t *testing.T, address string) {
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = exec.CommandContext(context.Background(), "kill", strings.TrimSpace(string(out))).Run() })
-	require.Eventually(t, func() bool { return len(listening(netip.MustParseAddrPort(address))) > 0 }, 10*time.Second, 10*time.Millisecond)
+	for len(listening(netip.MustParseAddrPort(address))) == 0 {
+		<-time.After(10 * time.Millisecond)
+	}
 }
 
 func TestOwnerOfTheEnginesPort(t *testing.T) {

@@ -93,10 +93,8 @@ type Wait struct {
 
 // Make makes the plan.
 func Make(in Input) *Plan {
-	p := &planner{
-		Plan: Plan{Close: map[*Agent]bool{}}, now: in.Now,
-		rooms: map[*Group]*room{}, given: map[*Group][]*Model{},
-	}
+	p := &planner{now: in.Now, rooms: map[*Group]*room{}, given: map[*Group][]*Model{}}
+	p.Close = map[*Agent]bool{}
 	for _, g := range in.Groups {
 		r := newRoom(g)
 		p.rooms[g] = r
