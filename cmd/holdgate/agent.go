@@ -52,6 +52,11 @@ func newAgentCommand() *cobra.Command {
 			if err := cfg.Validate(); err != nil {
 				return usageError{err}
 			}
+			for flag, path := range map[string]string{"--token-file": f.tokenFile, "--api-key-file": f.apiKeyFile, "--tls-key-file": cfg.TLS.KeyFile} {
+				if warning := config.Exposed(flag, path); warning != "" {
+					log.Warn().Msg(warning)
+				}
+			}
 			cfg.Log = log
 			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return agent.Run(cmd.Context(), cfg)

@@ -227,7 +227,7 @@ func (a *App) files(metrics *reload.Metrics) error {
 		a.watched = append(a.watched, a.keys)
 	}
 	if path := a.c.HopSecretFile; path != "" {
-		if a.secrets, err = hop.Load(path); err != nil {
+		if a.secrets, err = hop.Load(path, a.c.SiteID); err != nil {
 			return fmt.Errorf("--hop-secret-file: %w", err)
 		}
 	}
@@ -243,6 +243,11 @@ func (a *App) files(metrics *reload.Metrics) error {
 		a.engines, err = enginekey.Load(path, reload.Options{Setting: "engine-auth-file", Metrics: metrics, Log: a.log})
 		if err != nil {
 			return err // it names the flag
+		}
+		for _, file := range a.engines.Current().Files() {
+			if warning := config.Exposed("--engine-auth-file", file); warning != "" {
+				a.log.Warn().Msg(warning)
+			}
 		}
 		a.watched = append(a.watched, a.engines)
 	}

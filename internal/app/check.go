@@ -95,7 +95,7 @@ func Check(c *config.Serve) error {
 		return err
 	}))
 	check("hop-secret-file", c.HopSecretFile, func(path string) error {
-		_, err := hop.Load(path)
+		_, err := hop.Load(path, c.SiteID)
 		return err
 	})
 	check("webhook-headers-file", c.WebhookHeadersFile, parsed(func(text []byte) error {

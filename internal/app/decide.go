@@ -160,7 +160,7 @@ func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *caller, mayHo
 	if d.secrets != nil {
 		var err error
 		token, err = d.secrets.Sign(hop.Claims{
-			Site: d.siteID, KeyID: who.key.ID, Hops: who.hops + 1,
+			Site: d.siteID, To: choice.Site.ID, KeyID: who.key.ID, Hops: who.hops + 1,
 			Method: r.Method, PathAndQuery: r.PathAndQuery, Body: r.BodySum(),
 		})
 		if err != nil {

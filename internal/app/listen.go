@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // listeners are the open ports.
@@ -126,8 +127,14 @@ func clearSocket(path string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err == nil && info.Mode().Type() != os.ModeSocket {
+	if err != nil {
+		return fmt.Errorf("looking for a stale socket: %w", err)
+	}
+	if info.Mode().Type() != os.ModeSocket {
 		return fmt.Errorf("%s is there and is no socket", path)
+	}
+	if owner := regular.OwnerOf(info); owner != os.Geteuid() {
+		return fmt.Errorf("%s was made by user %s: remove it as that user, or listen in a directory that only this user may write", path, regular.UserName(owner))
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second) //nolint:noctx // it has its own limit
 	if err == nil {

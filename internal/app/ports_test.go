@@ -77,7 +77,7 @@ func TestConnectionsToTheAdminAPIEnd(t *testing.T) {
 				_, err := io.WriteString(conn, c.sent)
 				require.NoError(t, err)
 				if !c.read {
-					time.Sleep(adminWrite + 10*time.Second) //nolint:forbidigo // of the bubble
+					time.Sleep(adminWrite + 10*time.Second)
 					n, err := io.Copy(io.Discard, conn)
 					require.NoError(t, err)
 					require.Less(t, n, int64(1<<20), "the rest was given up")

@@ -38,5 +38,5 @@ func (c *Serve) Warnings() []string {
 			"--wake-hold-max-bytes is %v, more than half of --max-body-bytes-total, %v: while that much is held, large bodies of other requests wait for memory and are refused after 30s; lower the first or raise the second",
 			c.WakeHoldMaxBytes, c.MaxBodyBytesTotal))
 	}
-	return list
+	return append(list, c.exposed()...)
 }

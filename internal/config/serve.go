@@ -237,6 +237,7 @@ func (c *Serve) Validate() error {
 	check(validPrefix(c.MetricsPrefix), "metrics-prefix", c.MetricsPrefix, "may have only letters, digits and _, and must not begin with a digit")
 	c.validateHolds(check)
 	c.validateCallers(check)
+	check(c.HopSecretFile == "" || c.SiteID != "", "hop-secret-file", c.HopSecretFile, "needs --site-id: a token says for which site it is")
 	for _, s := range c.AgentsAllowCIDR {
 		_, err := netip.ParsePrefix(s)
 		check(err == nil, "agents-allow-cidr", s, "must be a network such as 10.0.0.0/8")

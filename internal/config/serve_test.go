@@ -75,6 +75,7 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--agents-client-ca-file=a":                    "--agents-client-ca-file is a: goes with --agents-tls-cert-file",
 		"--keda-tls-cert-file=a":                       "--keda-tls-cert-file is a: goes with --keda-tls-key-file",
 		"--keda-tls-key-file=a":                        "--keda-tls-key-file is a: goes with --keda-tls-cert-file",
+		"--hop-secret-file=a":                          "--hop-secret-file is a: needs --site-id",
 		"--log-format=x":                               "--log-format: \"x\" is not known: use text or json",
 		"--log-level=trace":                            "--log-level: \"trace\" is not known: use debug, info, warn or error",
 		"--cors-origins=*":                             "",

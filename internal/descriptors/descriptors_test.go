@@ -63,14 +63,14 @@ func TestNothingElseIsTriedAgain(t *testing.T) {
 		s := &short{tries: 1, why: syscall.ECONNREFUSED, begin: time.Now()}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://relay", http.NoBody)
 		require.NoError(t, err)
-		_, err = Patient(s).RoundTrip(r) //nolint:bodyclose // there is none
+		_, err = Patient(s).RoundTrip(r)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 		require.Len(t, s.times, 1)
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		s = &short{tries: 1 << 20, why: syscall.EMFILE, begin: time.Now()}
-		_, err = Patient(s).RoundTrip(r.WithContext(ctx)) //nolint:bodyclose // there is none
+		_, err = Patient(s).RoundTrip(r.WithContext(ctx))
 		require.True(t, UsedUp(err))
 		require.Equal(t, time.Minute, time.Since(s.begin), "until its context ends")
 	})

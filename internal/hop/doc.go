@@ -7,8 +7,9 @@
 //
 // It is a JWT with HS256, signed by the first of the secrets that the sites
 // share and accepted under any of them. It lives for [Life], and for [Leeway]
-// more because clocks differ. It holds for one method, one path with its query
-// (without the parameter that carries the token), and one body.
+// more because clocks differ, whatever it says. It holds for one site, one method,
+// one path with its query (without the parameter that carries the token), and one
+// body.
 //
 // The parts come at different times, so the check has two steps:
 // [Secrets.VerifyHead] before any of the body is read, and

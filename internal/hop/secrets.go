@@ -19,23 +19,24 @@ const (
 	maxFile   = 64 << 10
 )
 
-// Secrets sign tokens and verify them.
+// Secrets sign tokens and verify those that are for one site.
 type Secrets struct {
+	site    string
 	signing []byte
 	all     jwt.VerificationKeySet
 	parser  *jwt.Parser
 }
 
-// Load reads a file with one secret on a line. The first signs; all of them
+// Load reads a file with one secret on a line, for the site that has this id. The first signs; all of them
 // verify. To change the secret, add the new one as second at every site, then
 // move it up to the first place, then remove the old one. Empty lines and lines
 // that start with # do not count.
-func Load(path string) (*Secrets, error) {
+func Load(path, site string) (*Secrets, error) {
 	text, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the hop secrets: %w", err)
 	}
-	s, err := parse(text)
+	s, err := parse(text, site)
 	if err != nil {
 		return nil, fmt.Errorf("reading the hop secrets: %s %w", path, err)
 	}
@@ -56,8 +57,8 @@ func read(path string) (text string, err error) {
 }
 
 // parse never repeats a secret in its error.
-func parse(text string) (*Secrets, error) {
-	s := &Secrets{parser: jwt.NewParser(
+func parse(text, site string) (*Secrets, error) {
+	s := &Secrets{site: site, parser: jwt.NewParser(
 		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
 		jwt.WithStrictDecoding(),
 		jwt.WithExpirationRequired(),

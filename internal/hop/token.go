@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,8 +51,8 @@ func Class(err error) string {
 
 // Claims are what a token says and the request it is for.
 type Claims struct {
-	// Site is the one that sends the request on.
-	Site string
+	// Site is the one that sends the request on, and To the one that it is sent to.
+	Site, To string
 	// KeyID is the key that it authenticated; empty for a caller without one.
 	KeyID string
 	// Hops counts the redirects, this one included.
@@ -82,6 +83,7 @@ func (s *Secrets) Sign(c Claims) (string, error) {
 	now := time.Now()
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, wire{
 		Issuer:    c.Site,
+		Audience:  jwt.ClaimStrings{c.To},
 		IssuedAt:  jwt.NewNumericDate(now),
 		ExpiresAt: jwt.NewNumericDate(now.Add(Life)),
 		KeyID:     c.KeyID,
@@ -108,7 +110,7 @@ type Verified struct {
 	body string
 }
 
-// VerifyHead checks the MAC and the time of a token, and that it is for this
+// VerifyHead checks the MAC and the time of a token, and that it is for this site,
 // method and path. The parameter hg_hop of the path does not count.
 func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, error) {
 	if len(token) > maxToken || strings.ContainsFunc(token, notInToken) {
@@ -123,8 +125,15 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 	default:
 		return nil, fmt.Errorf("%w: %w", ErrForged, err)
 	}
-	if w.Hops < 1 {
-		return nil, fmt.Errorf("%w: it counts no redirect", ErrForged)
+	if w.IssuedAt == nil || w.Hops < 1 {
+		return nil, fmt.Errorf("%w: it counts no redirect, or does not say when it was made", ErrForged)
+	}
+	// A token that says that it lives longer is no better for it.
+	if time.Since(w.IssuedAt.Time) > Life+Leeway {
+		return nil, fmt.Errorf("%w: it was made too long ago", ErrExpired)
+	}
+	if !slices.Contains(w.Audience, s.site) {
+		return nil, fmt.Errorf("%w: it was made for site %q, and this is %q", ErrMismatch, strings.Join(w.Audience, ","), s.site)
 	}
 	if !same(w.Head, headSum(method, pathAndQuery)) {
 		return nil, fmt.Errorf("%w: method, path or query differ", ErrMismatch)

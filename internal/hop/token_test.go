@@ -29,13 +29,13 @@ var body = sha256.Sum256([]byte(`{"model": "m"}`))
 
 func secrets(t testing.TB, lines ...string) *Secrets {
 	t.Helper()
-	s, err := parse(strings.Join(lines, "\n"))
+	s, err := parse(strings.Join(lines, "\n"), "site-us-1")
 	require.NoError(t, err)
 	return s
 }
 
 func claims() Claims {
-	return Claims{Site: "site-fr-1", KeyID: "acme-prod", Hops: 1, Method: "POST", PathAndQuery: path, Body: body}
+	return Claims{Site: "site-fr-1", To: "site-us-1", KeyID: "acme-prod", Hops: 1, Method: "POST", PathAndQuery: path, Body: body}
 }
 
 func sign(t testing.TB, s *Secrets, c Claims) string {
@@ -172,6 +172,7 @@ func TestTime(t *testing.T) {
 				if c.skew < 0 {
 					// The bubble's clock runs forward only: sign later instead.
 					w := wire{Hops: 1, Head: encode(headSum("POST", path)), Body: encode(body)}
+					w.Audience = jwt.ClaimStrings{"site-us-1"}
 					w.IssuedAt, w.ExpiresAt = jwt.NewNumericDate(now.Add(-c.skew)), jwt.NewNumericDate(now.Add(Life-c.skew))
 					var err error
 					token, err = jwt.NewWithClaims(jwt.SigningMethodHS256, w).SignedString(s.signing)
@@ -220,10 +221,49 @@ func TestRotation(t *testing.T) {
 	require.Equal(t, "forged", Class(err))
 }
 
+func TestATokenIsForOneSite(t *testing.T) {
+	t.Parallel()
+	s := secrets(t, oldSecret)
+	for _, to := range []string{"", "site-us-2", "site-us-1 "} {
+		c := claims()
+		c.To = to
+		_, err := s.VerifyHead(sign(t, s, c), "POST", path)
+		require.ErrorIs(t, err, ErrMismatch, to)
+	}
+	nowhere, err := parse(oldSecret, "")
+	require.NoError(t, err)
+	_, err = nowhere.VerifyHead(sign(t, s, claims()), "POST", path)
+	require.ErrorIs(t, err, ErrMismatch)
+}
+
+// One who has a secret may say anything but when it is.
+func TestATokenLivesNoLongerThanItMay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := secrets(t, oldSecret)
+		w := wire{Hops: 1, Head: encode(headSum("POST", path)), Body: encode(body)}
+		w.Audience = jwt.ClaimStrings{"site-us-1"}
+		w.ExpiresAt = jwt.NewNumericDate(time.Now().Add(24 * time.Hour))
+		verify := func() error {
+			token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, w).SignedString(s.signing)
+			require.NoError(t, err)
+			_, err = s.VerifyHead(token, "POST", path)
+			return err
+		}
+		require.ErrorIs(t, verify(), ErrForged, "it does not say when it was made")
+		w.IssuedAt = jwt.NewNumericDate(time.Now())
+		time.Sleep(Life + Leeway)
+		require.NoError(t, verify())
+		time.Sleep(time.Second)
+		require.ErrorIs(t, verify(), ErrExpired)
+	})
+}
+
 func TestForeignTokens(t *testing.T) {
 	t.Parallel()
 	s := secrets(t, oldSecret)
 	w := wire{Hops: 1, Head: encode(headSum("POST", path)), Body: encode(body)}
+	w.Audience = jwt.ClaimStrings{"site-us-1"}
 	w.IssuedAt, w.ExpiresAt = jwt.NewNumericDate(time.Now()), jwt.NewNumericDate(time.Now().Add(Life))
 	with := func(method jwt.SigningMethod, key any, w jwt.Claims) string {
 		token, err := jwt.NewWithClaims(method, w).SignedString(key)
@@ -283,7 +323,7 @@ func TestLoad(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
-	s, err := Load(file("# rotation of November\r\n\r\n  " + newSecret + "\r\n" + oldSecret))
+	s, err := Load(file("# rotation of November\r\n\r\n  "+newSecret+"\r\n"+oldSecret), "site-us-1")
 	require.NoError(t, err)
 	require.Equal(t, newSecret, string(s.signing))
 	require.Len(t, s.all.Keys, 2)
@@ -296,11 +336,11 @@ func TestLoad(t *testing.T) {
 		newSecret + "\n\nhunter2\n":    "has a secret of 7 bytes on line 3",
 		strings.Repeat("x", maxFile+1): "is larger than",
 	} {
-		_, err := Load(file(text))
+		_, err := Load(file(text), "site-us-1")
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "hunter2")
 	}
-	_, err = Load(filepath.Join(t.TempDir(), "none"))
+	_, err = Load(filepath.Join(t.TempDir(), "none"), "site-us-1")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
