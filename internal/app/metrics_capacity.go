@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/holdstate"
@@ -95,8 +96,9 @@ func (l *load) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, state := range l.registry.Models() {
 		parked, queued := l.machine.Depths(state.Model)
-		gauge(l.parked, int64(parked), state.Model)
-		gauge(l.queue, int64(queued), state.Model)
+		labels := []*dto.LabelPair{label("model", state.Model)}
+		ch <- &sample{l.parked, labels, float64(parked), false}
+		ch <- &sample{l.queue, labels, float64(queued), false}
 	}
 	for _, has := range l.capacity.Loads() {
 		gauge(l.requests, has.Requests, has.Model)

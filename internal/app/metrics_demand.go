@@ -4,6 +4,7 @@ package app
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/holdgate/holdgate/holdstate"
 )
@@ -40,8 +41,9 @@ func (d *demand) Collect(ch chan<- prometheus.Metric) {
 	p := d.placements()
 	ch <- prometheus.MustNewConstMetric(d.loaded, prometheus.GaugeValue, flag(p.m != nil))
 	for _, model := range p.held() {
-		ch <- prometheus.MustNewConstMetric(d.pending, prometheus.GaugeValue, float64(d.machine.Demand(model)), model)
-		ch <- prometheus.MustNewConstMetric(d.wanted, prometheus.GaugeValue, flag(d.machine.Wanted(model)), model)
+		labels := []*dto.LabelPair{label("model", model)}
+		ch <- &sample{d.pending, labels, float64(d.machine.Demand(model)), false}
+		ch <- &sample{d.wanted, labels, flag(d.machine.Wanted(model)), false}
 	}
 }
 

@@ -154,24 +154,6 @@ func over(gone *time.Time, there bool, now, before time.Time) bool {
 // Describe is part of prometheus.Collector.
 func (r *routed) Describe(ch chan<- *prometheus.Desc) { ch <- r.desc }
 
-// routedMetric is one series in a scrape. Its labels are shared with others.
-type routedMetric struct {
-	desc   *prometheus.Desc
-	labels []*dto.LabelPair // sorted by name
-	value  float64
-}
-
-// Desc is part of prometheus.Metric.
-func (m *routedMetric) Desc() *prometheus.Desc { return m.desc }
-
-// Write is part of prometheus.Metric.
-func (m *routedMetric) Write(to *dto.Metric) error {
-	to.Label, to.Counter = m.labels, &dto.Counter{Value: &m.value}
-	return nil
-}
-
-func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
-
 // Collect is part of prometheus.Collector.
 func (r *routed) Collect(ch chan<- prometheus.Metric) {
 	now := r.snapshot()
@@ -183,7 +165,7 @@ func (r *routed) Collect(ch chan<- prometheus.Metric) {
 	for to, sent := range now {
 		engine, model, region := label("engine", to.engine), label("model", to.model), label("region", to.region)
 		series := func(tenant *dto.LabelPair, n uint64) {
-			ch <- &routedMetric{r.desc, []*dto.LabelPair{engine, model, region, tenant}, float64(n)}
+			ch <- &sample{r.desc, []*dto.LabelPair{engine, model, region, tenant}, float64(n), true}
 		}
 		for i, tenant := range tenants {
 			series(pairs[i], sent[tenant])
