@@ -2,7 +2,8 @@
 #
 # Needs Go 1.21 or newer, which fetches the Go named here by itself, and
 # Python 3.10 or newer with venv. The tests also need a C compiler, for the race
-# detector, use Node where it is there, and need apt-get, or Prometheus on PATH.
+# detector, use Node where it is there, and need apt-get, or Prometheus,
+# nginx and HAProxy on PATH.
 # Everything else is installed below .tools/ by tools/setup.sh.
 
 SHELL := bash

@@ -82,6 +82,12 @@ const testMap = `{"placements": [
 // startSite starts both and pushes testMap.
 func startSite(t *testing.T, flags ...string) *site {
 	t.Helper()
+	return startSiteBehind(t, func(*envoy.Config) {}, flags...)
+}
+
+// startSiteBehind is startSite with a change of the bootstrap.
+func startSiteBehind(t *testing.T, change func(*envoy.Config), flags ...string) *site {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "hg") // t.TempDir is too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -92,7 +98,7 @@ func startSite(t *testing.T, flags ...string) *site {
 		}
 	})
 	s.startApp(dir, flags)
-	s.startEnvoy(dir)
+	s.startEnvoy(dir, change)
 	if !strings.Contains(strings.Join(flags, " "), "--site-id=") {
 		require.Equal(t, http.StatusOK, s.putMap(testMap).status)
 	}
@@ -125,8 +131,12 @@ func (s *site) startApp(dir string, flags []string) {
 	s.t.Cleanup(func() { require.NoError(s.t, a.Stop(context.Background())) })
 }
 
-func (s *site) startEnvoy(dir string) {
-	s.envoy = startEnvoy(s.t, dir, s.log)
+func (s *site) startEnvoy(dir string, change func(*envoy.Config)) {
+	c := envoy.Config{EdgeListen: "127.0.0.1:0", LanesDir: dir}
+	change(&c)
+	b, err := envoy.Render(c)
+	require.NoError(s.t, err)
+	s.envoy = runEnvoy(s.t, b, dir, s.log)
 	s.url = "http://" + s.envoy.EdgeAddr()
 }
 

@@ -132,6 +132,7 @@ func TestAHoldThatExpires(t *testing.T) {
 			require.Equal(t, http.StatusOK, r.status)
 			require.ErrorIs(t, r.err, io.ErrUnexpectedEOF)
 			require.True(t, strings.HasSuffix(r.body, c.end), "the reason comes before the cut: %q", r.body)
+			require.Less(t, r.elapsed, 1200*time.Millisecond, "300 ms, and not the second that Envoy would wait to close")
 		})
 	}
 	t.Run("not streaming, of an SDK, is cut behind the error", func(t *testing.T) {

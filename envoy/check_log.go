@@ -23,8 +23,10 @@ func (c *checker) accessLog(path string, m *hcmv3.HttpConnectionManager, p *extp
 	}
 	for _, log := range m.GetAccessLog() {
 		config := &grpclogv3.HttpGrpcAccessLogConfig{}
-		if !log.GetTypedConfig().MessageIs(config) || log.GetTypedConfig().UnmarshalTo(config) != nil ||
-			config.GetCommonConfig().GetLogName() != LogEdge {
+		if !log.GetTypedConfig().MessageIs(config) || log.GetTypedConfig().UnmarshalTo(config) != nil {
+			continue
+		}
+		if name := config.GetCommonConfig().GetLogName(); name != LogEdge && name != LogForwarded {
 			continue
 		}
 		if d := config.GetCommonConfig().GetBufferFlushInterval(); d == nil || d.AsDuration() > maxFlush {

@@ -39,6 +39,7 @@ const (
 	maxRequestBytes = 1 << 31
 	minHeapBytes    = 64 << 20
 	maxHold         = 24 * time.Hour
+	maxTrustedHops  = 16
 	// maxSocketPath is what sun_path holds, less the closing zero byte.
 	maxSocketPath = 107
 )
@@ -76,7 +77,15 @@ type Config struct {
 	// IdentityMetadata is where other filters say who sent a request, see
 	// IdentityPath. Empty: nowhere.
 	IdentityMetadata string
+	// TrustedHops is how many proxies in front append to x-forwarded-for the address
+	// that they were called from. 0: the peer is the client.
+	TrustedHops int
+	// ProxyProtocol: each connection begins with a PROXY header that names the client.
+	ProxyProtocol bool
 }
+
+// forwarded says whether a proxy in front names the client.
+func (c Config) forwarded() bool { return c.TrustedHops > 0 || c.ProxyProtocol }
 
 // withDefaults fills the fields that were left empty.
 func (c Config) withDefaults() Config {
@@ -187,6 +196,12 @@ func (c Config) checkNumbers() []error {
 	}
 	if c.HoldMax <= 0 || c.HoldMax > maxHold {
 		bad("HoldMax", "must be above 0 and at most %v, is %v", maxHold, c.HoldMax)
+	}
+	if c.TrustedHops < 0 || c.TrustedHops > maxTrustedHops {
+		bad("TrustedHops", "must be between 0 and %d, is %d", maxTrustedHops, c.TrustedHops)
+	}
+	if c.TrustedHops > 0 && c.ProxyProtocol {
+		bad("TrustedHops", "the PROXY protocol names the client already: use one of the two")
 	}
 	if c.HeapBytes < minHeapBytes {
 		bad("HeapBytes", "must be at least %d (64 MiB), is %d", minHeapBytes, c.HeapBytes)

@@ -90,6 +90,14 @@ func TestAllProblemsAreToldAtOnce(t *testing.T) {
 	}
 	require.Equal(t, []string{"EdgeListen", "AdminListen", "ExtProc", "MaxRequestBytes", "HoldMax", "HeapBytes"}, named)
 
+	for _, c := range []Config{{TrustedHops: -1}, {TrustedHops: 17}, {TrustedHops: 1, ProxyProtocol: true}} {
+		c.EdgeListen, c.LanesDir = "127.0.0.1:0", "/run"
+		_, err = Render(c)
+		fields := FieldErrors(err)
+		require.Len(t, fields, 1)
+		require.Equal(t, "TrustedHops", fields[0].Field)
+	}
+
 	_, err = Render(Config{EdgeListen: "127.0.0.1:0"})
 	require.EqualError(t, err, "LanesDir: is required: the directory of rehold.sock and relay.sock", "ExtProc has its default from it")
 	require.Empty(t, FieldErrors(nil))

@@ -16,6 +16,10 @@ import (
 // Settings that a Config does not change.
 const (
 	heapRefresh = 250 * time.Millisecond
+	// delayedClose is how long Envoy waits for the client to close a connection that it
+	// ends itself. A client sees the end of an answer that was cut that much later; with
+	// Envoy's default that is 1 s.
+	delayedClose = 100 * time.Millisecond
 	// laneMode lets only Envoy's own user connect to a socket.
 	laneMode         = 0o600
 	connectionBuffer = 1 << 20
@@ -42,6 +46,9 @@ const (
 func (r *renderer) listeners() []*listenerv3.Listener {
 	edge := r.listener(edgeListener, r.addresses.edge, r.edge())
 	edge.GetFilterChains()[0].TransportSocket = r.edgeTLS()
+	if r.config.ProxyProtocol {
+		edge.ListenerFilters = append(edge.ListenerFilters, r.proxyProtocol())
+	}
 	return []*listenerv3.Listener{
 		edge,
 		r.listener(reholdListener, r.addresses.rehold, r.rehold()),
@@ -78,7 +85,13 @@ func (r *renderer) manager(name string) *hcmv3.HttpConnectionManager {
 
 func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 	m := r.manager(edgeListener)
-	m.AccessLog = append(m.AccessLog, r.grpcLog(LogEdge))
+	log := LogEdge
+	if r.config.forwarded() {
+		log = LogForwarded
+	}
+	m.AccessLog = append(m.AccessLog, r.grpcLog(log))
+	r.trust(m)
+	m.DelayedCloseTimeout = durationpb.New(delayedClose)
 	// Bounds a slow upload; it stops when the request is complete.
 	m.RequestTimeout = durationpb.New(uploadTimeout)
 	m.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
@@ -131,6 +144,7 @@ func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *routev3.
 	//nolint:staticcheck // request_body_buffer_limit does not exist before Envoy 1.40.
 	host.PerRequestBufferLimitBytes = wrapperspb.UInt32(uint32(r.config.MaxRequestBytes + bodyHeadroom)) //nolint:gosec // parse bounds it.
 	// Full-duplex mode drops content-length; ext_proc names it again.
+	r.hideTrust(host)
 	host.RequestHeadersToAdd = append(add, header("content-length", contentLengthMetadata, overwriteOrAdd))
 	// A key that is missing adds no header. An engine's own timings stay.
 	host.ResponseHeadersToAdd = []*corev3.HeaderValueOption{

@@ -54,6 +54,10 @@ const (
 // LogEdge is the name of the edge's access log: one record per request at its end.
 const LogEdge = "edge"
 
+// LogForwarded is the name of the same log where a proxy in front is trusted to say who
+// the client is: there downstream_remote_address is the client's.
+const LogForwarded = "edge-forwarded"
+
 // Headers between Envoy and Holdgate. Clients cannot send them through the edge, and
 // engines never see them, but for ViaHeader.
 const (

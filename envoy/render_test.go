@@ -20,9 +20,9 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // and which the real binary validates.
 var goldenConfigs = map[string]Config{
 	"unix":     {EdgeListen: "0.0.0.0:8080", LanesDir: "/run/holdgate"},
-	"tcp":      {EdgeListen: "127.0.0.1:0", LanesDir: "/run/holdgate", ExtProc: "127.0.0.1:9001", AdminListen: "127.0.0.1:9901"},
+	"tcp":      {EdgeListen: "127.0.0.1:0", LanesDir: "/run/holdgate", ExtProc: "127.0.0.1:9001", AdminListen: "127.0.0.1:9901", ProxyProtocol: true},
 	"identity": {EdgeListen: "0.0.0.0:8080", LanesDir: "/run/holdgate", IdentityMetadata: "envoy.filters.http.jwt_authn/claims"},
-	"name":     {EdgeListen: "127.0.0.1:8080", LanesDir: "/run/holdgate", ExtProc: "holdgate.models.svc:9001", ExtProcInsecure: true},
+	"name":     {EdgeListen: "127.0.0.1:8080", LanesDir: "/run/holdgate", ExtProc: "holdgate.models.svc:9001", ExtProcInsecure: true, TrustedHops: 2},
 	"ipv6": {
 		EdgeListen: "[::]:8080", AdminListen: "[::1]:9901", LanesDir: "/run/holdgate", ExtProc: "[::1]:9001",
 		MaxRequestBytes: 64 << 20, HoldMax: 5 * time.Minute, HeapBytes: 512 << 20,

@@ -42,13 +42,17 @@ func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServ
 		return
 	}
 	// Only the first message of a stream names its log.
-	edge := m.name == envoy.LogEdge
+	forwarded := m.name == envoy.LogForwarded
+	edge := forwarded || m.name == envoy.LogEdge
 	if edge {
 		a.s.logs.opened(from)
 		defer a.s.logs.closed(a.s, from)
 	}
 	for more := true; more; more = gs.RecvMsg(&m) == nil {
 		for i := range m.entries {
+			if forwarded && m.entries[i].client.IsValid() {
+				m.entries[i].source = m.entries[i].client
+			}
 			if edge {
 				a.s.record(&m.entries[i])
 			}

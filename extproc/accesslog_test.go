@@ -3,10 +3,14 @@
 package extproc
 
 import (
+	"context"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	dataaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
@@ -38,6 +42,25 @@ func TestARecordFreesTheSlotOfItsRequest(t *testing.T) {
 		endTwo()
 		endOther()
 	})
+}
+
+// A client may write any address that Envoy finds, unless a proxy in front is trusted.
+func TestTheSourceIsThePeerUnlessAProxyIsTrusted(t *testing.T) {
+	t.Parallel()
+	for log, want := range map[string]string{envoy.LogEdge: "192.0.2.9", envoy.LogForwarded: "192.0.2.1"} {
+		bubble(t, func(r *rig) {
+			t := r.t
+			r.slots.up(engineA, 1)
+			id := r.served(t)
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			stream, err := accesslogv3.NewAccessLogServiceClient(r.conn).StreamAccessLogs(ctx)
+			require.NoError(t, err)
+			require.NoError(t, stream.Send(logged(log, logEntryOf(func(e *dataaccesslogv3.HTTPAccessLogEntry) { e.Request.RequestId = id }))))
+			synctest.Wait()
+			require.Equal(t, want, r.only(t).Source.String())
+		})
+	}
 }
 
 // A client may use the id of its request in flight again. What we answer to that

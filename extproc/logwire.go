@@ -29,8 +29,9 @@ type logEntry struct {
 	duration  time.Duration
 	attempts  int
 	upstream  netip.AddrPort // the last one; not valid when there was none
-	source    netip.Addr
-	left      bool // the client left
+	source    netip.Addr     // the peer
+	client    netip.Addr     // as Envoy found it, by what the peer says
+	left      bool           // the client left
 	// engineEnded: the engine had ended its answer, so that the client, which may have
 	// left with its last event, missed nothing of it.
 	engineEnded bool
@@ -47,6 +48,7 @@ const (
 	entryCommon       = 1
 	entryRequest      = 3
 	entryResponse     = 4
+	commonClient      = 2
 	commonUpstreamEnd = 10 // time_to_last_upstream_rx_byte, once the answer has ended
 	commonUpstream    = 13
 	commonFlags       = 16
@@ -124,6 +126,8 @@ func (e *logEntry) common(num protowire.Number, value []byte, varint uint64) {
 		e.engineEnded = true
 	case commonUpstream:
 		e.upstream = addressOf(value)
+	case commonClient:
+		e.client = addressOf(value).Addr()
 	case commonSource:
 		e.source = addressOf(value).Addr()
 	case commonDuration:

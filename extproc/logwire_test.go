@@ -72,7 +72,7 @@ func TestLogRecords(t *testing.T) {
 	t.Parallel()
 	usual := logEntry{
 		requestID: "id", status: 429, bytesIn: 1 << 40, bytesOut: 77, duration: 61*time.Second + 500, attempts: 2,
-		upstream: netip.MustParseAddrPort("10.0.0.1:8000"), source: netip.MustParseAddr("192.0.2.9"), native: true,
+		upstream: netip.MustParseAddrPort("10.0.0.1:8000"), source: netip.MustParseAddr("192.0.2.9"), client: netip.MustParseAddr("192.0.2.1"), native: true,
 	}
 	for name, c := range map[string]struct {
 		change func(*dataaccesslogv3.HTTPAccessLogEntry)

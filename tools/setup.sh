@@ -4,8 +4,8 @@
 # Puts the programs that Holdgate is run and tested with below .tools/:
 #
 #   tools/setup.sh run    Envoy, the engine and a small model
-#   tools/setup.sh test   that, and the clients and the Prometheus that the e2e
-#                         tests run
+#   tools/setup.sh test   that, and the clients, the Prometheus and the proxies that
+#                         the e2e tests run
 #
 # It is called on every make and takes a few milliseconds when nothing is to be
 # done. An install that was cut off is noticed and begun again. Afterwards
@@ -133,11 +133,24 @@ setup_node() {
 	echo "$want" >"$folder/node_modules/.stamp"
 }
 
-# unpack_debian PACKAGE FOLDER unpacks a Debian package, which takes no root. Lists
-# of packages that are not there or out of date are replaced by lists of our own.
+# missing_libraries FOLDER prints the Debian packages of the shared libraries that the
+# programs of a folder need and do not find. Debian names them after their libraries.
+missing_libraries() {
+	local program
+	find "$1" -path '*bin/*' -type f | while read -r program; do
+		LD_LIBRARY_PATH=$(library_path "$1") ldd "$program" 2>/dev/null || true
+	done | sed -n 's/^\t*\(lib.*\)\.so\.\([0-9]*\) => not found$/\1-\2/p' | sed 's/\([^0-9]\)-\([0-9]*\)$/\1\2/' | sort -u
+}
+
+library_path() { find "$1" -name '*.so.*' -printf '%h\n' | sort -u | paste -sd:; }
+
+# unpack_debian PACKAGE FOLDER unpacks a Debian package and the libraries that it lacks,
+# which takes no root. Lists of packages that are not there or out of date are replaced
+# by lists of our own.
 unpack_debian() {
-	local package=$1 folder=$2 own=(
+	local wanted=$1 folder=$2 deb lists=(
 		-o APT::Sandbox::User=root # which says that nobody else has to read our folder
+	) own=(
 		-o Dir::State="$tools/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$tools/apt"
 	)
 	# Beside the real place, so that an install that was cut off is begun again.
@@ -145,37 +158,58 @@ unpack_debian() {
 	mkdir -p "$folder.new" "$tools/apt/lists/partial" "$tools/apt/archives/partial"
 	(
 		cd "$folder.new"
-		apt-get -qq -o APT::Sandbox::User=root download "$package" 2>/dev/null || {
-			apt-get -qq "${own[@]}" update && apt-get -qq "${own[@]}" download "$package"
-		}
-		dpkg-deb --extract "$package"_*.deb .
-		rm "$package"_*.deb
+		for _ in 1 2 3; do # libraries need libraries
+			# shellcheck disable=SC2086 # packages have no blanks
+			apt-get -qq "${lists[@]}" download $wanted 2>/dev/null || {
+				lists+=("${own[@]}")
+				apt-get -qq "${lists[@]}" update && apt-get -qq "${lists[@]}" download $wanted
+			}
+			for deb in *.deb; do dpkg-deb --extract "$deb" .; done
+			rm ./*.deb
+			wanted=$(missing_libraries .)
+			[[ -n $wanted ]] || break
+		done
 	) >&2 </dev/null
 	rm -rf "$tools/apt"
 	mv "$folder.new" "$folder"
 }
 
-# setup_prometheus takes the Prometheus on PATH, else Debian's.
-setup_prometheus() {
-	local name folder=$tools/prometheus/usr/bin
-	[[ ! -x $tools/bin/prometheus || ! -x $tools/bin/promtool ]] || return 0
-	if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
+# setup_debian PACKAGE PROGRAM... takes the programs on PATH, else Debian's.
+setup_debian() {
+	local package=$1 name path libraries folder=$tools/$1
+	shift
+	for name in "$@"; do
+		[[ -x $tools/bin/$name ]] || path=missing
+	done
+	[[ -n ${path:-} ]] || return 0
+	if ! type -P "$@" >/dev/null; then
 		if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-			say "PROMETHEUS IS NOT HERE, AND NEITHER IS APT-GET: PUT prometheus AND promtool ON PATH, OR THEIR TEST FAILS"
+			say "${package^^} IS NOT HERE, AND NEITHER IS APT-GET: PUT $* ON PATH, OR ITS TEST FAILS"
 			return
 		fi
-		say "installing below .tools/: Debian's prometheus"
-		unpack_debian prometheus "$tools/prometheus"
+		say "installing below .tools/: Debian's $package"
+		unpack_debian "$package" "$folder"
 	fi
-	for name in prometheus promtool; do
-		ln -sfn "$(type -P $name || echo "$folder/$name")" "$tools/bin/$name"
+	for name in "$@"; do
+		rm -f "$tools/bin/$name"
+		path=$(type -P "$name" || find "$folder/usr" -path "*bin/$name" -type f)
+		libraries=
+		[[ $path != "$folder"/* ]] || libraries=$(library_path "$folder")
+		if [[ -z $libraries ]]; then
+			ln -s "$path" "$tools/bin/$name"
+			continue
+		fi
+		printf '#!/bin/sh\nexec env LD_LIBRARY_PATH="%s" "%s" "$@"\n' "$libraries" "$path" >"$tools/bin/$name"
+		chmod +x "$tools/bin/$name"
 	done
 }
 
 setup_test() {
 	install test tools/requirements-test.txt
 	setup_node
-	setup_prometheus
+	setup_debian prometheus prometheus promtool
+	setup_debian nginx nginx
+	setup_debian haproxy haproxy
 }
 
 mkdir -p "$tools"

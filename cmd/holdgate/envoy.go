@@ -36,6 +36,7 @@ var configFlags = map[string]string{
 	"SecretsDir":      "--output",
 
 	"IdentityMetadata": "--identity-metadata",
+	"TrustedHops":      "--trusted-hops",
 }
 
 func newEnvoyCommand() *cobra.Command {
@@ -92,6 +93,8 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.DurationVar(&c.HoldMax, "hold-max", envoy.DefaultHoldMax, "longest hold")
 	flags.Var(&heap, "heap-bytes", "memory at which Envoy starts to refuse")
 	flags.StringVar(&c.IdentityMetadata, "identity-metadata", "", "`namespace` of dynamic metadata that is sent along, as given to holdgate serve")
+	flags.IntVar(&c.TrustedHops, "trusted-hops", 0, "`proxies` in front that append to x-forwarded-for: the client's address for the audit log; 0: the peer")
+	flags.BoolVar(&c.ProxyProtocol, "proxy-protocol", false, "each connection begins with a PROXY header, which has the client's address")
 	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
 	return cmd
 }
