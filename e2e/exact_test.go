@@ -239,3 +239,53 @@ func routeTo(t *testing.T, b *bootstrapv3.Bootstrap, address string, trailers bo
 		m.GetRouteConfig().GetVirtualHosts()[0].GetRoutes()[0].GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "plain"}
 	})
 }
+
+// An ext_proc filter that wants a word on the answer too is served like any other:
+// Holdgate's part ends with the request.
+func TestNoResponseModeKeepsAnAnswerFromItsClient(t *testing.T) {
+	for name, modes := range map[string]*extprocv3.ProcessingMode{
+		"SEND, without the body": {ResponseHeaderMode: extprocv3.ProcessingMode_SEND},
+		"STREAMED":               {ResponseHeaderMode: extprocv3.ProcessingMode_SEND, ResponseBodyMode: extprocv3.ProcessingMode_STREAMED},
+		"FULL_DUPLEX_STREAMED": {
+			ResponseHeaderMode: extprocv3.ProcessingMode_SEND, ResponseBodyMode: extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED,
+			ResponseTrailerMode: extprocv3.ProcessingMode_SEND,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startForeign(t, func(b *bootstrapv3.Bootstrap) {
+				changeEdge(t, b, func(_ *hcmv3.HttpConnectionManager, p *extprocv3.ExternalProcessor) {
+					p.ProcessingMode.ResponseHeaderMode = modes.GetResponseHeaderMode()
+					p.ProcessingMode.ResponseBodyMode = modes.GetResponseBodyMode()
+					p.ProcessingMode.ResponseTrailerMode = modes.GetResponseTrailerMode()
+				})
+			})
+			answers := []<-chan result{
+				s.start(t.Context(), chatPath, chatBody("m", false)),
+				s.start(t.Context(), chatPath, chatBody("m", true), "X-Wake-Keepalive", "off"),
+			}
+			s.metric(`hivenet_pending_demand{model="m"}`, "2")
+			e := newEngine(t, func(w http.ResponseWriter, _ *http.Request) {
+				for range 20 { // in several pieces
+					_, _ = io.WriteString(w, strings.Repeat("x", 5000))
+					_ = http.NewResponseController(w).Flush()
+				}
+			})
+			s.register(hello("a", e.addr(), 8, "m"))
+			for range 8 {
+				answers = append(answers, s.start(t.Context(), chatPath, bigBody("m", 100<<10)))
+			}
+			for _, answer := range answers {
+				select {
+				case r := <-answer:
+					require.NoError(t, r.err)
+					require.Equal(t, http.StatusOK, r.status, r.body)
+					require.Equal(t, strings.Repeat("x", 100_000), r.body)
+				case <-time.After(10 * time.Second):
+					require.FailNow(t, "no answer")
+				}
+			}
+			require.Equal(t, http.StatusNotFound, s.post(chatPath, chatBody("nobody", false)).status)
+			s.atRest()
+		})
+	}
+}

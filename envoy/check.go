@@ -137,13 +137,13 @@ func (c *checker) processingMode(path string, m *extprocv3.ProcessingMode) {
 		c.bad(path+"request_trailer_mode", "is %v, must be SEND: the end of a request with trailers is not seen", is)
 	}
 	if is := m.GetResponseHeaderMode(); is != extprocv3.ProcessingMode_SKIP {
-		c.bad(path+"response_header_mode", "is %v, must be SKIP: the end of holdgate would cut every running answer", is)
+		c.bad(path+"response_header_mode", "is %v, must be SKIP: holdgate ends its side of the stream after the request and has no word on answers", is)
 	}
 	if is := m.GetResponseBodyMode(); is != extprocv3.ProcessingMode_NONE {
-		c.bad(path+"response_body_mode", "is %v, must be NONE: the end of holdgate would cut every running answer", is)
+		c.bad(path+"response_body_mode", "is %v, must be NONE: holdgate ends its side of the stream after the request and has no word on answers", is)
 	}
 	if is := m.GetResponseTrailerMode(); is == extprocv3.ProcessingMode_SEND {
-		c.bad(path+"response_trailer_mode", "is SEND, must be SKIP: the end of holdgate would cut every running answer")
+		c.bad(path+"response_trailer_mode", "is SEND, must be SKIP: holdgate ends its side of the stream after the request and has no word on answers")
 	}
 }
 

@@ -133,28 +133,31 @@ func withRateLimit(headers []*corev3.HeaderValue, rateLimit string) []*corev3.He
 // Field numbers of the answers that are written by hand: they are sent for every
 // request that is served natively.
 const (
-	fieldHeadersResponse  = 1 // ProcessingResponse.request_headers
-	fieldBodyResponse     = 3 // ProcessingResponse.request_body
-	fieldTrailersResponse = 5 // ProcessingResponse.request_trailers
-	fieldDynamicMetadata  = 8 // ProcessingResponse.dynamic_metadata
-	fieldCommonResponse   = 1 // HeadersResponse.response, BodyResponse.response
-	fieldStatus           = 1 // CommonResponse.status
-	fieldHeaderMutation   = 2 // CommonResponse.header_mutation
-	fieldBodyMutation     = 3 // CommonResponse.body_mutation
-	fieldClearRouteCache  = 5 // CommonResponse.clear_route_cache
-	fieldSetHeaders       = 1 // HeaderMutation.set_headers
-	fieldRemoveHeaders    = 2 // HeaderMutation.remove_headers
-	fieldOptionHeader     = 1 // HeaderValueOption.header
-	fieldAppendAction     = 3 // HeaderValueOption.append_action
-	fieldWholeBody        = 1 // BodyMutation.body
-	fieldStreamedResponse = 3 // BodyMutation.streamed_response
-	fieldStreamedBody     = 1 // StreamedBodyResponse.body
-	fieldStreamedEnd      = 2 // StreamedBodyResponse.end_of_stream
-	fieldStructFields     = 1 // Struct.fields
-	fieldMapKey           = 1
-	fieldMapValue         = 2
-	fieldStringValue      = 3 // Value.string_value
-	fieldStructValue      = 5 // Value.struct_value
+	fieldHeadersResponse        = 1 // ProcessingResponse.request_headers
+	fieldBodyAnswer             = 3 // ProcessingResponse.request_body
+	fieldTrailersResponse       = 5 // ProcessingResponse.request_trailers
+	fieldResponseHeadersAnswer  = 2 // ProcessingResponse.response_headers
+	fieldResponseBodyAnswer     = 4 // ProcessingResponse.response_body
+	fieldResponseTrailersAnswer = 6 // ProcessingResponse.response_trailers
+	fieldDynamicMetadata        = 8 // ProcessingResponse.dynamic_metadata
+	fieldCommonResponse         = 1 // HeadersResponse.response, BodyResponse.response
+	fieldStatus                 = 1 // CommonResponse.status
+	fieldHeaderMutation         = 2 // CommonResponse.header_mutation
+	fieldBodyMutation           = 3 // CommonResponse.body_mutation
+	fieldClearRouteCache        = 5 // CommonResponse.clear_route_cache
+	fieldSetHeaders             = 1 // HeaderMutation.set_headers
+	fieldRemoveHeaders          = 2 // HeaderMutation.remove_headers
+	fieldOptionHeader           = 1 // HeaderValueOption.header
+	fieldAppendAction           = 3 // HeaderValueOption.append_action
+	fieldWholeBody              = 1 // BodyMutation.body
+	fieldStreamedResponse       = 3 // BodyMutation.streamed_response
+	fieldStreamedBody           = 1 // StreamedBodyResponse.body
+	fieldStreamedEnd            = 2 // StreamedBodyResponse.end_of_stream
+	fieldStructFields           = 1 // Struct.fields
+	fieldMapKey                 = 1
+	fieldMapValue               = 2
+	fieldStringValue            = 3 // Value.string_value
+	fieldStructValue            = 5 // Value.struct_value
 )
 
 // forwardHead is what a request that Envoy serves is sent on with.
@@ -262,6 +265,26 @@ func appendSize(b []byte, num protowire.Number, n int) []byte {
 // forwardBody sends a chunk back as it came: only its frame is written. The
 // message takes the chunk over.
 func forwardBody(chunk mem.Buffer, end bool) *outbound {
+	return sendBack(fieldBodyAnswer, chunk, end)
+}
+
+// leaveResponse lets a part of an answer go on as it is. No Envoy should send one, see
+// forward, but one whose response modes ask for it waits.
+func leaveResponse(in *inbound, duplex bool) *outbound {
+	field := protowire.Number(fieldResponseHeadersAnswer)
+	switch {
+	case in.kind == inboundResponseTrailers:
+		field = fieldResponseTrailersAnswer
+	case in.kind == inboundResponseBody && duplex:
+		return sendBack(fieldResponseBodyAnswer, in.body, in.end)
+	case in.kind == inboundResponseBody:
+		in.free()
+		field = fieldResponseBodyAnswer
+	}
+	return &outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, field, nil))}}
+}
+
+func sendBack(field protowire.Number, chunk mem.Buffer, end bool) *outbound {
 	n := chunk.Len()
 	streamed := protowire.SizeTag(fieldStreamedBody) + protowire.SizeBytes(n)
 	var tail []byte
@@ -277,7 +300,7 @@ func forwardBody(chunk mem.Buffer, end bool) *outbound {
 		num  protowire.Number
 		size int
 	}{
-		{fieldBodyResponse, response},
+		{field, response},
 		{fieldCommonResponse, common},
 		{fieldBodyMutation, mutation},
 		{fieldStreamedResponse, streamed},

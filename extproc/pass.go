@@ -42,15 +42,13 @@ func (st *stream) pass() error {
 			sent = st.send(forwardBody(in.body, in.end))
 		case inboundTrailers:
 			sent = st.send(endWithTrailers(begun))
+		case inboundResponseHeaders, inboundResponseBody, inboundResponseTrailers:
+			sent = st.send(leaveResponse(&in, st.raw.duplexResponse))
 		default:
 			in.free()
 		}
-		if !sent {
-			return nil
-		}
-		if in.end {
-			st.readToEnd() // the last chunk may come twice here as well
-			return nil
+		if !sent || in.end && in.kind.ofRequest() {
+			return nil // the stream ends as in forward
 		}
 	}
 }

@@ -643,6 +643,15 @@ func describe(m *extprocv3.ProcessingResponse) string {
 		return fmt.Sprintf("body %d%s", len(b.GetBody()), ending(b.GetEndOfStream()))
 	case *extprocv3.ProcessingResponse_RequestTrailers:
 		return "trailers"
+	case *extprocv3.ProcessingResponse_ResponseHeaders:
+		return "answer's head"
+	case *extprocv3.ProcessingResponse_ResponseBody:
+		if b := a.ResponseBody.GetResponse().GetBodyMutation().GetStreamedResponse(); b != nil {
+			return fmt.Sprintf("answer %q%s", b.GetBody(), ending(b.GetEndOfStream()))
+		}
+		return "answer goes on"
+	case *extprocv3.ProcessingResponse_ResponseTrailers:
+		return "answer's trailers"
 	case *extprocv3.ProcessingResponse_ImmediateResponse:
 		text = fmt.Sprintf("%d %s", a.ImmediateResponse.GetStatus().GetCode(), a.ImmediateResponse.GetBody())
 	case *extprocv3.ProcessingResponse_StreamedImmediateResponse:

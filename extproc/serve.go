@@ -51,8 +51,11 @@ func (st *stream) serve(g holdstate.Grant) error {
 	return st.forward(f.encode())
 }
 
-// forward sends the headers' answer and then the body as it came. From here on
-// the answer is Envoy's: an error would cut it, so there is none.
+// forward sends the headers' answer and then the body as it came. From here on the
+// answer is Envoy's: an error would cut it, so there is none. The stream ends, or an
+// Envoy whose response modes are not SKIP or NONE would wait for a word on the answer.
+// Envoy may send the last chunk of a large body twice: nobody reads the second, whose
+// buffer is the garbage collector's.
 func (st *stream) forward(first *outbound) error {
 	if !st.send(first) {
 		return nil
@@ -65,7 +68,6 @@ func (st *stream) forward(first *outbound) error {
 			return nil
 		}
 	}
-	st.drainInput()
 	return nil
 }
 
@@ -76,8 +78,6 @@ func (st *stream) forward(first *outbound) error {
 func (st *stream) forwardWhole(f *forwardHead) error {
 	chunks := st.body.chunks
 	st.body.chunks, st.payload = nil, nil
-	if st.send(f.encodeWith(chunks, st.body.size)) {
-		st.drainInput()
-	}
+	st.send(f.encodeWith(chunks, st.body.size))
 	return nil
 }

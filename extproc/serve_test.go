@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	procfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -290,6 +291,12 @@ func TestBodiesThatCannotBeReadAreRefused(t *testing.T) {
 	}
 }
 
+// duplex is a first message of an Envoy that wants chunks of answers sent back.
+func duplex(m *extprocv3.ProcessingRequest) *extprocv3.ProcessingRequest {
+	m.ProtocolConfig = &extprocv3.ProtocolConfiguration{ResponseBodyMode: procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED}
+	return m
+}
+
 // Somebody else's Envoy sends everything to us, and most of it is not ours.
 func TestOthersPassUntouched(t *testing.T) {
 	t.Parallel()
@@ -320,6 +327,24 @@ func TestOthersPassUntouched(t *testing.T) {
 		"trailers only": {
 			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestTrailers("a", "b")},
 			[]string{"0s untouched", "0s trailers"},
+		},
+		"an answer that comes during the body": {
+			[]*extprocv3.ProcessingRequest{
+				duplex(requestHeaders(false, ":method", "POST", ":path", "/upload")), requestBody("abc", false),
+				{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{}}},
+				{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("ab"), EndOfStream: true}}},
+				{Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}},
+				requestBody("de", true),
+			},
+			[]string{"0s untouched", "0s body 3", "0s answer's head", `0s answer "ab" end`, "0s answer's trailers", "0s body 2 end"},
+		},
+		"an answer in another mode": {
+			[]*extprocv3.ProcessingRequest{
+				requestHeaders(false, ":method", "POST", ":path", "/upload"),
+				{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("ab"), EndOfStream: true}}},
+				requestBody("de", true),
+			},
+			[]string{"0s untouched", "0s answer goes on", "0s body 2 end"},
 		},
 		"an upgrade": {
 			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", chatPath, "upgrade", "x"), requestBody("abc", false)},

@@ -322,17 +322,7 @@ func (st *stream) routed(g holdstate.Grant) {
 	}
 }
 
-// drainInput reads until Envoy ends the stream. Envoy may send the last chunk of
-// a large body twice.
-func (st *stream) drainInput() {
-	st.releaseBytes()
-	if st.gone != nil {
-		<-st.gone
-		return
-	}
-	st.readToEnd()
-}
-
+// readToEnd reads until the stream's end.
 func (st *stream) readToEnd() {
 	for {
 		in := inbound{}

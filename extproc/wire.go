@@ -6,6 +6,7 @@ import (
 	"errors"
 	"iter"
 
+	procfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -56,7 +57,13 @@ const (
 	inboundHeaders
 	inboundBody
 	inboundTrailers
+	inboundResponseHeaders
+	inboundResponseBody
+	inboundResponseTrailers
 )
+
+// ofRequest says whether the message is a part of the request.
+func (k inboundKind) ofRequest() bool { return k >= inboundHeaders && k <= inboundTrailers }
 
 // inbound is a ProcessingRequest: what it carries stays in the buffer it came in.
 type inbound struct {
@@ -67,8 +74,12 @@ type inbound struct {
 	raw     mem.Buffer  // of a headers message
 	// metadata is the metadata_context of a headers message; lies in raw.
 	metadata []byte
-	body     mem.Buffer // of a body message
-	span     span       // where the body lies in its message
+	// duplexResponse says of the first message that chunks of the answer are to be sent
+	// back, as those of the request are.
+	duplexResponse bool
+
+	body mem.Buffer // of a body message
+	span span       // where the body lies in its message
 }
 
 type span struct{ from, to int }
@@ -88,18 +99,23 @@ var errWire = errors.New("not an ext_proc request")
 
 // Field numbers of envoy.service.ext_proc.v3 and envoy.config.core.v3.
 const (
-	fieldRequestHeaders  = 2
-	fieldRequestBody     = 4
-	fieldRequestTrailers = 6
-	fieldLastOfOneof     = 7
-	fieldMetadataContext = 8
-	fieldPayload         = 1 // HttpHeaders.headers and HttpBody.body
-	fieldHeadersEnd      = 3
-	fieldBodyEnd         = 2
-	fieldHeader          = 1
-	fieldKey             = 1
-	fieldValue           = 2
-	fieldRawValue        = 3
+	fieldRequestHeaders   = 2
+	fieldResponseHeaders  = 3
+	fieldRequestBody      = 4
+	fieldResponseBody     = 5
+	fieldRequestTrailers  = 6
+	fieldResponseTrailers = 7
+	fieldMetadataContext  = 8
+	fieldProtocolConfig   = 11
+	fieldResponseBodyMode = 2 // ProtocolConfiguration.response_body_mode
+
+	fieldPayload    = 1 // HttpHeaders.headers and HttpBody.body
+	fieldHeadersEnd = 3
+	fieldBodyEnd    = 2
+	fieldHeader     = 1
+	fieldKey        = 1
+	fieldValue      = 2
+	fieldRawValue   = 3
 )
 
 // parse reads data, which the caller frees, and keeps references to what it needs.
@@ -113,13 +129,13 @@ func (in *inbound) parse(data mem.BufferSlice) error {
 	switch in.kind {
 	case inboundHeaders:
 		in.raw = buf
-	case inboundBody:
+	case inboundBody, inboundResponseBody:
 		in.body = cut(buf, in.span)
 	default:
 		buf.Free()
 	}
 	if in.raw == nil {
-		in.metadata = nil
+		in.metadata, in.duplexResponse = nil, false
 	}
 	return nil
 }
@@ -142,7 +158,10 @@ func (in *inbound) scan(all []byte) error {
 		if num == fieldMetadataContext {
 			in.metadata = value
 		}
-		if value == nil || num < fieldRequestHeaders || num > fieldLastOfOneof {
+		if num == fieldProtocolConfig {
+			in.protocol(value)
+		}
+		if value == nil || num < fieldRequestHeaders || num > fieldResponseTrailers {
 			return true
 		}
 		if in.seen {
@@ -158,6 +177,23 @@ func (in *inbound) scan(all []byte) error {
 			return in.payload(value, at, fieldBodyEnd)
 		case fieldRequestTrailers:
 			in.kind, in.end = inboundTrailers, true
+		case fieldResponseHeaders:
+			in.kind = inboundResponseHeaders
+		case fieldResponseBody:
+			in.kind = inboundResponseBody
+			return in.payload(value, at, fieldBodyEnd)
+		case fieldResponseTrailers:
+			in.kind = inboundResponseTrailers
+		}
+		return true
+	})
+}
+
+// protocol reads the ProtocolConfiguration of a first message.
+func (in *inbound) protocol(msg []byte) {
+	_ = fields(msg, func(num protowire.Number, _ []byte, mode uint64, _ int) bool {
+		if num == fieldResponseBodyMode {
+			in.duplexResponse = mode == uint64(procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED)
 		}
 		return true
 	})

@@ -150,10 +150,16 @@ func inboundMessages() map[string]*extprocv3.ProcessingRequest {
 		"body with more fields": {Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{
 			Body: []byte("x"), EndOfStreamWithoutMessage: true, GrpcMessageCompressed: true, EndOfStream: true,
 		}}},
-		"trailers":         requestTrailers("x-t", "1"),
-		"empty trailers":   requestTrailers(),
-		"response headers": {Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200"), EndOfStream: true}}},
-		"nothing":          {},
+		"trailers":          requestTrailers("x-t", "1"),
+		"empty trailers":    requestTrailers(),
+		"response headers":  {Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200"), EndOfStream: true}}},
+		"response body":     {Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("xyz"), EndOfStream: true}}},
+		"response trailers": {Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}},
+		"response modes": {
+			Request:        requestHeaders(false, ":method", "POST").GetRequest(),
+			ProtocolConfig: &extprocv3.ProtocolConfiguration{ResponseBodyMode: procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED},
+		},
+		"nothing": {},
 	}
 	for name, m := range all {
 		all[name+", decorated"] = decorated(m)
@@ -177,6 +183,12 @@ func wanted(m *extprocv3.ProcessingRequest) (kind inboundKind, end bool, headers
 		return inboundBody, r.RequestBody.GetEndOfStream(), nil, r.RequestBody.GetBody()
 	case *extprocv3.ProcessingRequest_RequestTrailers:
 		return inboundTrailers, true, nil, nil
+	case *extprocv3.ProcessingRequest_ResponseHeaders:
+		return inboundResponseHeaders, false, nil, nil
+	case *extprocv3.ProcessingRequest_ResponseBody:
+		return inboundResponseBody, r.ResponseBody.GetEndOfStream(), nil, r.ResponseBody.GetBody()
+	case *extprocv3.ProcessingRequest_ResponseTrailers:
+		return inboundResponseTrailers, false, nil, nil
 	default:
 		return inboundOther, false, nil, nil
 	}
@@ -194,7 +206,8 @@ func requireAgrees(t require.TestingT, m *extprocv3.ProcessingRequest, in *inbou
 		}
 	}
 	require.Equal(t, headers, got)
-	if in.kind == inboundBody {
+	require.Equal(t, kind == inboundHeaders && m.GetProtocolConfig().GetResponseBodyMode() == procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, in.duplexResponse)
+	if in.kind == inboundBody || in.kind == inboundResponseBody {
 		require.Equal(t, len(body), in.body.Len())
 		require.True(t, bytes.Equal(body, in.body.ReadOnlyData()))
 	} else {
