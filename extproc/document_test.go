@@ -19,7 +19,7 @@ func TestTheDocumentForClientsIsWhole(t *testing.T) {
 		require.Contains(t, string(text), fmt.Sprintf("| `POST %s` | `%v` |", path, e.Kind))
 	}
 	for name, c := range refusals {
-		require.Contains(t, string(text), fmt.Sprintf("| %d | `%s` |", c.status, c.code), name)
+		require.Contains(t, string(text), fmt.Sprintf("| %d | %#q |", c.status, c.code), name)
 	}
 	require.Contains(t, string(text), fmt.Sprintf("| %d | |", StatusClientGone))
 }
