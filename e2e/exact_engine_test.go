@@ -160,7 +160,7 @@ func nothingMore(conn net.Conn, r *bufio.Reader) error {
 		more, _ := r.Peek(r.Buffered())
 		return fmt.Errorf("%d bytes or more after the request's end: %.80q", len(more), more)
 	} else if !errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil //nolint:nilerr // the other side is gone, and sent nothing more
+		return nil // the other side is gone, and sent nothing more
 	}
 	return conn.SetReadDeadline(time.Time{})
 }

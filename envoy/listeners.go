@@ -3,6 +3,7 @@
 package envoy
 
 import (
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -145,7 +146,7 @@ func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *routev3.
 	host.PerRequestBufferLimitBytes = wrapperspb.UInt32(uint32(r.config.MaxRequestBytes + bodyHeadroom)) //nolint:gosec // parse bounds it.
 	// Full-duplex mode drops content-length; ext_proc names it again.
 	r.hideTrust(host)
-	host.RequestHeadersToAdd = append(add, header("content-length", contentLengthMetadata, overwriteOrAdd))
+	host.RequestHeadersToAdd = slices.Concat(add, []*corev3.HeaderValueOption{header("content-length", contentLengthMetadata, overwriteOrAdd)})
 	// A key that is missing adds no header. An engine's own timings stay.
 	host.ResponseHeadersToAdd = []*corev3.HeaderValueOption{
 		requestIDInAnswer(),

@@ -20,8 +20,8 @@ import (
 // would have it read once.
 const (
 	edgeSecret      = "edge-tls"
-	extProcSecret   = "extproc-tls"
-	extProcCASecret = "extproc-ca"
+	extProcSecret   = "extproc-tls" //nolint:gosec // the name of a file, not a secret
+	extProcCASecret = "extproc-ca"  //nolint:gosec // the name of a file, not a secret
 )
 
 const tlsSocket = "envoy.transport_sockets.tls"

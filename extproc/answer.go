@@ -89,7 +89,7 @@ func withRequestID(m *extprocv3.ProcessingResponse, id string) {
 		return
 	}
 	engines := func(h *corev3.HeaderValue) bool { return h.GetKey() == headerRequestID }
-	head.Headers = append(slices.DeleteFunc(head.Headers, engines), &corev3.HeaderValue{Key: headerRequestID, RawValue: []byte(id)})
+	head.Headers = append(slices.DeleteFunc(head.GetHeaders(), engines), &corev3.HeaderValue{Key: headerRequestID, RawValue: []byte(id)})
 }
 
 // streamBody is a piece of an answer that has begun.

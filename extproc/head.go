@@ -79,11 +79,7 @@ func readHead(block headerBlock) head {
 				h.contentLength = n
 			}
 		case "content-encoding":
-			if c := codingOf(string(value)); h.coding == identity {
-				h.coding = c
-			} else if c != identity {
-				h.coding = unknownCoding // one upon the other
-			}
+			h.addCoding(codingOf(string(value)))
 		case "upgrade":
 			h.upgrade = true
 		case envoy.FailedHeader:
@@ -100,6 +96,16 @@ func readHead(block headerBlock) head {
 		}
 	}
 	return h
+}
+
+// addCoding takes the coding of one Content-Encoding header. Codings on top of each
+// other cannot be read.
+func (h *head) addCoding(c coding) {
+	if h.coding == identity {
+		h.coding = c
+	} else if c != identity {
+		h.coding = unknownCoding
+	}
 }
 
 // sender reads the headers in which a caller says who it is and what it can bear.

@@ -21,7 +21,7 @@ func Limit() int {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return 1024
 	}
-	return int(min(l.Cur, 1<<30)) //nolint:gosec // bounded
+	return int(min(l.Cur, 1<<30))
 }
 
 // UsedUp says whether an error is of a descriptor that this process, or the system,

@@ -31,7 +31,7 @@ type short struct {
 func (s *short) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.times = append(s.times, time.Since(s.begin))
 	body, err := io.ReadAll(r.Body)
-	if err = errors.Join(err, r.Body.Close()); err != nil {
+	if err := errors.Join(err, r.Body.Close()); err != nil {
 		return nil, err
 	}
 	if s.tries--; s.tries >= 0 {
