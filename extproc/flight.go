@@ -91,18 +91,22 @@ func (f *flights) of(e *logEntry) *flight {
 	return nil
 }
 
-// sentTo is the slot on the replica that a request in flight, by Envoy's name, was sent
-// to, and the request's model; nil for no such request.
-func (f *flights) sentTo(stream string) (g holdstate.Grant, model string) {
+// sentTo is the request in flight by Envoy's name, with its model and the slot on the
+// replica that it was sent to; nil when several replicas have had it. It is not found
+// when no replica has.
+func (f *flights) sentTo(stream string) (g holdstate.Grant, model string, found bool) {
 	f.mu.Lock()
 	fl := f.byStream[stream]
 	f.mu.Unlock()
 	if fl == nil || stream == "" {
-		return nil, ""
+		return nil, "", false
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	return fl.rec.Grant, fl.rec.Request.Model
+	if len(fl.deaths) == 0 {
+		g = fl.rec.Grant
+	}
+	return g, fl.rec.Request.Model, fl.rec.Grant != nil
 }
 
 // end removes a request, gives its slot back and returns its record. It is not ok

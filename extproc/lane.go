@@ -17,8 +17,11 @@ const maxPasses = 64
 // flight already, and reports the replica.
 func (st *stream) cameBack() *Refusal {
 	for name := range strings.SplitSeq(st.head.via, ",") {
-		if g, model := st.s.flights.sentTo(strings.TrimSpace(name)); g != nil {
+		g, model, found := st.s.flights.sentTo(strings.TrimSpace(name))
+		if g != nil {
 			st.s.d.Decider.CameBack(g)
+		}
+		if found {
 			return LoopDetected(model)
 		}
 	}
