@@ -32,7 +32,7 @@ func TestTLSOnBothSidesOfEnvoy(t *testing.T) {
 	extProc := closedPort(t)
 	s := &site{t: t, log: &buffer{}}
 	s.startApp(dir, []string{
-		"--extproc-listen", extProc, "--extproc-tls-cert-file", routerCert, "--extproc-tls-key-file", routerKey, "--extproc-client-ca-file", envoys.File,
+		"--site-id=", "--extproc-listen", extProc, "--extproc-tls-cert-file", routerCert, "--extproc-tls-key-file", routerKey, "--extproc-client-ca-file", envoys.File,
 	})
 	c := envoy.Config{
 		EdgeListen: "127.0.0.1:0", LanesDir: dir, ExtProc: extProc, SecretsDir: dir, EdgeCertFile: edgeCert, EdgeKeyFile: edgeKey,
@@ -61,6 +61,13 @@ func TestTLSOnBothSidesOfEnvoy(t *testing.T) {
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Equal(t, 2, resp.ProtoMajor)
 
+	for path, want := range map[string]string{"/healthz": `{"status":"ok"}`, "/readyz": `{"status":"ready"}`} {
+		answer := s.do(s.request(t.Context(), http.MethodGet, path, ""))
+		require.Equal(t, http.StatusOK, answer.status, path)
+		require.Equal(t, want, answer.body)
+		require.Equal(t, "application/json", answer.header.Get("Content-Type"))
+	}
+
 	nextCert, nextKey := filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
 	authority.IssueTo(nextCert, nextKey, certstest.Named("next.test"))
 	require.NoError(t, os.Rename(nextKey, edgeKey))
@@ -74,4 +81,12 @@ func TestTLSOnBothSidesOfEnvoy(t *testing.T) {
 		}
 		return conn.Close() == nil
 	})
+
+	// Without Holdgate the edge lives, and is not ready.
+	require.NoError(t, s.app.Stop(t.Context()))
+	answer := s.do(s.request(t.Context(), http.MethodGet, "/healthz", ""))
+	require.Equal(t, http.StatusOK, answer.status)
+	answer = s.do(s.request(t.Context(), http.MethodGet, "/readyz", ""))
+	require.Equal(t, http.StatusServiceUnavailable, answer.status)
+	require.Contains(t, answer.body, "router_unavailable")
 }

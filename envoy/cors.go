@@ -32,7 +32,7 @@ func (r *renderer) edgeRoutes(add ...*corev3.HeaderValueOption) *hcmv3.HttpConne
 	}}
 	cors.ResponseHeadersToRemove = corsHeaders
 	cors.ResponseHeadersToAdd = append(corsAnswer(), header("vary", "origin", appendOrAdd))
-	host.Routes = append([]*routev3.Route{cors}, host.GetRoutes()...)
+	host.Routes = append([]*routev3.Route{r.healthRoute(), cors}, host.GetRoutes()...)
 	return inline(host)
 }
 

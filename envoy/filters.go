@@ -86,7 +86,8 @@ func (r *renderer) router() *hcmv3.HttpFilter {
 // is behind.
 func (r *renderer) grpcLog(name string) *accesslogv3.AccessLog {
 	return &accesslogv3.AccessLog{
-		Name: "envoy.access_loggers.http_grpc",
+		Name:   "envoy.access_loggers.http_grpc",
+		Filter: notHealth(),
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: r.pack(&grpclogv3.HttpGrpcAccessLogConfig{
 			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
 				LogName:             name,

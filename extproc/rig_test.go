@@ -69,6 +69,7 @@ type rig struct {
 	crash    bool                    // in Routed
 	decide   func(*Request) Decision // nil: the usual policy
 	admit    func(Credentials) Admission
+	notReady string
 	revoked  *Refusal
 
 	engineKey [2]string // header and value
@@ -107,7 +108,7 @@ func newRig(t *testing.T, o Options) *rig {
 		},
 	})
 	r.slots.machine = r.machine
-	r.Server = New(o, Deps{Decider: r, Observer: r, Relay: r.engine, Log: zerolog.New(r.log)})
+	r.Server = New(o, Deps{NotReady: func() string { return r.notReady }, Decider: r, Observer: r, Relay: r.engine, Log: zerolog.New(r.log)})
 	r.grpc = grpc.NewServer(ServerOptions()...)
 	r.Register(r.grpc)
 	listener := bufconn.Listen(1 << 20)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	procfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -298,6 +299,26 @@ func duplex(m *extprocv3.ProcessingRequest) *extprocv3.ProcessingRequest {
 }
 
 // Somebody else's Envoy sends everything to us, and most of it is not ours.
+func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.admit = func(Credentials) Admission { return Admission{Refusal: Unauthorized("no key")} }
+		ask := func(lane, method string) *exchange {
+			x := r.open(t, lane)
+			x.send(requestHeaders(true, ":method", method, ":path", "/readyz?a"))
+			_ = x.stream.CloseSend()
+			return x
+		}
+		ask(envoy.LaneEdge, "GET").requireEnded(t, `0s 200 {"status":"ready"}`)
+		r.notReady = "it rains"
+		ask(envoy.LaneEdge, "HEAD").requireEnded(t, `0s 503 {"status":"not ready"}`)
+		ask("", "GET").requireEnded(t, "0s untouched")
+		pass(logWait + time.Second)
+		require.Empty(t, r.records, "a question of a load balancer is on no record")
+	})
+}
+
 func TestOthersPassUntouched(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

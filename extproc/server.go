@@ -35,8 +35,10 @@ type Options struct {
 	IdentityMetadata []string
 }
 
-// Deps are the collaborators. All are required.
+// Deps are the collaborators. All but NotReady are required.
 type Deps struct {
+	// NotReady says why load balancers should send no requests; empty: they should.
+	NotReady func() string
 	Decider  Decider
 	Observer Observer
 	Relay    http.RoundTripper // to Envoy's relay lane

@@ -60,6 +60,10 @@ func (st *stream) run() error {
 	if lane == "" && (endpoint == nil && !st.head.asksForModels() || endpoint != nil && st.head.bodyless()) {
 		return st.pass()
 	}
+	if st.asksIfReady(lane) {
+		st.ready()
+		return nil
+	}
 	st.req.Endpoint = endpoint
 	switch {
 	case !st.begin(lane):

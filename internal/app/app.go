@@ -200,6 +200,7 @@ func (a *App) wire() error {
 		RelayMaxBytes: int64(c.RelayMaxBytes), LateError: extproc.LateError(c.WakeLateError), CORSOrigins: c.CORSOrigins,
 		IdentityMetadata: identities,
 	}, extproc.Deps{
+		NotReady: a.notReady,
 		Decider:  a.decider,
 		Observer: observer{metrics: m, audit: a.audit, recent: a.outside.recent, log: a.log},
 		Relay:    extproc.NewRelay(network, address),

@@ -14,6 +14,9 @@ import (
 // announce tells the user what there is and what to try.
 func (r *run) announce() {
 	base := &url.URL{Scheme: "http", Host: r.envoy.EdgeAddr()}
+	if r.EdgeCertFile != "" {
+		base.Scheme = "https"
+	}
 	fmt.Fprintf(r.Out, "Holdgate listens on %s; metrics on http://%s/metrics; logs in %s\n", base, r.ports.Admin, r.Dir)
 	fmt.Fprintf(r.Out, "What runs: holdgate status --admin http://%s\n", r.ports.Admin)
 	fmt.Fprintln(r.Out, "Each model sleeps until it is asked. Try:")

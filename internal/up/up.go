@@ -38,6 +38,9 @@ type Options struct {
 	Out    io.Writer
 	ErrOut io.Writer
 	Log    zerolog.Logger
+	// EdgeCertFile and EdgeKeyFile are the certificate that clients see and its key;
+	// both are empty for plain text.
+	EdgeCertFile, EdgeKeyFile string
 }
 
 // run is one run of up.
@@ -157,11 +160,7 @@ func (r *run) waitForPorts(ctx context.Context, path string) error {
 }
 
 func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
-	b, err := envoy.Render(envoy.Config{EdgeListen: r.File.Listen, LanesDir: r.Dir})
-	if err != nil {
-		return fmt.Errorf("rendering Envoy's bootstrap: %w", err)
-	}
-	text, err := envoy.YAML(b)
+	text, err := r.bootstrap()
 	if err != nil {
 		return fmt.Errorf("rendering Envoy's bootstrap: %w", err)
 	}
@@ -172,6 +171,25 @@ func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
 	defer func() { _ = log.Close() }()
 	r.envoy, err = bin.Start(ctx, envoy.Options{Bootstrap: text, Dir: r.Dir, Log: log, LogLevel: "error"})
 	return err
+}
+
+// bootstrap renders what Envoy starts with, and writes where its certificates are.
+func (r *run) bootstrap() ([]byte, error) {
+	c := envoy.Config{EdgeListen: r.File.Listen, LanesDir: r.Dir, SecretsDir: r.Dir, EdgeCertFile: r.EdgeCertFile, EdgeKeyFile: r.EdgeKeyFile}
+	b, err := envoy.Render(c)
+	if err != nil {
+		return nil, err
+	}
+	files, err := envoy.Secrets(c)
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range files {
+		if err := regular.Write(r.path(name), text, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return envoy.YAML(b)
 }
 
 // runAgents serves until ctx ends or a part fails.
