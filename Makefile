@@ -30,6 +30,7 @@ ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYT
 FUZZ ?= .
 FUZZ_TIME ?= 30s
 FLAKY_COUNT ?= 20
+DIFFERENTIAL ?= 5000
 PKG ?= ./...
 RUN ?= .
 BENCH_FLAGS ?=
@@ -68,6 +69,9 @@ e2e-matrix: build tools-test ## e2e tests with each Envoy of ENVOY_VERSIONS
 		envoy=$$(tools/envoy.sh $$version); echo "===== Envoy $$version"; \
 		$(ENV) HOLDGATE_ENVOY=$$envoy $(GO) test -tags e2e -p 1 -count=1 -timeout 25m -run '$(RUN)' $(E2E_PACKAGES); \
 	done
+
+differential: build tools-test ## send DIFFERENTIAL (5000) generated requests in each way and compare what both ends get
+	$(ENV) HOLDGATE_DIFFERENTIAL='$(DIFFERENTIAL)' $(GO) test -tags e2e -count=1 -timeout 2h -v -run TestEveryWayCarriesTheSame ./e2e
 
 fuzz: go ## fuzz each target for FUZZ_TIME (30s), or those that FUZZ matches
 	tools/fuzz.sh '$(FUZZ_TIME)' '$(FUZZ)'
@@ -140,5 +144,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is needed, it fetches $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo two-sites test unit e2e e2e-matrix fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo two-sites test unit e2e e2e-matrix differential fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
 	tools tools-test clean clean-tools go
