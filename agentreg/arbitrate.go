@@ -3,7 +3,6 @@
 package agentreg
 
 import (
-	"slices"
 	"time"
 
 	"github.com/holdgate/holdgate/agentreg/share"
@@ -134,7 +133,7 @@ func (r *Registry) carryOut(plan *share.Plan, recs map[*share.Agent]*record) {
 		}
 	}
 	for _, w := range plan.Wait {
-		r.models[w.Model.Name].wait = newRoomWait(w, recs)
+		r.models[w.Model.Name].wait = newRoomWait(w)
 	}
 	for _, sm := range plan.Helpless {
 		r.fail(r.models[sm.Name])
@@ -142,31 +141,4 @@ func (r *Registry) carryOut(plan *share.Plan, recs map[*share.Agent]*record) {
 	for _, w := range plan.Wake {
 		r.wake(recs[w.Agent], r.models[w.Model.Name])
 	}
-}
-
-// RoomWait says what a model waits for whose agent needs room in its group.
-type RoomWait struct {
-	Group string
-	// For is the agents that must give up their room first, Behind the models that
-	// get room before this one.
-	For    []string
-	Behind []string
-	// Until is when the first of the agents may be closed, if it may not be yet.
-	Until time.Time
-}
-
-func newRoomWait(w share.Wait, recs map[*share.Agent]*record) *RoomWait {
-	v := &RoomWait{Group: w.Agent.Group.Name}
-	for _, a := range w.For {
-		v.For = append(v.For, a.ID)
-		if !recs[a].closing && !a.Leaving && (v.Until.IsZero() || a.CloseFrom.Before(v.Until)) {
-			v.Until = a.CloseFrom
-		}
-	}
-	slices.Sort(v.For)
-	v.For = slices.Compact(v.For)
-	for _, m := range w.Behind {
-		v.Behind = append(v.Behind, m.Name)
-	}
-	return v
 }

@@ -30,6 +30,16 @@ func sortModels(list []ModelState) {
 	slices.SortFunc(list, func(a, b ModelState) int { return cmp.Compare(a.Model, b.Model) })
 }
 
+// RoomWait says what a model waits for in a group, nil for nothing.
+func (r *Registry) RoomWait(model string) *RoomWait {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.models[model]; m != nil {
+		return m.wait
+	}
+	return nil
+}
+
 // AgentStatus is one agent for the status page.
 type AgentStatus struct {
 	*AgentInfo
@@ -57,6 +67,8 @@ type AgentStatus struct {
 	KVUse    *float64
 	// LastWakeError is empty unless the last wake failed.
 	LastWakeError string
+	// NextTry is when the agent may be woken again after that.
+	NextTry       time.Time
 	Joined        time.Time
 	LastSeen      time.Time
 }
@@ -111,7 +123,7 @@ func (a *record) view() AgentStatus {
 		Joined: a.joined, LastSeen: a.lastSeen,
 	}
 	if a.wakeFailed {
-		v.LastWakeError = a.wakeReason
+		v.LastWakeError, v.NextTry = a.wakeReason, a.retryAt
 		if a.wakeDetail != "" {
 			v.LastWakeError += ": " + a.wakeDetail
 		}

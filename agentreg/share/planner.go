@@ -122,7 +122,9 @@ func (p *planner) give(c choice, m *Model) {
 		p.Wake = append(p.Wake, Wake{c.agent, m})
 		return
 	}
-	p.Wait = append(p.Wait, Wait{Model: m, Agent: c.agent, For: p.awaited(c), Behind: before})
+	w := Wait{Model: m, Agent: c.agent, For: p.awaited(c), Behind: before}
+	w.From = p.earliest(w.For, m.Demand)
+	p.Wait = append(p.Wait, w)
 	p.lookAgain(g, m.Demand)
 }
 
@@ -158,9 +160,18 @@ func (p *planner) makeRoom(r *room, agents []*Agent) {
 
 // lookAgain notes when an agent of g may be closed that may not be yet.
 func (p *planner) lookAgain(g *Group, demand bool) {
-	for _, a := range g.Agents {
-		if at := a.closeFrom(demand, p.now); at.After(p.now) && (p.Next.IsZero() || at.Before(p.Next)) {
-			p.Next = at
+	if at := p.earliest(g.Agents, demand); !at.IsZero() && (p.Next.IsZero() || at.Before(p.Next)) {
+		p.Next = at
+	}
+}
+
+// earliest is when the first of the agents may be closed that may not be yet; zero:
+// there is none.
+func (p *planner) earliest(agents []*Agent, demand bool) (first time.Time) {
+	for _, a := range agents {
+		if at := a.closeFrom(demand, p.now); at.After(p.now) && (first.IsZero() || at.Before(first)) {
+			first = at
 		}
 	}
+	return first
 }

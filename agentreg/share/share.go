@@ -89,6 +89,9 @@ type Wait struct {
 	// plan gives room of the group before.
 	For    []*Agent
 	Behind []*Model
+	// From is when the first of the agents may be closed that may not be yet; zero: that
+	// is not known, or none has to be waited for.
+	From time.Time
 }
 
 // Make makes the plan.

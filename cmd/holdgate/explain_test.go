@@ -115,7 +115,7 @@ func TestStatusPrintsTables(t *testing.T) {
 		return &admin.Status{
 			NotReady: "it rains", SiteID: "here", InFlight: 3,
 			Map:    &admin.MapStatus{Generation: 7, Source: "pushed", AgeSeconds: 90, Models: 1, Holdable: 1},
-			Models: []admin.ModelStatus{{Model: "llama", State: "waking", Asleep: 2, Waking: true, Demand: 4, Wanted: true}},
+			Models: []admin.ModelStatus{{Model: "llama", State: "waking", Asleep: 2, Waking: true, Demand: 4, Wanted: true, Waits: "waits for room"}},
 			Agents: []admin.AgentStatus{
 				{ID: "a-1", State: "serving", Routing: true, Healthy: true, Models: []string{"llama", "m"}, Kinds: []string{"chat"}, Address: "[::1]:8000", Engine: "vllm", Slots: 8, InFlight: 3, Signals: admin.Signals{Running: new(uint32(4)), Waiting: new(uint32(1)), KVUse: new(0.416)}},
 				{ID: "a-2", State: "asleep", Models: []string{"m"}, Address: "10.0.0.1:80", Engine: "custom", Slots: 1, Error: "no\nGPU"},
@@ -130,8 +130,8 @@ site      here
 map       generation 7, pushed 1m30s ago, 1 model of which 1 may be held here, 0 hints
 requests  3 in flight
 
-MODEL  STATE   SERVING  ASLEEP  AGENT WOKEN  DEMAND  WANTED
-llama  waking  0        2       yes          4       yes
+MODEL  STATE   SERVING  ASLEEP  AGENT WOKEN  DEMAND  WANTED  NOTE
+llama  waking  0        2       yes          4       yes     waits for room
 
 AGENT  STATE    ROUTING  IN USE  ADDRESS      ENGINE  LOAD                          MODELS   KINDS  NOTE
 a-1    serving  yes      3/8     [::1]:8000   vllm    4 running, 1 waiting, KV 42%  llama,m  chat   -

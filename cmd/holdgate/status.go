@@ -71,9 +71,9 @@ func printModels(out io.Writer, w *tabwriter.Writer, models []admin.ModelStatus)
 		return
 	}
 	fmt.Fprintln(out)
-	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tAGENT WOKEN\tDEMAND\tWANTED")
+	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tAGENT WOKEN\tDEMAND\tWANTED\tNOTE")
 	for _, m := range models {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yes(m.Waking), m.Demand, yes(m.Wanted))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yes(m.Waking), m.Demand, yes(m.Wanted), cmp.Or(m.Waits, "-"))
 	}
 	_ = w.Flush()
 }
@@ -110,7 +110,11 @@ func load(s admin.Signals) string {
 func note(a admin.AgentStatus) string {
 	switch {
 	case a.Error != "":
-		return fmt.Sprintf("the last wake failed: %q", a.Error) // the agent's own words
+		text := fmt.Sprintf("the last wake failed: %q", a.Error) // the agent's own words
+		if left := time.Until(a.NextTry); left > 0 {
+			text += fmt.Sprintf(", tried again in %v at the earliest", left.Round(time.Second))
+		}
+		return text
 	case !a.Healthy && a.State == "serving":
 		return "not healthy"
 	case a.Closing:

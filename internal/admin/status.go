@@ -38,6 +38,8 @@ type ModelStatus struct {
 	Waking  bool   `json:"waking"`
 	Demand  int    `json:"demand"`
 	Wanted  bool   `json:"wanted"`
+	// Waits says for whose room in a group it waits; empty: for none.
+	Waits string `json:"waits,omitzero"`
 }
 
 // Signals are what an engine says of itself; nil where it does not.
@@ -67,6 +69,7 @@ type AgentStatus struct {
 	Group    string    `json:"group,omitzero"`
 	Closing  bool      `json:"closing,omitzero"` // to make room in its group
 	Error    string    `json:"last_wake_error,omitzero"`
+	NextTry  time.Time `json:"next_try,omitzero"` // after that error
 	Joined   time.Time `json:"joined"`
 	LastSeen time.Time `json:"last_seen"`
 }

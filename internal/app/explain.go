@@ -241,13 +241,20 @@ func (x *explaining) held() string {
 	}
 	x.Decision = admin.DecisionHold
 	x.HoldBudget = cmp.Or(x.p.HoldBudget, x.budget).String()
-	return fmt.Sprintf("%s; distinct requests that wait for it: %d", placed, x.machine.Demand(x.t.Model))
+	why := fmt.Sprintf("%s; distinct requests that wait for it: %d", placed, x.machine.Demand(x.t.Model))
+	if wait := x.registry.RoomWait(x.t.Model); wait != nil {
+		why += "; it " + wait.Text(x.now)
+	}
+	return why
 }
 
 func (x *explaining) otherwise() string {
 	x.refuse(x.notHere(x.t.Model, x.here && !x.p.ScaleFromZero))
 	if x.Status == http.StatusServiceUnavailable {
 		return "the router has started just now, and the model's agent may still be registering"
+	}
+	if name := x.similar(); name != "" {
+		return fmt.Sprintf("no step before was taken; is %s meant?", name)
 	}
 	return "no step before was taken"
 }

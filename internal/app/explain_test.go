@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdgate/holdgate/agentreg"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
@@ -307,5 +308,45 @@ func TestStatusShowsModelsAndAgents(t *testing.T) {
 		s.Map.ReceivedAt, s.Map.ETag = time.Time{}, ""
 		require.Equal(t, &admin.MapStatus{Generation: 7, Source: "pushed", AgeSeconds: 3, Models: 5, Holdable: 3, Hints: 3}, s.Map)
 		w.Tell(holdstate.Drain)
+	})
+}
+
+func TestExplainAndStatusSayForWhoseRoomAModelWaits(t *testing.T) {
+	t.Parallel()
+	explained(t, func(r *rig) {
+		inGroup := func(h *pb.Hello) {
+			h.CanWake, h.Group = true, &pb.Group{Name: "gpu0", Room: 1, Cost: 1}
+			h.MinUpTime = durationpb.New(time.Minute)
+		}
+		r.joinAs("awake", pb.State_STATE_SERVING, inGroup, "m")
+		r.joinAs("asleep", pb.State_STATE_ASLEEP, inGroup, "cold")
+		pass(3 * time.Second)
+		w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "cold"}, Detail: &admission.Wish{Key: access.Anonymous()}})
+		require.NoError(t, err)
+		pass(7 * time.Second)
+		const why = "waits for room in group gpu0, which awake must give up first, in 50s at the earliest"
+		require.Equal(t, why, r.status().Models[1].Waits)
+		e := r.explain(admin.ExplainQuery{Model: "cold", KeyID: "stays"})
+		require.Equal(t, "the map places the model here with scale_from_zero; distinct requests that wait for it: 1; it "+why, e.Steps[6].Why)
+		w.Tell(holdstate.Drain)
+	})
+}
+
+func TestExplainNamesASimilarModel(t *testing.T) {
+	t.Parallel()
+	explained(t, func(r *rig) {
+		for asked, want := range map[string]string{
+			"fixedd":  "; is fixed meant?",
+			"FIXED":   "; is fixed meant?",
+			"aliass":  "; is alias meant?",
+			"gpt-4o":  "",
+			"x":       "",
+			"boht":    "",
+			"far":     "",
+			"fixed/1": "; is fixed meant?",
+		} {
+			e := r.explain(admin.ExplainQuery{Model: asked, KeyID: "nowhere"})
+			require.Equal(t, "no step before was taken"+want, e.Steps[7].Why, asked)
+		}
 	})
 }

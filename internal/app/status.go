@@ -20,9 +20,13 @@ func (a *App) status() *admin.Status {
 		Map: a.mapStatus(), Models: []admin.ModelStatus{}, Agents: []admin.AgentStatus{},
 	}
 	for _, one := range a.decider.models() {
+		waits := ""
+		if one.Wait != nil {
+			waits = one.Wait.Text(time.Now())
+		}
 		s.Models = append(s.Models, admin.ModelStatus{
 			Model: one.Model, State: one.state, Serving: one.Serving, Asleep: one.Asleep, Waking: one.Waking,
-			Demand: a.machine.Demand(one.Model), Wanted: one.wanted,
+			Demand: a.machine.Demand(one.Model), Wanted: one.wanted, Waits: waits,
 		})
 	}
 	for _, v := range a.registry.Agents() {
@@ -34,7 +38,7 @@ func (a *App) status() *admin.Status {
 			ID: v.ID, State: v.State, Healthy: v.Healthy, Routing: v.InRouting, Models: v.Models, Kinds: kinds,
 			Address: v.Address, Engine: v.Engine, Region: v.Region, Slots: v.Slots, InFlight: v.InFlight,
 			Signals: admin.Signals{InFlight: v.Reported, Running: v.Running, Waiting: v.Waiting, KVUse: v.KVUse},
-			CanWake: v.CanWake, Group: v.Group, Closing: v.Closing, Error: v.LastWakeError, Joined: v.Joined, LastSeen: v.LastSeen,
+			CanWake: v.CanWake, Group: v.Group, Closing: v.Closing, Error: v.LastWakeError, NextTry: v.NextTry, Joined: v.Joined, LastSeen: v.LastSeen,
 		})
 	}
 	return s

@@ -89,6 +89,14 @@ func (p *Policy) Resolve(name string) string {
 	return name
 }
 
+// Aliases lists the names that stand for models, in alphabetical order.
+func (p *Policy) Aliases() []string {
+	if p == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(p.aliases))
+}
+
 // Model is what the file says of a model, nil when it does not name it. It must
 // not be changed.
 func (p *Policy) Model(name string) *Model {
