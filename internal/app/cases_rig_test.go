@@ -276,20 +276,30 @@ func (r *rig) join(state pb.State, models ...string) *played {
 // joinAs registers an agent of this name, a letter that says its port.
 func (r *rig) joinAs(id string, state pb.State, change func(*pb.Hello), models ...string) *played {
 	r.t.Helper()
+	p := r.connect(id, func(h *pb.Hello) {
+		h.State, h.Models = state, models
+		if change != nil {
+			change(h)
+		}
+	})
+	go p.receive()
+	synctest.Wait()
+	return p
+}
+
+// connect opens the stream of an agent that sleeps and has a model of its name.
+func (r *rig) connect(id string, change func(*pb.Hello)) *played {
+	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	stream, err := pb.NewAgentRegistryClient(r.agents).Connect(ctx)
 	require.NoError(r.t, err)
 	p := &played{stream: stream, leave: cancel}
 	hello := &pb.Hello{
-		AgentId: id, Instance: uuid.NewString(), Address: fmt.Sprintf("127.0.0.1:%d", 8000+int(id[0]-'a')), Models: models,
-		Kinds: []string{"chat"}, Slots: 4, Engine: "custom", State: state, CanWake: true,
+		AgentId: id, Instance: uuid.NewString(), Address: fmt.Sprintf("127.0.0.1:%d", 8000+int(id[0]-'a')), Models: []string{id},
+		Kinds: []string{"chat"}, Slots: 4, Engine: "custom", State: pb.State_STATE_ASLEEP, CanWake: true,
 	}
-	if change != nil {
-		change(hello)
-	}
+	change(hello)
 	require.NoError(r.t, stream.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}))
-	go p.receive()
-	synctest.Wait()
 	return p
 }
 
