@@ -251,7 +251,7 @@ func (r *Registry) ready(rec *record) {
 			continue
 		}
 		r.log.Info().Str("model", name).Str("agent", rec.hello.info.ID).
-			Float64("after", time.Since(since).Seconds()).Msg("ready")
+			Stringer("after", time.Since(since).Round(time.Millisecond)).Msg("ready")
 	}
 	rec.wakeAt = time.Time{}
 }

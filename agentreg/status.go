@@ -68,9 +68,9 @@ type AgentStatus struct {
 	// LastWakeError is empty unless the last wake failed.
 	LastWakeError string
 	// NextTry is when the agent may be woken again after that.
-	NextTry       time.Time
-	Joined        time.Time
-	LastSeen      time.Time
+	NextTry  time.Time
+	Joined   time.Time
+	LastSeen time.Time
 }
 
 // IdleFor says how long an agent has had none of this router's requests since it

@@ -145,7 +145,7 @@ func (b *visitor) seek(ctx context.Context) bool {
 		b.demand.OnAnswer(err)
 		if err == nil {
 			b.logged = ""
-			b.log.Info().Stringer("address", b.at.Load()).Float64("after", time.Since(begin).Seconds()).Msg("backend is ready")
+			b.log.Info().Stringer("address", b.at.Load()).Stringer("after", time.Since(begin).Round(time.Millisecond)).Msg("backend is ready")
 			return true
 		}
 		if err.Error() != b.logged {

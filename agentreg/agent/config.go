@@ -268,7 +268,7 @@ func checkRouter(r string, tls bool) error {
 		if !strings.HasPrefix(path, "/") {
 			return fmt.Errorf("%q must have the form unix:///path", r)
 		}
-		return nil
+		return agentreg.CheckSocketPath(path)
 	}
 	host, port, err := net.SplitHostPort(r)
 	if err != nil || host == "" {

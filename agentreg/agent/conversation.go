@@ -170,7 +170,7 @@ func (c *conversation) linger(atMost time.Duration) error {
 			}
 			continue
 		case <-enough.C:
-			c.link.agent.log.Warn().Str("router", c.link.address).Dur("after", atMost).Msg("requests of the router are cut: their time is over")
+			c.link.agent.log.Warn().Str("router", c.link.address).Stringer("after", atMost.Round(time.Millisecond)).Msg("requests of the router are cut: their time is over")
 			return nil
 		case <-c.session.notify:
 		case <-heartbeat.C:

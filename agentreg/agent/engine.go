@@ -76,7 +76,7 @@ func (a *agent) drive(ctx context.Context) {
 			})
 			continue
 		} else if wait > 0 {
-			a.log.Info().Float64("for", wait.Seconds()).Int("failures", failures).Msg("waiting before the next start")
+			a.log.Info().Stringer("for", wait.Round(time.Millisecond)).Int("failures", failures).Msg("waiting before the next start")
 			if !pause(ctx, wait) {
 				return
 			}
@@ -114,7 +114,7 @@ func (a *agent) cycle(ctx context.Context, pause time.Duration) bool {
 		a.core.woke(&failed)
 		return false
 	}
-	a.log.Info().Float64("after", time.Since(begin).Seconds()).Msg("engine is ready")
+	a.log.Info().Stringer("after", time.Since(begin).Round(time.Millisecond)).Msg("engine is ready")
 	a.core.woke(nil)
 	ready := time.Now()
 	if err := a.serve(ctx, e); err != nil {

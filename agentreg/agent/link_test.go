@@ -398,3 +398,19 @@ func TestRunRefusesARouterElsewhere(t *testing.T) {
 	require.EqualError(t, Run(t.Context(), cfg),
 		"agent: --router: 10.0.0.1 is not on this machine: without --tls or --tls-ca-file only loopback addresses and unix sockets are allowed")
 }
+
+func TestWrongRouterIsNoticedBeforeTheEngineIsReady(t *testing.T) {
+	t.Parallel()
+	for name, router := range map[string]string{
+		"address": freeAddress(t), "socket": "unix://" + t.TempDir() + "/none.sock", "name": "no.such.host.invalid:9002",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t, Config{
+				Routers: []string{router}, ID: "a", Engine: Custom, BackendURL: "http://" + freeAddress(t), Slots: 1, TLS: TLS{On: name == "name"},
+			})
+			require.NotEmpty(t, a.await("no router answers: is --router right?").Error)
+			a.stop(t)
+		})
+	}
+}

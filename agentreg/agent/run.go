@@ -72,7 +72,7 @@ func Run(ctx context.Context, cfg Config) error {
 	var engine sync.WaitGroup
 	if a.core.onDemand() {
 		engine.Go(func() { a.drive(engineCtx) })
-	} else if err := a.firstReady(ctx); err == nil {
+	} else if err := a.firstReadyBeside(ctx); err == nil {
 		engine.Go(func() { a.watch(engineCtx) })
 	} else if ctx.Err() == nil {
 		a.fail(err)
@@ -166,6 +166,51 @@ func (c *Config) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort, err
 	return list, nil
 }
 
+// firstReadyBeside is firstReady, and says meanwhile which routers cannot be reached.
+func (a *agent) firstReadyBeside(ctx context.Context) error {
+	looking, stop := context.WithCancel(ctx)
+	var looks sync.WaitGroup
+	for _, r := range a.cfg.Routers {
+		if a.cfg.dial != nil {
+			break // it leads to no address
+		}
+		looks.Go(func() { a.lookForRouter(looking, r) })
+	}
+	err := a.firstReady(ctx)
+	stop()
+	looks.Wait()
+	return err
+}
+
+// lookForRouter warns if nobody listens at a router's address.
+func (a *agent) lookForRouter(ctx context.Context, router string) {
+	network, list := "unix", []string{strings.TrimPrefix(router, "unix://")}
+	if list[0] == router {
+		var err error
+		if _, list, err = a.addresses(ctx, router); err != nil {
+			a.warnOfRouter(ctx, router, err)
+			return
+		}
+		network = "tcp"
+	}
+	for _, address := range list {
+		dialer := net.Dialer{Timeout: welcomeTime}
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			a.warnOfRouter(ctx, router, err)
+			continue
+		}
+		_ = conn.Close()
+	}
+}
+
+func (a *agent) warnOfRouter(ctx context.Context, router string, err error) {
+	if ctx.Err() == nil {
+		a.log.Warn().Str("router", router).Err(err).Str("next", "the agent connects when the engine is ready").
+			Msg("no router answers: is --router right?")
+	}
+}
+
 // firstReady waits for an engine that somebody else starts: as long as it takes
 // until it is healthy, and no longer than a wake may take after that.
 func (a *agent) firstReady(ctx context.Context) error {
@@ -179,7 +224,7 @@ func (a *agent) firstReady(ctx context.Context) error {
 	if err := a.ready(limited); err != nil {
 		return fmt.Errorf("agent: the engine is healthy, but was not ready within %v: %w", a.cfg.WakeTimeout, err)
 	}
-	a.log.Info().Float64("after", time.Since(begin).Seconds()).Msg("engine is ready")
+	a.log.Info().Stringer("after", time.Since(begin).Round(time.Millisecond)).Msg("engine is ready")
 	a.core.set(serving, true)
 	return nil
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"unicode"
 
 	"github.com/kballard/go-shellquote"
@@ -59,7 +61,10 @@ func newAgentCommand() *cobra.Command {
 			}
 			cfg.Log = log
 			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			return agent.Run(cmd.Context(), cfg)
+			// A terminal that is closed ends the agent like Ctrl-C in it.
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
+			defer stop()
+			return agent.Run(ctx, cfg)
 		},
 	}
 	fs := cmd.Flags()

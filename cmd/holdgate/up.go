@@ -5,7 +5,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -16,13 +19,17 @@ import (
 func newUpCommand() *cobra.Command {
 	var file, dir, listen, level, cert, key string
 	cmd := &cobra.Command{
-		Use:   "up -f FILE",
+		Use:   "up FILE",
 		Short: "Run Envoy, holdgate and the models of a file on this machine",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file == "" {
-				return usageError{fmt.Errorf("-f is required: the file of the models, such as examples/local/models.yaml")}
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if file != "" {
+				args = append(args, file)
 			}
+			if len(args) != 1 {
+				return usageError{errors.New("needs the file of the models, and one alone: holdgate up FILE, such as examples/local/models.yaml")}
+			}
+			file = args[0]
 			f, err := up.Load(file)
 			if err != nil {
 				return usageError{err}
@@ -45,13 +52,16 @@ func newUpCommand() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			defer signal.Stop(hangups)
 			return up.Run(cmd.Context(), up.Options{
-				File: f, Dir: dir, Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr(), Log: log,
-				EdgeCertFile: cert, EdgeKeyFile: key,
+				File: f, Dir: dir, Program: os.Args[0], Hangups: hangups, EdgeCertFile: cert, EdgeKeyFile: key,
+				Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr(), Log: log,
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "YAML file of the models")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "YAML file of the models, the same as FILE")
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of sockets and engine logs; a temporary one by default")
 	cmd.Flags().StringVar(&listen, "listen", "", "ip:port that clients reach; the file's by default")
 	cmd.Flags().StringVar(&cert, "edge-tls-cert-file", "", "`file` of the certificate that clients see; plain text without it. With it clients may use HTTP/2")

@@ -3,7 +3,6 @@
 package app
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -243,7 +242,7 @@ func TestAGroupUnderRandomTraffic(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
 				b := &gpuBox{
-					rig: r, random: rand.New(rand.NewPCG(seed, 1)), //nolint:gosec // a test that can be repeated
+					rig: r, random: rand.New(rand.NewPCG(seed, 1)),
 					awake: map[string]bool{}, serving: map[string]bool{}, ends: map[string]int{},
 				}
 				b.run()
@@ -273,14 +272,15 @@ func (b *gpuBox) run() {
 	}
 	_, err := b.maps.Push([]byte(`{"placements": [`+placements[1:]+`]}`), true)
 	require.NoError(b.t, err)
+	var agents []*played
 	for i, m := range boxModels {
 		id := string(m)
 		p := b.connect(id, func(h *pb.Hello) {
 			h.MinUpTime, h.Slots = durationpb.New(boxMinUp), 1000
 			h.Group = &pb.Group{Name: "gpu0", Room: 1, Cost: 1}
 		})
-		defer p.leave()
-		go b.engine(p, id, rand.New(rand.NewPCG(b.random.Uint64(), uint64(i)))) //nolint:gosec // as above
+		agents = append(agents, p)
+		go b.engine(p, id, rand.New(rand.NewPCG(b.random.Uint64(), uint64(i))))
 	}
 	synctest.Wait()
 	var requests sync.WaitGroup
@@ -303,5 +303,8 @@ func (b *gpuBox) run() {
 		}
 	}
 	requests.Wait()
-	time.Sleep(cmp.Or(b.c.WakeLinger, 0) + time.Hour) // lingers and wishes end
+	time.Sleep(time.Hour) // lingers and wishes end
+	for _, p := range agents {
+		p.leave()
+	}
 }

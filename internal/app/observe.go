@@ -31,6 +31,10 @@ func (o observer) Routed(r *extproc.Request, g holdstate.Grant) {
 // Ended counts a request that has ended, and puts it on record.
 func (o observer) Ended(r *extproc.Record) {
 	o.metrics.ended(r)
+	if r.Outcome == holdstate.OutcomeExpired {
+		o.log.Info().Str("model", r.Request.Model).Str("request_id", r.Request.ID).
+			Stringer("after", r.Held.Round(time.Millisecond)).Msg("hold expired")
+	}
 	o.audit.Write(auditRecord(r))
 }
 

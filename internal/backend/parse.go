@@ -35,20 +35,24 @@ func Read(v strictyaml.Value) []Config {
 
 func readOne(v strictyaml.Value, c *Config) {
 	var kinds []strictyaml.Value
+	var none strictyaml.Value
 	v.Fields(map[string]func(strictyaml.Value){
 		"name":         func(v strictyaml.Value) { c.Name = readID(v) },
 		"url":          func(v strictyaml.Value) { c.URL = readChecked(v, agent.CheckBackendURL) },
 		"engine":       func(v strictyaml.Value) { c.Engine = readChecked(v, checkEngine) },
 		"health_path":  func(v strictyaml.Value) { c.HealthPath = readPath(v) },
 		"models":       func(v strictyaml.Value) { c.Models = readModels(v) },
-		"kinds":        func(v strictyaml.Value) { v.List(func(v strictyaml.Value) { kinds = append(kinds, v) }) },
+		"kinds":        func(v strictyaml.Value) { none = v; v.List(func(v strictyaml.Value) { kinds = append(kinds, v) }) },
 		"slots":        func(v strictyaml.Value) { c.Slots = int(v.Number(agentreg.MaxSlots)) },
 		"region":       func(v strictyaml.Value) { c.Region = v.Name() },
 		"labels":       func(v strictyaml.Value) { c.Labels = readLabels(v) },
 		"max_wait":     func(v strictyaml.Value) { c.MaxWait = readUpToAnHour(v) },
-		"wake":         func(v strictyaml.Value) { c.Wake = readWake(v) },
+		"wake":         func(v strictyaml.Value) { c.Wake = ReadWake(v) },
 		"api_key_file": func(v strictyaml.Value) { c.APIKeyFile, c.keyLine = v.Name(), v.Line },
 	}, "name", "url")
+	if len(kinds) == 0 && none.Node != nil {
+		none.Add("at least one is needed, or leave it out for the engine's usual one")
+	}
 	for _, v := range kinds {
 		c.addKind(v)
 	}
@@ -147,7 +151,8 @@ func readUpToAnHour(v strictyaml.Value) time.Duration {
 	return d
 }
 
-func readWake(v strictyaml.Value) *sitemap.Wake {
+// ReadWake reads the webhook that wakes an engine.
+func ReadWake(v strictyaml.Value) *sitemap.Wake {
 	w := &sitemap.Wake{Method: http.MethodPost}
 	v.Fields(map[string]func(strictyaml.Value){
 		"url": func(v strictyaml.Value) { w.URL = readChecked(v, sitemap.CheckWakeURL) },

@@ -69,6 +69,7 @@ func TestABadBackendIsNamedByPathAndLine(t *testing.T) {
 		`{name: b, url: "", models: m}`:                     "backends[0].models: must be a list",
 		`{name: b, url: "", models: [m, m]}`:                `backends[0].models[1]: "m" is there twice`,
 		`{name: b, url: "", kinds: [video]}`:                "backends[0].kinds[0]: must be chat, embedding or rerank",
+		`{name: b, url: "", kinds: []}`:                     "backends[0].kinds: at least one is needed",
 		`{name: b, url: "", kinds: [llm], engine: tei}`:     "backends[0].kinds[0]: tei has no chat",
 		`{name: b, url: "", slots: 0}`:                      "backends[0].slots: must be a whole number from 1 to 65536",
 		`{name: b, url: "", labels: [a]}`:                   "backends[0].labels: must be a mapping",

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+
+	"github.com/holdgate/holdgate/agentreg"
 )
 
 // Address splits an address flag into what net.Listen and net.Dial take.
@@ -15,6 +17,22 @@ func Address(s string) (network, address string) {
 		return "unix", path
 	}
 	return "tcp", s
+}
+
+// sockets finds unix sockets whose paths are too long.
+func (c *Serve) sockets() (errs []error) {
+	for _, l := range []struct{ flag, value string }{
+		{"extproc-listen", c.ExtProcListen},
+		{"agents-listen", c.AgentsListen},
+		{"relay", c.Relay},
+	} {
+		if network, address := Address(l.value); network == "unix" {
+			if err := agentreg.CheckSocketPath(address); err != nil {
+				errs = append(errs, fmt.Errorf("--%s: %w", l.flag, err))
+			}
+		}
+	}
+	return errs
 }
 
 // shared finds addresses that two flags name.

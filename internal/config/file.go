@@ -16,7 +16,7 @@ import (
 )
 
 // fileRules: a secret may be pasted where its file should be named.
-var fileRules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true}
+var fileRules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true, NothingOK: true}
 
 // ReadFile reads the backends and sets every flag that the command line did not set
 // from a YAML file. Its other keys are the flags' names.
@@ -46,8 +46,8 @@ const parkVariable = "HIVENET_ROUTER_ADMIT_PARK_TIMEOUT"
 // ReadEnvironment sets what may be set by an environment variable and was set
 // neither by the command line nor by a file.
 func ReadEnvironment(flags *pflag.FlagSet) error {
-	value, there := os.LookupEnv(parkVariable)
-	if !there || flags.Changed("admit-park-timeout") {
+	value := os.Getenv(parkVariable) // an empty one counts as unset
+	if value == "" || flags.Changed("admit-park-timeout") {
 		return nil
 	}
 	if err := flags.Set("admit-park-timeout", value); err != nil {

@@ -258,7 +258,7 @@ func (c *Serve) Validate() error {
 	if _, err := Logger(io.Discard, c.LogFormat, c.LogLevel); err != nil {
 		errs = append(errs, err)
 	}
-	errs = append(errs, c.shared()...)
+	errs = append(append(errs, c.sockets()...), c.shared()...)
 	return errors.Join(append(errs, c.secured()...)...)
 }
 

@@ -54,6 +54,7 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--agents-allow-cidr=10.0.0.0":                 "--agents-allow-cidr is 10.0.0.0: must be a network",
 		"--admin-listen=9003":                          "--admin-listen is 9003: must be host:port or unix:///path",
 		"--extproc-listen=unix://":                     "--extproc-listen is unix://: must be host:port or unix:///path",
+		"--relay=unix:///" + strings.Repeat("x", 107):  "--relay: the path of a unix socket can have at most 107 bytes, and /xxx",
 		"--relay=relay.sock":                           "--relay is relay.sock: must be host:port or unix:///path",
 		"--agent-liveness=0s":                          "--agent-liveness is 0s: must be above 0",
 		"--wake-cooldown=-1ns":                         "--wake-cooldown is -1ns: must not be negative",
@@ -251,4 +252,24 @@ func TestTheFlagsAreInTheDocs(t *testing.T) {
 		return
 	}
 	require.Equal(t, want, string(text), "run: go test ./internal/config -update")
+}
+
+func TestAFileThatSaysNothingIsFine(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "# nothing\n", "---\n", "null\n"} {
+		path := filepath.Join(t.TempDir(), "serve.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		c, set, err := parse(t)
+		require.NoError(t, err)
+		require.NoError(t, c.ReadFile(path, set), "%q", text)
+		require.NoError(t, c.Validate())
+	}
+}
+
+func TestAnEmptyEnvironmentVariableCountsAsUnset(t *testing.T) {
+	t.Setenv(parkVariable, "")
+	c, set, err := parse(t)
+	require.NoError(t, err)
+	require.NoError(t, ReadEnvironment(set))
+	require.Equal(t, 250*time.Millisecond, c.AdmitParkTimeout)
 }

@@ -17,6 +17,9 @@ import (
 // reported at once, as Problems.
 func (r Rules) Parse(data []byte, read func(top Value)) error {
 	root, err := r.Document(data)
+	if r.NothingOK && errors.Is(err, errEmpty) {
+		return nil
+	}
 	if err != nil {
 		return Problems{{Message: err.Error()}}
 	}
@@ -28,6 +31,8 @@ func (r Rules) Parse(data []byte, read func(top Value)) error {
 	return nil
 }
 
+var errEmpty = errors.New("must not be empty")
+
 // Document is the top of the one document in data.
 func (r Rules) Document(data []byte) (*yaml.Node, error) {
 	if r.MaxBytes > 0 && len(data) > r.MaxBytes {
@@ -37,7 +42,7 @@ func (r Rules) Document(data []byte) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	switch err := dec.Decode(&top); {
 	case errors.Is(err, io.EOF):
-		return nil, errors.New("must not be empty")
+		return nil, errEmpty
 	case err != nil:
 		return nil, r.Show.syntax(err)
 	}
@@ -49,8 +54,8 @@ func (r Rules) Document(data []byte) (*yaml.Node, error) {
 		return nil, r.Show.syntax(err)
 	}
 	root := top.Content[0]
-	if r.EmptyOK && absent(root) {
-		return nil, errors.New("must not be empty")
+	if (r.EmptyOK || r.NothingOK) && absent(root) {
+		return nil, errEmpty
 	}
 	return root, nil
 }

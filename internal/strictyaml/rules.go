@@ -21,6 +21,8 @@ type Rules struct {
 	// EmptyOK: what is left out after its key is an empty mapping or list. A file
 	// that says nothing at all is refused.
 	EmptyOK bool
+	// NothingOK: a file that says nothing at all is fine, and not read.
+	NothingOK bool
 	// Brackets: in a path, a key that is no plain word stands in brackets.
 	Brackets bool
 }

@@ -18,7 +18,11 @@ func (r *run) announce() {
 		base.Scheme = "https"
 	}
 	fmt.Fprintf(r.Out, "Holdgate listens on %s; metrics on http://%s/metrics; logs in %s\n", base, r.ports.Admin, r.Dir)
-	fmt.Fprintf(r.Out, "What runs: holdgate status --admin http://%s\n", r.ports.Admin)
+	status := r.Program + " status"
+	if r.ports.Admin != usualAdmin {
+		status += " --admin http://" + r.ports.Admin
+	}
+	fmt.Fprintf(r.Out, "What runs: %s\n", status)
 	fmt.Fprintln(r.Out, "Each model sleeps until it is asked. Try:")
 	for i := range r.File.Models {
 		fmt.Fprintf(r.Out, "  %s\n", r.File.Models[i].curl(base))

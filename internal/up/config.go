@@ -18,11 +18,14 @@ import (
 type File struct {
 	// Listen is the ip:port that clients reach.
 	Listen string
-	// Admin is the host:port of metrics and health.
+	// Admin is the host:port of metrics and health; empty: the usual one if it is free.
 	Admin string
 	// Serve are flags of holdgate serve, without their dashes.
-	Serve  map[string]string
-	Models []Model
+	Serve map[string]string
+	// backends is the file of holdgate serve that names engines that run elsewhere, empty
+	// without any.
+	backends []byte
+	Models   []Model
 }
 
 // Model is one model and the engine that serves it.
@@ -43,6 +46,7 @@ type Model struct {
 	MinUpTime   time.Duration
 	WakeTimeout time.Duration
 	HoldBudget  time.Duration // 0: that of holdgate serve
+	Wake        *sitemap.Wake // the webhook that is called when the model is wanted; nil: none
 	// Group is the models that it cannot all be awake with.
 	Group agent.Group
 
@@ -92,18 +96,31 @@ type placement struct {
 	Site          string `json:"site"`
 	ScaleFromZero bool   `json:"scale_from_zero"`
 	HoldBudget    string `json:"hold_budget,omitzero"`
+	Wake          *hook  `json:"wake,omitzero"`
+}
+
+type hook struct {
+	URL      string `json:"url"`
+	Method   string `json:"method"`
+	Cooldown string `json:"cooldown,omitzero"`
 }
 
 // siteMap is the sibling map that lets every model be held.
 func (f *File) siteMap() ([]byte, error) {
-	var m struct {
+	m := struct {
 		Placements []placement `json:"placements"`
-	}
+	}{[]placement{}}
 	for _, model := range f.Models {
 		for _, kind := range model.Kinds {
 			p := placement{Model: model.Name, Kind: kind, Site: site, ScaleFromZero: true}
 			if model.HoldBudget > 0 {
 				p.HoldBudget = model.HoldBudget.String()
+			}
+			if w := model.Wake; w != nil {
+				p.Wake = &hook{URL: w.URL, Method: w.Method}
+				if w.Cooldown > 0 {
+					p.Wake.Cooldown = w.Cooldown.String()
+				}
 			}
 			m.Placements = append(m.Placements, p)
 		}

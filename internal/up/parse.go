@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/strictyaml"
 	"github.com/holdgate/holdgate/sitemap"
@@ -40,7 +41,7 @@ type file struct {
 
 // parse reads and checks a file. Every problem is reported at once.
 func parse(text []byte) (*File, error) {
-	f := file{File: &File{Listen: "127.0.0.1:8080", Admin: "127.0.0.1:0"}, groups: map[string]*group{}}
+	f := file{File: &File{Listen: "127.0.0.1:8080"}, groups: map[string]*group{}}
 	if err := rules.Parse(text, f.read); err != nil {
 		return nil, err
 	}
@@ -48,6 +49,7 @@ func parse(text []byte) (*File, error) {
 }
 
 func (f *file) read(top value) {
+	served := false
 	top.Fields(map[string]func(value){
 		"listen": func(v value) {
 			f.Listen = word(v)
@@ -65,21 +67,63 @@ func (f *file) read(top value) {
 				f.Serve[key.Value] = word(v)
 			})
 		},
-		"groups": func(v value) { v.Mapping(f.group) },
+		"backends": func(v value) { served = true; f.readBackends(v) },
+		"groups":   func(v value) { v.Mapping(f.group) },
 		"models": func(v value) {
+			served = true
 			v.List(f.model)
 			if len(f.Models) == 0 {
 				v.Add("at least one is needed")
 			}
 		},
-	}, "models")
+	})
+	if !served {
+		top.Add("needs models, or backends")
+	}
 	f.checkGroups()
+	for i := range f.Models {
+		f.Models[i].limitWake(f.Serve["wake-hold-budget"])
+	}
+}
+
+// readBackends checks the backends as holdgate serve does, which is given them as they
+// stand there.
+func (f *file) readBackends(v value) {
+	if len(backend.Read(v)) == 0 {
+		v.Add("at least one is needed")
+		return
+	}
+	text, err := yaml.Marshal(map[string]*yaml.Node{"backends": v.Node})
+	if err != nil {
+		v.Add("%s", err)
+	}
+	f.backends = text
+}
+
+// wakeMargin is how long before the end of its hold budget a request learns why its
+// model did not wake.
+const wakeMargin = 10 * time.Second
+
+// limitWake sets the wake timeout where the file does not: the wake fails, with its
+// reason, before requests are answered that the model is still waking.
+func (m *Model) limitWake(serveBudget string) {
+	if m.WakeTimeout > 0 {
+		return
+	}
+	budget := m.HoldBudget
+	if budget == 0 {
+		budget, _ = time.ParseDuration(serveBudget) // serve finds what is wrong with it
+	}
+	if budget <= 0 {
+		budget = defaultTimeout
+	}
+	m.WakeTimeout = max(budget-wakeMargin, budget/2)
 }
 
 func (f *file) model(v value) {
 	m := Model{
 		Engine: agent.Custom, Slots: 1,
-		IdleTimeout: defaultTimeout, MinUpTime: -1, WakeTimeout: defaultTimeout,
+		IdleTimeout: defaultTimeout, MinUpTime: -1,
 	}
 	a := ask{value: v, model: len(f.Models)}
 	var kinds, command value
@@ -93,10 +137,11 @@ func (f *file) model(v value) {
 		"env":          func(v value) { m.Env = environment(v) },
 		"health_path":  func(v value) { m.HealthPath = path(v) },
 		"slots":        func(v value) { m.Slots = int(v.Number(agentreg.MaxSlots)) },
-		"idle_timeout": func(v value) { m.IdleTimeout = span(v, 1, maxTimeout) },
+		"idle_timeout": func(v value) { m.IdleTimeout = span(v, time.Second, maxTimeout) },
 		"min_up_time":  func(v value) { m.MinUpTime = span(v, 0, maxTimeout) },
-		"wake_timeout": func(v value) { m.WakeTimeout = span(v, 1, maxTimeout) },
-		"hold_budget":  func(v value) { m.HoldBudget = span(v, 1, config.MaxHoldBudget) },
+		"wake_timeout": func(v value) { m.WakeTimeout = span(v, time.Second, maxTimeout) },
+		"wake":         func(v value) { m.Wake = backend.ReadWake(v) },
+		"hold_budget":  func(v value) { m.HoldBudget = span(v, time.Second, config.MaxHoldBudget) },
 		"group":        func(v value) { a.group = v.Name() },
 		"max_awake":    func(v value) { a.maxAwake = int(v.Number(agentreg.MaxSlots)) },
 		"memory":       func(v value) { a.memory = size(v) },
@@ -132,6 +177,9 @@ func (m *Model) checkEngine(v, kinds value) {
 			v.Member("engine", v.Node).Add("%s", err)
 		}
 		return
+	}
+	if kinds.Node != nil && len(kinds.Content) == 0 {
+		kinds.Add("at least one is needed, or leave it out for the engine's usual one")
 	}
 	if kinds.Node != nil {
 		kinds.List(func(v value) {
@@ -203,7 +251,7 @@ func word(v value) string {
 
 // ownFlags are the flags of holdgate serve that make the parts find each other.
 var ownFlags = []string{
-	"site-id", "extproc-listen", "relay", "agents-listen", "admin-listen", "envoy-admin", "map-file", "ports-file",
+	"site-id", "extproc-listen", "relay", "agents-listen", "admin-listen", "envoy-admin", "map-file", "ports-file", "group-grace", "config",
 }
 
 func environment(v value) map[string]string {
@@ -229,7 +277,7 @@ func path(v value) string {
 func span(v value, least, most time.Duration) time.Duration {
 	d, err := time.ParseDuration(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || d < least || d > most {
-		v.Bad(fmt.Sprintf("must be a time such as 90s or 5m, at most %v", most))
+		v.Bad(fmt.Sprintf("must be a time such as 90s or 5m, at least %v and at most %v", least, most))
 	}
 	return d
 }

@@ -42,12 +42,12 @@ models:
 	require.NoError(t, err)
 	chat := []string{"chat"}
 	require.Equal(t, &File{
-		Listen: "127.0.0.1:80", Admin: "127.0.0.1:0",
-		Serve: map[string]string{"wake-keepalive": "300ms", "wake-hold-max": "7"},
+		Listen: "127.0.0.1:80",
+		Serve:  map[string]string{"wake-keepalive": "300ms", "wake-hold-max": "7"},
 		Models: []Model{
 			{
 				Name: "a", Kinds: chat, Engine: "custom", Slots: 1, words: []string{"sh", "-c", "run {port}"},
-				IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 5 * time.Minute,
+				IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 290 * time.Second,
 			},
 			{
 				Name: "b", Kinds: []string{"embedding", "rerank"}, Engine: "vllm", Dir: "/tmp",
@@ -57,12 +57,12 @@ models:
 			},
 			{
 				Name: "c", Kinds: chat, Engine: "custom", Slots: 1, words: []string{"sh", "{port}"},
-				IdleTimeout: 5 * time.Minute, WakeTimeout: 5 * time.Minute,
+				IdleTimeout: 5 * time.Minute, WakeTimeout: 290 * time.Second,
 				Group: agent.Group{Name: "gpu1", MaxAwake: 2},
 			},
 			{
 				Name: "d", Kinds: chat, Engine: "custom", Slots: 1, words: []string{"sh", "{port}"},
-				IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 5 * time.Minute,
+				IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 290 * time.Second,
 				Group: agent.Group{Name: "gpu1", MaxAwake: 2},
 			},
 		},
@@ -74,7 +74,7 @@ func TestAFileThatIsWrongNamesThePlace(t *testing.T) {
 	const a = `models: [{name: a, exec: "sh {port}"`
 	for text, want := range map[string]string{
 		"":                                   "must not be empty",
-		"listen: 127.0.0.1:80":               "needs models (line 1)",
+		"listen: 127.0.0.1:80":               "needs models, or backends (line 1)",
 		"models: []":                         "models: at least one is needed (line 1)",
 		"models: [{name: a}]":                "models[0]: needs exec (line 1)",
 		a + "}]\nlisten: here":               `listen: must be ip:port, such as 127.0.0.1:8080, is "here" (line 2)`,
@@ -83,7 +83,7 @@ func TestAFileThatIsWrongNamesThePlace(t *testing.T) {
 		`models: [{name: a, exec: "'"}]`:     `models[0].exec: must be a command with its arguments, is "'" (line 1)`,
 		"models: [{name: a, exec: /none/x}]": `models[0].exec: "/none/x" is no program here and not on PATH (line 1)`,
 		a + ", slots: 0}]":                   `models[0].slots: must be a whole number from 1 to 65536, is the int "0" (line 1)`,
-		a + ", hold_budget: 2h}]":            `models[0].hold_budget: must be a time such as 90s or 5m, at most 1h0m0s, is "2h" (line 1)`,
+		a + ", hold_budget: 2h}]":            `models[0].hold_budget: must be a time such as 90s or 5m, at least 1s and at most 1h0m0s, is "2h" (line 1)`,
 		a + ", idle_timeout: 0s}]":           `models[0].idle_timeout: must be a time`,
 		a + ", kinds: [text]}]":              `models[0].kinds[0]: must be chat, embedding or rerank, is "text" (line 1)`,
 		a + "}]\nserve: {map-file: /x}":      "serve.map-file: is not for this file to set: holdgate up does (line 2)",

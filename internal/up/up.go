@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/envoy"
@@ -33,11 +33,16 @@ import (
 
 // Options are the settings of a run.
 type Options struct {
-	File   *File
-	Dir    string // of sockets and engine logs; empty: a temporary one
-	Out    io.Writer
-	ErrOut io.Writer
-	Log    zerolog.Logger
+	File *File
+	Dir  string // of sockets and engine logs; empty: a temporary one
+	// Program is what this program was called by.
+	Program string
+	// Hangups has a signal for each SIGHUP. It ends the run, unless the file has flags of
+	// holdgate serve: then it is passed on, so that serve reads its files again.
+	Hangups <-chan os.Signal
+	Out     io.Writer
+	ErrOut  io.Writer
+	Log     zerolog.Logger
 	// EdgeCertFile and EdgeKeyFile are the certificate that clients see and its key;
 	// both are empty for plain text.
 	EdgeCertFile, EdgeKeyFile string
@@ -51,10 +56,17 @@ type run struct {
 
 	stopping    atomic.Bool
 	enginePorts agent.Ports
+	admin       string // the address that serve is to listen at
 	ports       struct {
 		Admin string `json:"admin"`
 	}
 }
+
+// An engine's log is rotated at a size, and so many old ones are kept.
+const (
+	engineLogMiB = 50
+	engineLogs   = 2
+)
 
 const (
 	startLimit = 15 * time.Second
@@ -67,6 +79,8 @@ const (
 // ends by itself. Nothing that it started is left then.
 func Run(ctx context.Context, o Options) error {
 	r := &run{Options: o}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	if r.Dir == "" {
 		dir, err := os.MkdirTemp("", "holdgate-")
 		if err != nil {
@@ -80,28 +94,68 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("--dir: %w", err)
 	}
 	r.Dir = dir
+	unlock, err := lock(r.Dir)
+	if err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	defer unlock()
+	defer r.stopEnvoy()
+	defer r.stopServe()
+	err = r.start(ctx)
+	switch {
+	case ctx.Err() != nil:
+		r.Log.Info().Msg("ended while it was starting: what had started is stopped")
+		return nil
+	case err != nil:
+		return err
+	}
+	go r.hangUp(ctx, end)
+	return r.runAgents(ctx)
+}
+
+// start starts holdgate serve and Envoy.
+func (r *run) start(ctx context.Context) error {
 	bin, err := envoy.Find(ctx)
 	if err != nil {
+		return err
+	}
+	if err := r.checkSockets(); err != nil {
 		return err
 	}
 	if err := free(ctx, r.File.Listen); err != nil {
 		return err
 	}
-	defer r.stopEnvoy()
-	defer r.stopServe()
+	r.admin = adminAddress(ctx, r.File.Admin)
 	if err := r.startServe(ctx); err != nil {
 		return err
 	}
-	if err := r.startEnvoy(ctx, bin); err != nil {
-		return err
+	return r.startEnvoy(ctx, bin)
+}
+
+// hangUp takes SIGHUPs until ctx ends.
+func (r *run) hangUp(ctx context.Context, end func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.Hangups:
+		}
+		if len(r.File.Serve) == 0 && len(r.File.backends) == 0 {
+			end()
+			return
+		}
+		if err := r.serve.Signal(syscall.SIGHUP); err != nil {
+			r.Log.Error().Err(err).Msg("having holdgate serve read its files again")
+		}
 	}
-	return r.runAgents(ctx)
 }
 
 // path is a file in the run's directory.
 func (r *run) path(name string) string { return filepath.Join(r.Dir, name) }
 
-func (r *run) agentsAddress() string { return "unix://" + r.path("agents.sock") }
+const agentsSocket = "agents.sock"
+
+func (r *run) agentsAddress() string { return "unix://" + r.path(agentsSocket) }
 
 // startServe starts holdgate serve with the map of the models, and waits until it
 // listens.
@@ -122,11 +176,17 @@ func (r *run) startServe(ctx context.Context) error {
 	args := []string{
 		"serve", "--site-id", site, "--log-format", "text", "--log-level", r.Log.GetLevel().String(),
 		"--extproc-listen", "unix://" + r.path(envoy.ExtProcSocket), "--relay", "unix://" + r.path(envoy.RelaySocket),
-		"--agents-listen", r.agentsAddress(), "--admin-listen", r.File.Admin, "--envoy-admin", "unix://" + r.path(envoy.AdminSocket),
+		"--agents-listen", r.agentsAddress(), "--admin-listen", r.admin, "--envoy-admin", "unix://" + r.path(envoy.AdminSocket),
 		"--map-file", r.path("map.json"), "--ports-file", ports, "--group-grace", "0s",
 	}
 	for name, value := range r.File.Serve {
 		args = append(args, "--"+name+"="+value)
+	}
+	if len(r.File.backends) > 0 {
+		if err := regular.Write(r.path("serve.yaml"), r.File.backends, 0o600); err != nil {
+			return fmt.Errorf("writing the backends: %w", err)
+		}
+		args = append(args, "--config", r.path("serve.yaml"))
 	}
 	cmd := exec.Command(self, args...) //nolint:noctx,gosec // this program itself; proc.Stop ends it in its turn
 	cmd.Stdout, cmd.Stderr = r.Out, r.ErrOut
@@ -232,10 +292,13 @@ func (r *run) runAgents(ctx context.Context) error {
 }
 
 func (r *run) runAgent(ctx context.Context, m *Model) error {
-	out, err := regular.Append(r.path(logName(m.Name)))
+	path := r.path(logName(m.Name))
+	first, err := regular.Append(path) // it must be a file
 	if err != nil {
 		return fmt.Errorf("opening the engine's log: %w", err)
 	}
+	_ = first.Close()
+	out := &lumberjack.Logger{Filename: path, MaxSize: engineLogMiB, MaxBackups: engineLogs}
 	defer func() { _ = out.Close() }()
 	return agent.Run(ctx, agent.Config{
 		Routers: []string{r.agentsAddress()}, ID: m.Name, Engine: m.Engine,
@@ -261,21 +324,6 @@ func (r *run) agentLog() zerolog.Logger {
 // logName is the file of an engine's log, which no file system finds too long. Models
 // whose names differ only far behind share one.
 func logName(model string) string { return fmt.Sprintf("%.200s.log", url.PathEscape(model)) }
-
-// free checks that nobody listens on the address that clients will use. Envoy would
-// share it with another Envoy, and each would get some of the requests.
-func free(ctx context.Context, address string) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", address)
-	if err != nil {
-		err = fmt.Errorf("listen: %s cannot be used: %w", address, err)
-		if errors.Is(err, syscall.EADDRINUSE) {
-			err = fmt.Errorf("%w: end what listens there, or change listen in the file, or give --listen", err)
-		}
-		return err
-	}
-	return l.Close()
-}
 
 func (r *run) stopServe() {
 	if r.serve != nil {

@@ -122,7 +122,7 @@ func (w *Webhooks) report(c *call, r result, took time.Duration) {
 		host = u.Host
 	}
 	w.o.Log.WithLevel(level).Str("model", strings.Join(c.models, ",")).Str("method", c.hook.Method).Str("host", host).Str("wish", c.key).Int("try", c.tries+1).
-		Stringer("outcome", r.outcome).Int("status", r.status).Dur("took", took).AnErr("reason", r.err).Msg("called the wake hook")
+		Stringer("outcome", r.outcome).Int("status", r.status).Stringer("took", took.Round(time.Millisecond)).AnErr("reason", r.err).Msg("called the wake hook")
 }
 
 func (w *Webhooks) send(c *call) result {

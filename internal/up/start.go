@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/regular"
+)
+
+// lock takes the directory for this run, and makes it if it is not there. Files of a
+// run that goes on must not be overwritten.
+func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of sockets and logs: %w", err)
+	}
+	f, err := regular.Append(filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("locking the directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s is in use by another holdgate up: give each its own directory", dir)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// checkSockets finds a directory whose name is too long for the sockets in it.
+func (r *run) checkSockets() error {
+	for _, name := range []string{envoy.ExtProcSocket, envoy.RelaySocket, envoy.ReholdSocket, envoy.AdminSocket, agentsSocket} {
+		if err := agentreg.CheckSocketPath(r.path(name)); err != nil {
+			return fmt.Errorf("--dir: %w", err)
+		}
+	}
+	return nil
+}
+
+// usualAdmin is where the commands that talk to a router look for it.
+const usualAdmin = "127.0.0.1:9003"
+
+// adminAddress is where serve's admin API listens: where the file says, or at the usual
+// address, or at one that the system chooses when that is in use.
+func adminAddress(ctx context.Context, named string) string {
+	if named != "" {
+		return named
+	}
+	if l, err := new(net.ListenConfig).Listen(ctx, "tcp", usualAdmin); err == nil {
+		_ = l.Close()
+		return usualAdmin
+	}
+	return "127.0.0.1:0"
+}
+
+// free checks that nobody listens on the address that clients will use. Envoy would
+// share it with another Envoy, and each would get some of the requests.
+func free(ctx context.Context, address string) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		err = fmt.Errorf("listen: %s cannot be used: %w", address, err)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("%w: end what listens there, or change listen in the file, or give --listen", err)
+		}
+		return err
+	}
+	return l.Close()
+}
