@@ -62,6 +62,8 @@ func Check(b *bootstrapv3.Bootstrap, budget time.Duration, identityMetadata stri
 	}
 	if filters == 0 {
 		c.bad("static_resources.listeners", "have no ext_proc filter: nothing would be held")
+	} else {
+		c.lanes()
 	}
 	return c.found
 }

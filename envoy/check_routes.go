@@ -3,6 +3,7 @@
 package envoy
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -28,7 +29,10 @@ func (c *checker) routes(path string, m *hcmv3.HttpConnectionManager, filters []
 			if name == "" {
 				name = strconv.Itoa(i)
 			}
-			c.route(fmt.Sprintf("%s: virtual host %s: route %s", path, host.GetName(), name), r.GetRoute())
+			at := fmt.Sprintf("%s: virtual host %s: route %s", path, host.GetName(), name)
+			c.route(at, r.GetRoute())
+			c.destination(at, r.GetRoute())
+			c.retries(at, cmp.Or(r.GetRoute().GetRetryPolicy(), host.GetRetryPolicy()))
 		}
 	}
 }

@@ -57,6 +57,7 @@ func TestAForeignBootstrapThatHoldsHasNoFinding(t *testing.T) {
 func TestEverythingThatBreaksHoldingIsFound(t *testing.T) {
 	t.Parallel()
 	const filter = "listener public: filter holdgate: "
+	const inference = "listener public: virtual host models: route inference: "
 	for name, c := range map[string]struct {
 		from, to string
 		want     string
@@ -87,6 +88,19 @@ func TestEverythingThatBreaksHoldingIsFound(t *testing.T) {
 		"route idle":        {"timeout: 0s", "timeout: 0s\n                  idle_timeout: 10s", "route inference: idle_timeout: is 10s"},
 		"route duration":    {"timeout: 0s", "timeout: 0s\n                  max_stream_duration: {max_stream_duration: 1s}", "route inference: max_stream_duration: is 1s"},
 		"routes elsewhere":  {"route_config:\n", "rds: {config_source: {ads: {}}, route_config_name: x}\n          x_unused:\n", "listener public: route_config: note: is not in this file"},
+		"no retries":        {"retry_policy: {retry_on: ", "hash_policy: [{terminal: true, header: {header_name: x}}]\n                  x_unused: {retry_on: ", inference + "retry_policy: is missing, must have retry_on connect-failure"},
+		"per-try timeout":   {`reset", num_retries: 1}` + "\n              - name: health", `reset", num_retries: 1, per_try_timeout: 9s}` + "\n              - name: health", inference + "retry_policy.per_try_timeout: is 9s, must be missing: it ends answers"},
+		"per-try idle":      {`reset", num_retries: 1}` + "\n              - name: health", `reset", num_retries: 1, per_try_idle_timeout: 9s}` + "\n              - name: health", inference + "retry_policy.per_try_idle_timeout: is 9s, must be missing: it cuts"},
+		"engines' errors":   {`retry_policy: {retry_on: "connect-failure,`, `retry_policy: {retry_on: "5xx,connect-failure,`, inference + "retry_policy.retry_on: has 5xx, must be connect-failure,refused-stream,reset-before-request,reset: an engine's own error is taken for a failed try, and the request runs twice"},
+		"gateway errors":    {`retry_policy: {retry_on: "connect-failure,`, `retry_policy: {retry_on: "connect-failure, gateway-error,`, inference + "retry_policy.retry_on: has gateway-error"},
+		"no reset":          {`retry_policy: {retry_on: "connect-failure,refused-stream,reset-before-request,reset"`, `retry_policy: {retry_on: "connect-failure"`, inference + "retry_policy.retry_on: lacks reset: a request whose engine dies before its answer ends with 503"},
+		"no connect":        {`retry_policy: {retry_on: "connect-failure,`, `retry_policy: {retry_on: "`, inference + "retry_policy.retry_on: lacks connect-failure: a request whose engine refuses the connection"},
+		"another cluster":   {"cluster: destinations\n                  timeout", "cluster: models\n                  timeout", inference + "cluster: models does not read the destination from the metadata holdgate, key first"},
+		"cluster unknown":   {"cluster: destinations\n                  timeout", "cluster: far\n                  timeout", inference + "cluster: note: far is not a static one"},
+		"cluster by header": {"cluster: destinations\n                  timeout", "cluster_header: x\n                  timeout", inference + "cluster: is not one cluster by its name"},
+		"another key":       {"path: [{key: first}]", "path: [{key: second}]", inference + "cluster: destinations does not read the destination"},
+		"no rehold lane":    {"value: rehold", "value: edge", "static_resources.listeners: lack the rehold lane"},
+		"no relay lane":     {"header: x-holdgate-destination", "header: x-other", "static_resources.listeners: lack the relay lane"},
 		"unknown field":     {"stream_idle_timeout: 3660s", "stream_idle_timeout: 3660s\n          from_the_future: 1", "bootstrap: note: has a field that this program does not know"},
 	} {
 		text := foreign(t)
@@ -116,10 +130,9 @@ func TestRoutesOnWhichTheFilterIsOffMayHaveTimeouts(t *testing.T) {
 	const off = "disabled: true"
 	require.Equal(t, 2, strings.Count(text, off))
 	found := findings(t, strings.ReplaceAll(text, off, "disabled: false"), time.Minute)
-	require.Equal(t, []string{
-		"listener public: virtual host models: route health: timeout: is missing, which means 15s, must be 0s: it cuts answers that take longer",
-		"listener public: virtual host models: route 2: timeout: is missing, which means 15s, must be 0s: it cuts answers that take longer",
-	}, found)
+	for _, route := range []string{"health", "2"} {
+		require.Contains(t, found, "listener public: virtual host models: route "+route+": timeout: is missing, which means 15s, must be 0s: it cuts answers that take longer")
+	}
 }
 
 func TestOneClusterIsReportedOnce(t *testing.T) {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	compositev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/composite/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	tometadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+)
+
+// answered are the conditions of retry_on that an engine's own answer meets.
+var answered = []string{"5xx", "gateway-error", "retriable-4xx", "retriable-status-codes", "retriable-headers", "envoy-ratelimited"}
+
+// retries checks that a request comes back when its engine gave no answer, and only then.
+func (c *checker) retries(path string, p *routev3.RetryPolicy) {
+	path += ": retry_policy"
+	if p == nil {
+		c.bad(path, "is missing, must have retry_on %s: a request whose engine refuses the connection or dies before its answer ends with 503 in place of another try", retriedAfter)
+		return
+	}
+	on := strings.Split(strings.ReplaceAll(p.GetRetryOn(), " ", ""), ",")
+	for _, condition := range answered {
+		if slices.Contains(on, condition) {
+			c.bad(path+".retry_on", "has %s, must be %s: an engine's own error is taken for a failed try, and the request runs twice", condition, retriedAfter)
+		}
+	}
+	for _, need := range []struct{ condition, engine string }{
+		{"connect-failure", "refuses the connection"},
+		{"reset", "dies before its answer"},
+	} {
+		if !slices.Contains(on, need.condition) && !slices.Contains(on, "5xx") {
+			c.bad(path+".retry_on", "lacks %s: a request whose engine %s ends with 503 in place of another try", need.condition, need.engine)
+		}
+	}
+	if d := p.GetPerTryTimeout().AsDuration(); d > 0 {
+		c.bad(path+".per_try_timeout", "is %v, must be missing: it ends answers that take longer to begin or to arrive, and the engine gets the request again", d)
+	}
+	if d := p.GetPerTryIdleTimeout().AsDuration(); d > 0 {
+		c.bad(path+".per_try_idle_timeout", "is %v, must be missing: it cuts answers with longer pauses", d)
+	}
+}
+
+// destination checks that a route goes where Holdgate says.
+func (c *checker) destination(path string, r *routev3.RouteAction) {
+	name := r.GetCluster()
+	cluster := c.static(name)
+	switch {
+	case name == "":
+		c.bad(path+": cluster", "is not one cluster by its name: requests do not go to the destination that holdgate names")
+	case cluster == nil:
+		c.note(path+": cluster", "%s is not a static one: it must be the composite cluster of docs/envoy.md, or requests do not go to the destination that holdgate names", name)
+	case !c.goesToFirst(cluster):
+		c.bad(path+": cluster", "%s does not read the destination from the metadata %s, key %s: requests go to the cluster's own hosts, whatever holdgate decides, and its slots are counted for other engines", name, Namespace, FirstKey)
+	}
+}
+
+func (c *checker) static(name string) *clusterv3.Cluster {
+	for _, cluster := range c.bootstrap.GetStaticResources().GetClusters() {
+		if cluster.GetName() == name {
+			return cluster
+		}
+	}
+	return nil
+}
+
+// goesToFirst says whether a cluster, or the first one of a composite, connects to the
+// address in the metadata.
+func (c *checker) goesToFirst(cluster *clusterv3.Cluster) bool {
+	composite := &compositev3.ClusterConfig{}
+	if config := cluster.GetClusterType().GetTypedConfig(); config.MessageIs(composite) {
+		if config.UnmarshalTo(composite) != nil || len(composite.GetClusters()) == 0 {
+			return false
+		}
+		if cluster = c.static(composite.GetClusters()[0].GetName()); cluster == nil {
+			return false
+		}
+	}
+	key := cluster.GetOriginalDstLbConfig().GetMetadataKey()
+	return cluster.GetType() == clusterv3.Cluster_ORIGINAL_DST && key.GetKey() == Namespace &&
+		len(key.GetPath()) == 1 && key.GetPath()[0].GetKey() == FirstKey
+}
+
+// lanes checks that the listeners are there through which Holdgate takes a request back,
+// and calls engines itself.
+func (c *checker) lanes() {
+	var rehold, relay bool
+	for _, l := range c.bootstrap.GetStaticResources().GetListeners() {
+		for _, m := range (&checker{}).managers(l) {
+			rehold = rehold || isRehold(m)
+			relay = relay || isRelay(m)
+		}
+	}
+	if !rehold {
+		c.bad("static_resources.listeners", "lack the rehold lane, which has an ext_proc filter with %s: %s in its initial_metadata: a request whose engine fails ends with 503 in place of another replica", LaneMetadata, LaneRehold)
+	}
+	if !relay {
+		c.bad("static_resources.listeners", "lack the relay lane, which takes the destination from the header %s: a request that was held with keepalives ends with 502 when its model is up", DestinationHeader)
+	}
+}
+
+func isRehold(m *hcmv3.HttpConnectionManager) bool {
+	for _, f := range m.GetHttpFilters() {
+		p := &extprocv3.ExternalProcessor{}
+		if !f.GetTypedConfig().MessageIs(p) || f.GetTypedConfig().UnmarshalTo(p) != nil {
+			continue
+		}
+		for _, kv := range p.GetGrpcService().GetInitialMetadata() {
+			if kv.GetKey() == LaneMetadata && kv.GetValue() == LaneRehold {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func isRelay(m *hcmv3.HttpConnectionManager) bool {
+	for _, f := range m.GetHttpFilters() {
+		config := &tometadatav3.Config{}
+		if !f.GetTypedConfig().MessageIs(config) || f.GetTypedConfig().UnmarshalTo(config) != nil {
+			continue
+		}
+		for _, rule := range config.GetRequestRules() {
+			to := rule.GetOnHeaderPresent()
+			if rule.GetHeader() == DestinationHeader && to.GetMetadataNamespace() == Namespace && to.GetKey() == FirstKey {
+				return true
+			}
+		}
+	}
+	return false
+}
