@@ -30,6 +30,7 @@ ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYT
 FUZZ ?= .
 FUZZ_TIME ?= 30s
 FLAKY_COUNT ?= 20
+GROUPS_TIME ?= 5m
 DIFFERENTIAL ?= 5000
 PKG ?= ./...
 RUN ?= .
@@ -72,6 +73,9 @@ e2e-matrix: build tools-test ## e2e tests with each Envoy of ENVOY_VERSIONS
 
 differential: build tools-test ## send DIFFERENTIAL (5000) generated requests in each way and compare what both ends get
 	$(ENV) HOLDGATE_DIFFERENTIAL='$(DIFFERENTIAL)' $(GO) test -tags e2e -count=1 -timeout 2h -v -run TestEveryWayCarriesTheSame ./e2e
+
+groups: build tools ## random traffic for four models with room for one, for GROUPS_TIME (5m)
+	$(ENV) GROUPS_TIME='$(GROUPS_TIME)' $(GO) test -tags e2e -count=1 -timeout 25m -v -run TestAGroupForMinutes ./e2e
 
 fuzz: go ## fuzz each target for FUZZ_TIME (30s), or those that FUZZ matches
 	tools/fuzz.sh '$(FUZZ_TIME)' '$(FUZZ)'
@@ -144,5 +148,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is needed, it fetches $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo two-sites test unit e2e e2e-matrix differential fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo two-sites test unit e2e e2e-matrix differential groups fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
 	tools tools-test clean clean-tools go
