@@ -236,7 +236,11 @@ func routeTo(t *testing.T, b *bootstrapv3.Bootstrap, address string, trailers bo
 		p.GrpcService.InitialMetadata = nil
 		m.HttpProtocolOptions = &corev3.Http1ProtocolOptions{EnableTrailers: trailers}
 		m.GetRouteConfig().GetVirtualHosts()[0].RequestHeadersToAdd = nil
-		m.GetRouteConfig().GetVirtualHosts()[0].GetRoutes()[0].GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "plain"}
+		for _, route := range m.GetRouteConfig().GetVirtualHosts()[0].GetRoutes() {
+			if action := route.GetRoute(); action != nil {
+				action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "plain"}
+			}
+		}
 	})
 }
 
