@@ -41,7 +41,7 @@ type longRun struct {
 func (l *longRun) ask(id, model string, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
 	defer cancel()
-	body := fmt.Sprintf(`{"model":"%s","id":"%s","messages":[{"role":"user","content":"hi"}]}`, model, id)
+	body := fmt.Sprintf(`{"model":%q,"id":%q,"messages":[{"role":"user","content":"hi"}]}`, model, id)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+chatPath, strings.NewReader(body))
 	if err != nil {
 		panic(err)
@@ -125,7 +125,7 @@ func TestAGroupForMinutes(t *testing.T) {
 	text, err = os.ReadFile(filepath.Join(dir, "answered"))
 	require.NoError(t, err)
 	times := map[string]int{}
-	for _, id := range strings.Fields(string(text)) {
+	for id := range strings.FieldsSeq(string(text)) {
 		times[id]++
 		require.Equal(t, 1, times[id], "%s was in an engine twice", id)
 	}
