@@ -15,6 +15,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -95,9 +96,10 @@ func dropLogs(manager *hcmv3.HttpConnectionManager) error {
 func toBackend(host *routev3.VirtualHost) {
 	host.RequestHeadersToAdd, host.ResponseHeadersToAdd = nil, nil
 	host.Routes = slices.DeleteFunc(host.GetRoutes(), func(r *routev3.Route) bool {
-		return len(r.GetMatch().GetDynamicMetadata()) > 0
+		return r.GetRoute() == nil || slices.ContainsFunc(r.GetMatch().GetDynamicMetadata(), func(m *matcherv3.MetadataMatcher) bool { return !m.GetInvert() })
 	})
 	for _, route := range host.GetRoutes() {
+		route.Match.DynamicMetadata = nil
 		route.RequestHeadersToAdd, route.ResponseHeadersToAdd = nil, nil
 		route.TypedPerFilterConfig = nil
 		if action := route.GetRoute(); action != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // answered are the conditions of retry_on that an engine's own answer meets.
-var answered = []string{"5xx", "gateway-error", "retriable-4xx", "retriable-status-codes", "retriable-headers", "envoy-ratelimited"}
+var answered = []string{"5xx", "gateway-error", "retriable-4xx", "retriable-status-codes", onHeaders, "envoy-ratelimited"}
 
 // retries checks that a request comes back when its engine gave no answer, and only then.
 func (c *checker) retries(path string, p *routev3.RetryPolicy) {
@@ -26,7 +26,7 @@ func (c *checker) retries(path string, p *routev3.RetryPolicy) {
 	}
 	on := strings.Split(strings.ReplaceAll(p.GetRetryOn(), " ", ""), ",")
 	for _, condition := range answered {
-		if slices.Contains(on, condition) {
+		if slices.Contains(on, condition) && (condition != onHeaders || !onlyNotTaken(p)) {
 			c.bad(path+".retry_on", "has %s, must be %s: an engine's own error is taken for a failed try, and the request runs twice", condition, retriedAfter)
 		}
 	}
@@ -44,6 +44,12 @@ func (c *checker) retries(path string, p *routev3.RetryPolicy) {
 	if d := p.GetPerTryIdleTimeout().AsDuration(); d > 0 {
 		c.bad(path+".per_try_idle_timeout", "is %v, must be missing: it cuts answers with longer pauses", d)
 	}
+}
+
+// onlyNotTaken says whether the headers of an answer make a request run again only
+// where it was not taken.
+func onlyNotTaken(p *routev3.RetryPolicy) bool {
+	return !slices.ContainsFunc(p.GetRetriableHeaders(), func(m *routev3.HeaderMatcher) bool { return m.GetName() != notTakenHeader })
 }
 
 // destination checks that a route goes where Holdgate says.

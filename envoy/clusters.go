@@ -50,14 +50,14 @@ const (
 )
 
 func (r *renderer) clusters() []*clusterv3.Cluster {
-	return []*clusterv3.Cluster{
+	return append([]*clusterv3.Cluster{
 		r.holdgate(),
 		r.log(),
-		r.destinations(),
+		r.destinations(destinationsCluster, firstCluster, nil),
 		r.originalDestination(firstCluster),
 		r.lane(),
 		r.originalDestination(relayCluster),
-	}
+	}, r.tlsClusters()...)
 }
 
 // holdgate is where ext_proc goes.
@@ -97,11 +97,12 @@ func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
 	return c
 }
 
-// destinations sends attempt 1 to the address in the metadata and attempt 2 to
-// the rehold lane, where Holdgate picks another replica or holds again.
-func (r *renderer) destinations() *clusterv3.Cluster {
+// destinations sends attempt 1 to the address in the metadata, by the cluster first,
+// and attempt 2 to the rehold lane, where Holdgate picks another replica or holds
+// again.
+func (r *renderer) destinations(name, first string, upstream *corev3.UpstreamHttpProtocolOptions) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
-		Name:           destinationsCluster,
+		Name:           name,
 		ConnectTimeout: durationpb.New(connectTimeout),
 		LbPolicy:       clusterv3.Cluster_CLUSTER_PROVIDED,
 		// The default allows three retries at a time.
@@ -109,12 +110,13 @@ func (r *renderer) destinations() *clusterv3.Cluster {
 		ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 			Name: "envoy.clusters.composite",
 			TypedConfig: r.pack(&compositev3.ClusterConfig{
-				Clusters: []*compositev3.ClusterConfig_ClusterEntry{{Name: firstCluster}, {Name: reholdCluster}},
+				Clusters: []*compositev3.ClusterConfig_ClusterEntry{{Name: first}, {Name: reholdCluster}},
 			}),
 		}},
 		TypedExtensionProtocolOptions: r.protocol(&upstreamv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: http1(),
-			HttpFilters:             r.attemptFilters(),
+			UpstreamHttpProtocolOptions: upstream,
+			UpstreamProtocolOptions:     http1(),
+			HttpFilters:                 r.attemptFilters(),
 		}),
 	}
 }

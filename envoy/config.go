@@ -82,6 +82,9 @@ type Config struct {
 	TrustedHops int
 	// ProxyProtocol: each connection begins with a PROXY header that names the client.
 	ProxyProtocol bool
+	// BackendCAs are the authorities of backends over TLS: absolute paths of PEM files,
+	// and SystemCA.
+	BackendCAs []string
 }
 
 // forwarded says whether a proxy in front names the client.
@@ -181,6 +184,11 @@ func (c Config) parse() (addresses, error) {
 	if c.IdentityMetadata != "" {
 		if _, err := IdentityPath(c.IdentityMetadata); err != nil {
 			errs = append(errs, &FieldError{Field: "IdentityMetadata", Err: err})
+		}
+	}
+	for _, ca := range c.BackendCAs {
+		if err := checkCA(ca); err != nil {
+			errs = append(errs, &FieldError{Field: "BackendCAs", Err: err})
 		}
 	}
 	return a, errors.Join(append(errs, c.checkNumbers()...)...)

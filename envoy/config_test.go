@@ -51,6 +51,7 @@ func TestEveryBadFieldIsNamed(t *testing.T) {
 		"body too large":     {func(c *Config) { c.MaxRequestBytes = 1<<31 + 1 }, "MaxRequestBytes: must be between"},
 		"hold below 0":       {func(c *Config) { c.HoldMax = -time.Second }, "HoldMax: must be above 0"},
 		"hold too long":      {func(c *Config) { c.HoldMax = 25 * time.Hour }, "HoldMax: must be above 0 and at most 24h0m0s, is 25h0m0s"},
+		"authority":          {func(c *Config) { c.BackendCAs = []string{SystemCA, "ca.pem"} }, "BackendCAs: must be an absolute path"},
 		"heap too small":     {func(c *Config) { c.HeapBytes = 1 }, "HeapBytes: must be at least 67108864 (64 MiB), is 1"},
 	} {
 		config := good
@@ -136,6 +137,9 @@ func TestParseFailedReadsWhatEnvoyWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "10.0.0.1:8000", f.Address.String())
 	require.Zero(t, f.Sent)
+	f, err = ParseFailed("10.0.0.1:8000;sent=7;received=98")
+	require.NoError(t, err)
+	require.Equal(t, [2]uint64{7, 98}, [2]uint64{f.Sent, f.Received})
 	f, err = ParseFailed("[::1]:8000;sent=100236")
 	require.NoError(t, err)
 	require.Equal(t, "[::1]:8000", f.Address.String())
@@ -144,7 +148,7 @@ func TestParseFailedReadsWhatEnvoyWrites(t *testing.T) {
 	f, err = ParseFailed("10.0.0.1:8000;sent=10;received=20")
 	require.NoError(t, err)
 	require.Equal(t, Failed{Address: netip.MustParseAddrPort("10.0.0.1:8000"), Sent: 10, Received: 20}, f)
-	for _, s := range []string{"", "10.0.0.1:8000", "10.0.0.1:8000;sent=", "10.0.0.1:8000;sent=-", "10.0.0.1:8000;sent=-1", "name:8000;sent=1", "-;sent=1", "10.0.0.1;sent=1"} {
+	for _, s := range []string{"", "10.0.0.1:8000", "10.0.0.1:8000;sent=", "10.0.0.1:8000;sent=-", "10.0.0.1:8000;sent=-1", "name:8000;sent=1", "-;sent=1", "10.0.0.1;sent=1", "10.0.0.1:8000;sent=1;received=x"} {
 		_, err := ParseFailed(s)
 		require.ErrorContains(t, err, "reading x-holdgate-failed", s)
 	}

@@ -6,7 +6,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -17,22 +16,23 @@ var corsHeaders = []string{
 	"access-control-max-age",
 }
 
-// edgeRoutes are destinationRoutes, and before them one for requests whose metadata
+// edgeRoutes are destinationRoutes, and before each one for requests whose metadata
 // says that engines' CORS headers are replaced. Nothing else removes a header of an
 // engine's answer on a condition; Holdgate clears the route cache for such requests.
 func (r *renderer) edgeRoutes(add ...*corev3.HeaderValueOption) *hcmv3.HttpConnectionManager_RouteConfig {
 	host := r.destinationRoutes(add...)
-	cors := proto.CloneOf(host.GetRoutes()[0])
-	cors.Match.DynamicMetadata = []*matcherv3.MetadataMatcher{{
-		Filter: Namespace,
-		Path: []*matcherv3.MetadataMatcher_PathSegment{{
-			Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: CORSOriginKey},
-		}},
-		Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}},
-	}}
-	cors.ResponseHeadersToRemove = corsHeaders
-	cors.ResponseHeadersToAdd = append(corsAnswer(), header("vary", "origin", appendOrAdd))
-	host.Routes = append([]*routev3.Route{r.healthRoute(), cors}, host.GetRoutes()...)
+	routes := []*routev3.Route{r.healthRoute()}
+	for _, route := range host.GetRoutes() {
+		if route.GetRoute() != nil {
+			cors := proto.CloneOf(route)
+			cors.Match.DynamicMetadata = append(cors.Match.DynamicMetadata, metadataIs(CORSOriginKey, present()))
+			cors.ResponseHeadersToRemove = append(cors.ResponseHeadersToRemove, corsHeaders...)
+			cors.ResponseHeadersToAdd = append(corsAnswer(), header("vary", "origin", appendOrAdd))
+			routes = append(routes, cors)
+		}
+		routes = append(routes, route)
+	}
+	host.Routes = routes
 	return inline(host)
 }
 

@@ -21,6 +21,12 @@ const (
 	attemptValue  = "%DYNAMIC_METADATA(holdgate:first)%;sent=%UPSTREAM_WIRE_BYTES_SENT%;received=%UPSTREAM_WIRE_BYTES_RECEIVED%"
 	// failedValue is empty, and adds no header, on a first attempt.
 	failedValue = "%CEL(upstream.request_attempt_count > 1 ? request.headers['" + attemptHeader + "'] : '')%"
+	// notTakenHeader marks an answer whose status the metadata names and whose body is
+	// no engine's: engines answer in JSON. The route tries such a request again.
+	notTakenHeader = "x-holdgate-not-taken"
+	notTakenValue  = "%CEL('not_taken' in metadata.filter_metadata['holdgate'] && " +
+		"metadata.filter_metadata['holdgate']['not_taken'].contains(response.headers[':status']) && " +
+		"!('content-type' in response.headers && response.headers['content-type'].contains('json')) ? 'yes' : '')%"
 )
 
 // Failed is what the header FailedHeader says of the attempt before a pass
@@ -32,7 +38,8 @@ type Failed struct {
 	// no connection, so it never saw the request.
 	Sent uint64
 	// Received is how many bytes of an answer came from it. Envoy could not use
-	// them: they are no HTTP, or end in the head.
+	// them: they are no HTTP, or end in the head, or NotTakenKey says that they are no
+	// answer.
 	Received uint64
 }
 
@@ -71,7 +78,12 @@ func (r *renderer) attemptFilters() []*hcmv3.HttpFilter {
 				setHeader(attemptHeader, attemptValue),
 				setHeader(FailedHeader, failedValue),
 				removeHeader(attemptHeader),
-			}},
+				removeHeader(SNIHeader),
+			},
+				ResponseMutations: []*mutationv3.HeaderMutation{
+					removeHeader(notTakenHeader), // only this filter may say it
+					setHeader(notTakenHeader, notTakenValue),
+				}},
 		}),
 		r.filter("envoy.filters.http.upstream_codec", &codecv3.UpstreamCodec{}),
 	}

@@ -58,6 +58,8 @@ func (r *renderer) extProc(lane string) *hcmv3.HttpFilter {
 			ResponseBodyMode:    extprocv3.ProcessingMode_NONE,
 			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
+		// The host of a backend takes the place of the client's.
+		MutationRules: &mutationv3.HeaderMutationRules{AllowAllRouting: wrapperspb.Bool(true)},
 		MetadataOptions: &extprocv3.MetadataOptions{
 			ReceivingNamespaces:  &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{Namespace}},
 			ForwardingNamespaces: r.forwarding(lane),
@@ -128,7 +130,7 @@ func (r *renderer) dropForgedHeaders() *corev3.TypedExtensionConfig {
 		Name: "envoy.http.early_header_mutation.header_mutation",
 		TypedConfig: r.pack(&earlyv3.HeaderMutation{
 			Mutations: []*mutationv3.HeaderMutation{
-				removeHeader(DestinationHeader), removeHeader(FlagsHeader), removeHeader(FailedHeader),
+				removeHeader(DestinationHeader), removeHeader(FlagsHeader), removeHeader(FailedHeader), removeHeader(SNIHeader),
 			},
 		}),
 	}

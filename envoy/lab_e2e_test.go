@@ -66,14 +66,14 @@ type lab struct {
 }
 
 // newLab starts both. decide may block; it is called once per stream.
-func newLab(t testing.TB, concurrency int, decide func(asked) answer) *lab {
+func newLab(t testing.TB, concurrency int, decide func(asked) answer, backendCAs ...string) *lab {
 	t.Helper()
 	l := &lab{dir: lanesDir(t), decide: decide, asks: make(chan asked, 4096)}
 	l.logs = map[string]chan logged{LogEdge: make(chan logged, 4096)}
 	l.serve(t)
 	var log lockedBuffer
 	p, err := binary(t).Start(t.Context(), Options{
-		Bootstrap:   rendered(t, Config{EdgeListen: "127.0.0.1:0", LanesDir: l.dir}),
+		Bootstrap:   rendered(t, Config{EdgeListen: "127.0.0.1:0", LanesDir: l.dir, BackendCAs: backendCAs}),
 		Dir:         l.dir,
 		Concurrency: concurrency,
 		Log:         &log,

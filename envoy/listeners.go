@@ -33,6 +33,7 @@ const (
 	retryBackOff          = time.Millisecond
 	retryBackOffMax       = 5 * time.Millisecond
 	retriedAfter          = "connect-failure,refused-stream,reset-before-request,reset"
+	onHeaders             = "retriable-headers"
 	contentLengthMetadata = "%DYNAMIC_METADATA(holdgate:content_length)%"
 	streamMetadata        = "%DYNAMIC_METADATA(holdgate:stream)%"
 	rateLimitMetadata     = "%DYNAMIC_METADATA(holdgate:ratelimit_remaining)%"
@@ -122,7 +123,7 @@ func (r *renderer) rehold() *hcmv3.HttpConnectionManager {
 func (r *renderer) relay() *hcmv3.HttpConnectionManager {
 	m := r.laneManager(relayListener)
 	m.LocalReplyConfig = flaggedErrors()
-	m.RouteSpecifier = relayRoutes()
+	m.RouteSpecifier = r.relayRoutes()
 	m.HttpFilters = []*hcmv3.HttpFilter{r.destinationFromHeader(), r.router()}
 	return m
 }
@@ -134,14 +135,19 @@ func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *routev3.
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: destinationsCluster},
 		Timeout:          durationpb.New(0),
 		RetryPolicy: &routev3.RetryPolicy{
-			RetryOn:    retriedAfter,
+			RetryOn:    retriedAfter + "," + onHeaders,
 			NumRetries: wrapperspb.UInt32(1),
+			RetriableHeaders: []*routev3.HeaderMatcher{{
+				Name: notTakenHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
+			}},
 			RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
 				BaseInterval: durationpb.New(retryBackOff),
 				MaxInterval:  durationpb.New(retryBackOffMax),
 			},
 		},
 	})
+	host.GetRoutes()[0].ResponseHeadersToRemove = []string{notTakenHeader}
+	host.Routes = r.overTLSToo(host.GetRoutes()[0])
 	//nolint:staticcheck // request_body_buffer_limit does not exist before Envoy 1.40.
 	host.PerRequestBufferLimitBytes = wrapperspb.UInt32(uint32(r.config.MaxRequestBytes + bodyHeadroom)) //nolint:gosec // parse bounds it.
 	// Full-duplex mode drops content-length; ext_proc names it again.
@@ -163,13 +169,14 @@ func requestIDInAnswer() *corev3.HeaderValueOption {
 	return header(requestIDHeader, requestIDInForce, overwriteOrAdd)
 }
 
-func relayRoutes() *hcmv3.HttpConnectionManager_RouteConfig {
+func (r *renderer) relayRoutes() *hcmv3.HttpConnectionManager_RouteConfig {
 	host := everything(&routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: relayCluster},
 		Timeout:          durationpb.New(0),
 	})
 	// Only the mapper of flaggedErrors may say this to Holdgate, no engine.
 	host.GetRoutes()[0].ResponseHeadersToRemove = []string{FlagsHeader}
+	host.Routes = r.relayOverTLSToo(host.GetRoutes()[0])
 	return inline(host)
 }
 

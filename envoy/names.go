@@ -26,6 +26,12 @@ const (
 	CORSOriginKey = "cors_origin"
 	// CORSExposeKey is what a page of that origin may read of the headers.
 	CORSExposeKey = "cors_expose"
+	// NotTakenKey has the statuses with which the destination says that it did not take
+	// the request, with commas between them.
+	NotTakenKey = "not_taken"
+	// TLSKey has the one of Config.BackendCAs by which a destination over TLS is
+	// known. It chooses the route, so the route cache must be cleared.
+	TLSKey = "tls"
 )
 
 // The values of ModeKey.
@@ -63,6 +69,11 @@ const LogForwarded = "edge-forwarded"
 const (
 	// DestinationHeader tells the relay lane the engine's ip:port.
 	DestinationHeader = "x-holdgate-destination"
+	// TLSHeader tells the relay lane what TLSKey tells the others.
+	TLSHeader = "x-holdgate-tls"
+	// SNIHeader is the name that a destination over TLS is known by, where that is not
+	// the host.
+	SNIHeader = "x-holdgate-sni"
 	// FlagsHeader is the relay lane's word on why an engine gave no answer:
 	// Envoy's response flags. Only answers that Envoy made itself carry it.
 	FlagsHeader = "x-holdgate-flags"

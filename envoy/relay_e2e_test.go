@@ -17,7 +17,7 @@ import (
 )
 
 // relayed calls an engine the way holdgate serve does.
-func relayed(t *testing.T, l *lab, destination string) (*http.Response, string) {
+func relayed(t *testing.T, l *lab, destination string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{
 		DisableCompression: true,
@@ -30,6 +30,12 @@ func relayed(t *testing.T, l *lab, destination string) (*http.Response, string) 
 	require.NoError(t, err)
 	req.Header.Set("X-Request-Id", "kept")
 	req.Header.Set("User-Agent", "client")
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+	}
 	if destination != "" {
 		req.Header.Set(DestinationHeader, destination)
 	}
