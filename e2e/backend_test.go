@@ -5,16 +5,25 @@
 package e2e
 
 import (
+	"encoding/pem"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/config"
 )
 
 // backed is a holdgate with a backend and no map, as its user starts it.
@@ -24,6 +33,20 @@ func backed(t *testing.T, backend string, flags ...string) (s *site, serve *proc
 	require.NoError(t, os.WriteFile(path, []byte("log-level: debug\nbackends:\n- "+backend+"\n"), 0o600))
 	s, serve, ports := served(t, append([]string{"--config", path, "--site-id="}, flags...)...)
 	return s, serve, "http://" + ports["admin"]
+}
+
+// backendCAs are the authorities of the backends in the file of --config.
+func backendCAs(t *testing.T, flags []string) []string {
+	t.Helper()
+	i := slices.Index(flags, "--config")
+	if i < 0 {
+		return nil
+	}
+	c := &config.Serve{}
+	set := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(set)
+	require.NoError(t, c.ReadFile(flags[i+1], set))
+	return backend.CAs(c.Backends)
 }
 
 // get asks the admin API.
@@ -84,4 +107,47 @@ func TestABackendIsLeftAloneUntilItIsNeeded(t *testing.T) {
 	for _, where := range []string{serve.out.String(), s.get(admin + "/metrics"), s.get(admin + "/v1/status")} {
 		require.NotContains(t, where, engineSecret)
 	}
+}
+
+// A pool behind https, with a path of its own: its requests are sent as it wants them,
+// warm and held, and one that it says it did not take is served by another backend or
+// waits, with nothing of that in the answer.
+func TestABackendOfHTTPSThatDoesNotTakeARequest(t *testing.T) {
+	var up, taken atomic.Bool
+	up.Store(true)
+	taken.Store(true)
+	seen := make(chan string, 16)
+	pool := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/serve/health" && up.Load():
+		case r.URL.Path == "/serve"+chatPath && taken.Load():
+			seen <- r.Host + " " + r.TLS.ServerName
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"answer":true}`)
+		default:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprint(w, "no healthy upstream")
+		}
+	}))
+	pool.StartTLS()
+	t.Cleanup(pool.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pool.Certificate().Raw}), 0o600))
+	s, serve, _ := backed(t, fmt.Sprintf(`{name: pool, url: "https://%s/serve", host: "llm.example.com", models: [m], pool: true, ca_file: %q, max_wait: 20s}`,
+		pool.Listener.Addr(), ca), "--wake-keepalive", "300ms")
+	const want = "llm.example.com llm.example.com"
+	for _, keepalive := range []string{"on", "off"} { // relayed, and native after a hold
+		r := s.post(chatPath, chatBody("m", false), "x-wake-keepalive", keepalive)
+		require.Equal(t, http.StatusOK, r.status, r.body)
+		require.Equal(t, want, <-seen)
+	}
+	// It stays healthy for a moment and takes nothing.
+	taken.Store(false)
+	r := s.start(t.Context(), chatPath, chatBody("m", false))
+	serve.says("answered that it did not take the request")
+	taken.Store(true)
+	answer := <-r
+	require.Equal(t, http.StatusOK, answer.status, answer.body)
+	require.JSONEq(t, `{"answer":true}`, strings.TrimSpace(answer.body))
+	require.Equal(t, want, <-seen)
 }

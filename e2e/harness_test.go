@@ -140,9 +140,9 @@ func (s *site) startEnvoy(dir string, change func(*envoy.Config)) {
 	s.url = "http://" + s.envoy.EdgeAddr()
 }
 
-func startEnvoy(t *testing.T, dir string, log io.Writer) *envoy.Process {
+func startEnvoy(t *testing.T, dir string, log io.Writer, backendCAs ...string) *envoy.Process {
 	t.Helper()
-	b, err := envoy.Render(envoy.Config{EdgeListen: "127.0.0.1:0", LanesDir: dir})
+	b, err := envoy.Render(envoy.Config{EdgeListen: "127.0.0.1:0", LanesDir: dir, BackendCAs: backendCAs})
 	require.NoError(t, err)
 	return runEnvoy(t, b, dir, log)
 }

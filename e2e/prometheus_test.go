@@ -122,7 +122,7 @@ func served(t *testing.T, flags ...string) (s *site, serve *process, ports map[s
 	text, err := os.ReadFile(dir + "/ports.json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &ports))
-	return &site{t: t, url: "http://" + startEnvoy(t, dir, &buffer{}).EdgeAddr(), http: newHTTPClient(t)}, serve, ports
+	return &site{t: t, url: "http://" + startEnvoy(t, dir, &buffer{}, backendCAs(t, flags)...).EdgeAddr(), http: newHTTPClient(t)}, serve, ports
 }
 
 // The query that is shipped is what KEDA's Prometheus trigger needs of it, through

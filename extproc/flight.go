@@ -22,6 +22,7 @@ type flight struct {
 	envoy     string    // the address that Envoy called from
 	admission Admission // written by the edge's pass, before the request is decided
 	clocks    clocks    // of its first pass
+	host      string    // the client's, once an engine's took its place
 
 	mu     sync.Mutex
 	rec    Record

@@ -38,28 +38,38 @@ func (st *stream) failedAttempt() *Refusal {
 	}
 	// Without the header no attempt was made, so no engine died.
 	failed, err := envoy.ParseFailed(st.head.failed)
-	if err == nil && failed.Received > 0 {
+	how := failDied
+	switch {
+	case err != nil || failed.Sent == 0:
+		how = failRefused
+	case failed.Received > 0 && st.s.d.Decider.Engine(st.req.Model, g).NotTaken != "":
+		how = failNotTaken
+	case failed.Received > 0:
 		g.Release() // the replica is up, and another one would answer no better
 		return InvalidAnswer(st.req.Model)
 	}
-	refusal := st.noAnswer(g, err != nil || failed.Sent == 0)
+	refusal := st.noAnswer(g, how)
 	if passes > maxPasses {
 		return BackendError(st.req.Model)
 	}
 	return refusal
 }
 
-// noAnswer gives up a replica that refused the connection, or had taken the request
-// and ended before its answer. It returns a refusal when the request must not be tried
+// failure is why a replica gave no answer.
+type failure string
+
+const (
+	failRefused  failure = "refused the connection"
+	failDied     failure = "ended the connection before its answer" // it had taken the request
+	failNotTaken failure = "answered that it did not take the request"
+)
+
+// noAnswer gives up a replica. It returns a refusal when the request must not be tried
 // again.
-func (st *stream) noAnswer(g holdstate.Grant, refused bool) *Refusal {
-	reason := "ended the connection before its answer"
-	if refused {
-		reason = "refused the connection"
-	}
-	g.Failed(reason, !refused)
+func (st *stream) noAnswer(g holdstate.Grant, how failure) *Refusal {
+	g.Failed(string(how), how != failRefused)
 	g.Release()
-	if !refused && st.flight.died(g.Address()) {
+	if how == failDied && st.flight.died(g.Address()) {
 		return BackendError(st.req.Model)
 	}
 	return nil

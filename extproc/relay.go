@@ -59,7 +59,8 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 	ctx, cancel := context.WithCancel(h.st.gs.Context())
 	defer cancel()
 	answers := make(chan answer, 1)
-	request := h.st.relayRequest(ctx, g)
+	e := h.st.engine(g)
+	request := h.st.relayRequest(ctx, g, &e)
 	go func() {
 		resp, err := h.st.s.d.Relay.RoundTrip(request) //nolint:bodyclose // by whoever takes the answer
 		answers <- answer{resp: resp, err: err}
@@ -67,6 +68,12 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 	for {
 		select {
 		case a := <-answers:
+			if a.err == nil && e.notTaken(a.resp) {
+				_ = a.resp.Body.Close()
+				h.st.noAnswer(g, failNotTaken)
+				h.w.Tell(holdstate.Back)
+				return true, nil
+			}
 			return h.answered(ctx, g, a)
 		case <-h.tick:
 			if !h.keepalive() {
@@ -117,7 +124,11 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 		h.w.Tell(holdstate.Done)
 		return false, h.fail(r)
 	}
-	if r := h.st.noAnswer(g, refusedConnection(flags)); r != nil {
+	how := failDied
+	if refusedConnection(flags) {
+		how = failRefused
+	}
+	if r := h.st.noAnswer(g, how); r != nil {
 		h.w.Tell(holdstate.Done)
 		return false, h.fail(r)
 	}
@@ -271,10 +282,10 @@ var hopByHop = map[string]bool{
 // connection or to us, or would make the relay's client refuse the whole: Envoy
 // (1.40) lets through hosts like a@b, and values with a CR. The answer must come in
 // identity coding: keepalives may have begun it.
-func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant) *http.Request {
+func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant, e *Engine) *http.Request {
 	r := &http.Request{
 		Method: st.req.Method,
-		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: cmp.Or(st.flight.admission.PathAndQuery, st.req.PathAndQuery)},
+		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: e.Prefix + cmp.Or(st.flight.admission.PathAndQuery, st.req.PathAndQuery)},
 		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        http.Header{"User-Agent": nil},
 		ContentLength: int64(len(st.payload)),
@@ -282,7 +293,6 @@ func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant) *http.Req
 	payload := st.payload
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(payload)), nil }
 	r.Body, _ = r.GetBody()
-	key := st.engineKey(g)
 	for name, value := range st.head.block.all() {
 		n := string(name)
 		switch {
@@ -300,9 +310,7 @@ func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant) *http.Req
 	if !httpguts.ValidHostHeader(r.Host) {
 		r.Host = ""
 	}
-	if key[0] != "" {
-		r.Header.Set(key[0], key[1])
-	}
+	e.relay(r, st.flight.host)
 	r.Header.Set("Accept-Encoding", "identity")
 	r.Header.Set(headerRequestID, st.flight.id)
 	r.Header.Set(envoy.DestinationHeader, g.Address())

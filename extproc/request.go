@@ -103,9 +103,8 @@ type Decider interface {
 	// RetryAfter says in how many seconds a sleeping model may be up; impatient: the
 	// client's own clock ended the wait.
 	RetryAfter(model string, impatient bool) int
-	// EngineKey is the header with the key that the engine of a grant for a model
-	// wants in place of the caller's; both are empty where it has none of its own.
-	EngineKey(model string, g holdstate.Grant) (header, value string)
+	// Engine is how the engine of a grant for a model wants its requests.
+	Engine(model string, g holdstate.Grant) Engine
 	// CameBack is called when a request came back that was sent to the replica of a
 	// grant: its address is this router's own.
 	CameBack(g holdstate.Grant)

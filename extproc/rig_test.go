@@ -72,7 +72,8 @@ type rig struct {
 	notReady string
 	revoked  *Refusal
 
-	engineKey [2]string // header and value
+	engineKey [2]string         // header and value
+	engines   map[string]Engine // by address
 }
 
 // bubble runs f with a rig in a bubble. When it ends everything must be at rest,
@@ -272,10 +273,13 @@ func (r *rig) CameBack(g holdstate.Grant) {
 	r.loops = append(r.loops, g.Address())
 }
 
-func (r *rig) EngineKey(string, holdstate.Grant) (header, value string) {
+func (r *rig) Engine(_ string, g holdstate.Grant) Engine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.engineKey[0], r.engineKey[1]
+	if e, special := r.engines[g.Address()]; special {
+		return e
+	}
+	return Engine{KeyHeader: r.engineKey[0], Key: r.engineKey[1]}
 }
 
 func (r *rig) Models(_ Caller, model string) []byte {

@@ -11,7 +11,7 @@ import (
 
 // serve lets Envoy carry the request to a replica, and its answer back.
 func (st *stream) serve(g holdstate.Grant) error {
-	key := st.engineKey(g)
+	e := st.engine(g)
 	if !st.flight.carry(g) {
 		st.left() // its record has come already
 		return nil
@@ -32,13 +32,11 @@ func (st *stream) serve(g holdstate.Grant) error {
 	if st.rewritten {
 		f.remove = append(f.remove, "content-encoding")
 	}
-	f.keys(key, st.flight.admission.StripKeys)
+	f.keys(&e, st.flight.admission.StripKeys)
 	if st.answersPages() {
 		f.pages(st.allowedOrigin())
 	}
-	if path := st.flight.admission.PathAndQuery; path != "" {
-		f.set = append(f.set, [2]string{":path", path})
-	}
+	f.engine(st, &e)
 	if st.timing != "" {
 		f.metadata = append(f.metadata, [2]string{envoy.ServerTimingKey, st.timing})
 	}

@@ -33,6 +33,7 @@ type stream struct {
 	payload   []byte        // the body while the request waits
 	rewritten bool          // the body is not the client's: an alias was resolved, in identity coding
 	trailers  bool          // they followed the body
+	prefixed  bool          // the path came with the prefix of an earlier engine
 	native    bool          // Envoy carries the answer: its log ends the flight
 	stray     bool          // a pass of the rehold lane whose request is not known here
 	gone      chan struct{} // closed when the client has left; nil until watch
@@ -56,6 +57,7 @@ func (st *stream) run() error {
 	st.raw = in
 	st.head = readHead(in.headers)
 	lane := laneOf(st.gs.Context())
+	st.prefixed = lane == envoy.LaneRehold && st.head.trimPrefix()
 	endpoint := endpoints[string(st.head.pathOnly())]
 	if lane == "" && (endpoint == nil && !st.head.asksForModels() || endpoint != nil && st.head.bodyless()) {
 		return st.pass()

@@ -430,6 +430,7 @@ func TestForwardHead(t *testing.T) {
 		"many":           {metadata: many, set: many, remove: names},
 		"for a page":     {metadata: headerList{{"mode", "native"}, {"cors_origin", ""}}, remove: []string{"origin"}, reroute: true},
 		"only removals":  {metadata: headerList{{"mode", "native"}}, remove: names},
+		"rerouted":       {metadata: headerList{{"mode", "native"}, {"tls", "system"}}, reroute: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

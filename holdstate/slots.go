@@ -9,8 +9,8 @@ type Grant interface {
 	// Address is the replica's ip:port.
 	Address() string
 	// Failed takes the replica out of routing until it reports itself healthy. With
-	// died it had taken the request: Take gives that request a slot of another replica,
-	// or of this one after a pause.
+	// died it had taken the request, or answered that it takes none: Take gives that
+	// request a slot of another replica, or of this one after a pause.
 	Failed(reason string, died bool)
 	// Release gives the slot back. Calls after the first do nothing.
 	Release()

@@ -23,6 +23,7 @@ const maxWords = 200
 type api struct {
 	client *http.Client
 	base   string
+	host   string // empty: that of base
 	key    string // a bearer token, empty for none
 }
 
@@ -30,6 +31,9 @@ type api struct {
 // checked is what is registered.
 func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 	client := cfg.HTTPClient
+	if cfg.roundTrip != nil {
+		client = &http.Client{Transport: tripper(func(r *http.Request) (*http.Response, error) { return cfg.roundTrip(at(), r) })}
+	}
 	if client == nil {
 		dialer := &net.Dialer{}
 		client = &http.Client{
@@ -37,14 +41,20 @@ func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 					return dialer.DialContext(ctx, network, at().String())
 				},
+				TLSClientConfig: cfg.BackendTLS,
 				// A kept connection may lead to a process that is gone.
 				DisableKeepAlives: true,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return api{client: client, base: "http://" + backend.Host, key: cfg.APIKey}
+	return api{client: client, base: backend.String(), host: cfg.Host, key: cfg.APIKey}
 }
+
+type tripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip is part of http.RoundTripper.
+func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
 // get gives what the engine answers to a GET with 2xx.
 func (a api) get(ctx context.Context, path string) ([]byte, error) {
@@ -69,6 +79,7 @@ func (a api) do(req *http.Request) ([]byte, error) {
 	if a.key != "" {
 		req.Header.Set("Authorization", "Bearer "+a.key)
 	}
+	req.Host = a.host
 	res, err := a.client.Do(req)
 	if err != nil {
 		return nil, err

@@ -38,7 +38,16 @@ type visited struct {
 	models  []string // those that it named
 	mu      sync.Mutex
 	told    []string // of the questions
+	refused sync.Map // addresses that answer nothing
 	end     func()
+}
+
+// refuse says whether an address answers nothing while others do.
+func (v *visited) refuse(address string, refuse bool) {
+	v.refused.Delete(address)
+	if refuse {
+		v.refused.Store(address, true)
+	}
 }
 
 // window is how long a backend is in use after its last request.
@@ -55,6 +64,12 @@ func visiting(t *testing.T, edit func(*Config), f func(v *visited)) {
 		v.cfg = v.config()
 		v.cfg.ID, v.cfg.BackendURL, v.cfg.Routers = "backend/b", "http://engine.test:8000", nil
 		v.cfg.lookup = v.lookup
+		v.cfg.roundTrip = func(at netip.AddrPort, r *http.Request) (*http.Response, error) {
+			if _, refused := v.refused.Load(at.String()); refused {
+				return nil, errors.New("connection refused")
+			}
+			return v.network.RoundTrip(r)
+		}
 		if edit != nil {
 			edit(&v.cfg)
 		}
@@ -75,7 +90,7 @@ func (v *visited) run() {
 		done <- RunBackend(ctx, v.cfg, Demand{
 			Wanted:   func([]string) bool { return v.wanted.Load() },
 			Used:     func([]string) bool { return v.used.Load() },
-			InUse:    func() bool { return v.reg.IdleFor(v.cfg.ID) < window },
+			InUse:    func(id string) bool { return v.reg.IdleFor(id) < window },
 			Changed:  v.changed,
 			OnModels: func(models, _ []string) { v.models = models },
 			OnAsk:    func() { v.note("ask") },
@@ -303,21 +318,94 @@ func TestABackendThatRefusesARequestIsAskedAtOnce(t *testing.T) {
 	})
 }
 
-func TestEachTryTakesTheNextAddressIPv4First(t *testing.T) {
-	visiting(t, func(c *Config) { c.Models = []string{"llama"} }, func(v *visited) {
-		v.named("2001:db8::1", "192.0.2.1", "169.254.0.1")
-		b, err := newVisitor(v.cfg.withDefaults(), Demand{}, nil)
-		require.NoError(t, err)
-		for try, want := range []string{"192.0.2.1:8000", "[2001:db8::1]:8000", "192.0.2.1:8000"} {
-			require.Error(t, b.look(v.t.Context(), try))
-			require.Equal(t, want, b.at.Load().String())
-		}
-		list, err := b.resolve(v.t.Context())
-		require.NoError(t, err)
-		require.Len(t, list, 2, "no request can be sent to a link-local address")
-		v.named("169.254.0.1")
-		_, err = b.resolve(v.t.Context())
-		require.EqualError(t, err, "engine.test is 169.254.0.1:8000, which must not be a link-local address")
+// all are the agents of the backend as the router sees them.
+func (v *visited) all() (list []string) {
+	synctest.Wait()
+	for _, a := range v.reg.Agents() {
+		list = append(list, fmt.Sprintf("%s %s %s", a.ID, a.State, a.Address))
+	}
+	return list
+}
+
+// A name with many addresses is many replicas, which come and go with them.
+func TestEachAddressOfABackendIsAReplica(t *testing.T) {
+	visiting(t, func(c *Config) { c.Slots = 2 }, func(v *visited) {
+		v.named("192.0.2.1", "192.0.2.2", "169.254.0.1")
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		require.Equal(t, []string{"backend/b serving 192.0.2.1:8000", "backend/b#2 serving 192.0.2.2:8000"}, v.all(), "no request can be sent to a link-local address")
+		require.Equal(t, agentreg.Capacity{Replicas: 2, Slots: 4, Free: 4}, v.reg.Capacity(llama))
+
+		v.named("192.0.2.2", "192.0.2.3")
+		after(steadyPoll)
+		require.Equal(t, []string{"backend/b serving 192.0.2.1:8000", "backend/b#2 serving 192.0.2.2:8000", "backend/b#3 serving 192.0.2.3:8000"}, v.all(),
+			"one that answers stays for some lookups")
+		after(lookupsMissed * steadyPoll)
+		require.Equal(t, []string{"backend/b#2 serving 192.0.2.2:8000", "backend/b#3 serving 192.0.2.3:8000"}, v.all())
+
+		v.named("192.0.2.2", "192.0.2.3", "192.0.2.4")
+		after(steadyPoll)
+		require.Equal(t, []string{"backend/b serving 192.0.2.4:8000", "backend/b#2 serving 192.0.2.2:8000", "backend/b#3 serving 192.0.2.3:8000"}, v.all())
+		v.heard()
+		v.refuse("192.0.2.4:8000", true)
+		after(10 * time.Second)
+		require.Equal(t, 2, v.reg.Serving(llama))
+		require.NotContains(t, v.heard(), "up false", "the others serve")
+		v.health.Store(0)
+		after(10 * time.Second)
+		require.Zero(t, v.reg.Serving(llama))
+		require.Contains(t, v.heard(), "up false")
+	})
+}
+
+// IPv4 and IPv6 may be one engine twice, and the addresses of a pool lead to the same
+// ones: then the next address is for a try that failed.
+func TestAddressesThatMayBeOneEngineAreTriedInTurn(t *testing.T) {
+	for name, c := range map[string]struct {
+		addresses []string
+		pool      bool
+		second    string
+	}{
+		"two families": {[]string{"2001:db8::1", "192.0.2.1"}, false, "[2001:db8::1]:8000"},
+		"a pool":       {[]string{"192.0.2.1", "192.0.2.2"}, true, "192.0.2.2:8000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			visiting(t, func(cfg *Config) { cfg.Pool = c.pool }, func(v *visited) {
+				v.named(c.addresses...)
+				v.refuse("192.0.2.1:8000", true)
+				v.health.Store(http.StatusOK)
+				v.want(true)
+				require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+				after(eagerPoll)
+				require.Equal(t, "serving "+c.second, v.state())
+				v.refuse("192.0.2.1:8000", false)
+				after(time.Minute)
+				require.Equal(t, "serving "+c.second, v.state(), "it stays")
+				v.refuse(c.second, true)
+				after(10 * time.Second)
+				require.Equal(t, "serving 192.0.2.1:8000", v.state())
+			})
+		})
+	}
+}
+
+// Some frontends are healthy and list nothing while no engine is up.
+func TestABackendIsHealthyWhileItListsItsModel(t *testing.T) {
+	visiting(t, func(c *Config) { c.HealthModel = true }, func(v *visited) {
+		var lists atomic.Value
+		lists.Store("")
+		v.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"data":[%s]}`, lists.Load())
+		})
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		lists.Store(`{"id":"other"},{"id":"llama"}`)
+		after(eagerPoll)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state())
+		lists.Store(`{"id":"other"}`)
+		after(10 * time.Second)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
 	})
 }
 
@@ -355,7 +443,7 @@ func TestTheEngineIsAskedWithItsKey(t *testing.T) {
 	t.Parallel()
 	var got atomic.Value
 	visiting := beside(t, newFake(Custom), func(c *Config) { c.Engine, c.APIKey = Custom, "secret" })
-	visiting.api.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+	visiting.api.client.Transport = tripper(func(r *http.Request) (*http.Response, error) {
 		got.Store(r.Header.Get("Authorization"))
 		return nil, errors.New("enough")
 	})
@@ -363,14 +451,18 @@ func TestTheEngineIsAskedWithItsKey(t *testing.T) {
 	require.Equal(t, "Bearer secret", got.Load())
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 func TestABackendOfABadURLIsRefused(t *testing.T) {
 	t.Parallel()
-	cfg := Config{ID: "backend/b", BackendURL: "https://engine.test", Engine: Custom}
+	cfg := Config{ID: "backend/b", BackendURL: "ftp://engine.test", Engine: Custom}
 	err := RunBackend(t.Context(), cfg, Demand{}, func() (net.Conn, error) { return nil, errors.New("no") })
-	require.ErrorContains(t, err, "backend backend/b: url: must be http://host:port")
-	require.NoError(t, CheckBackendURL("http://engine.test"))
+	require.ErrorContains(t, err, "backend backend/b: url: must be http://host:port or https://host:port")
+	for _, good := range []string{"http://engine.test", "https://engine.test", "https://engine.test:8443/serve/m-1/", "http://[::1]:1/a.b"} {
+		require.NoError(t, CheckBackendURL(good), good)
+	}
+	for bad, want := range map[string]string{
+		"http://h/v1": "must not end in /v1", "https://h/openai/v1/": "must not end in /v1", "http://h/a//b": "a path of letters", "http://h/../a": "a path of letters",
+		"http://h/a%2Fb": "a path of letters", "http://h?x=1": "nothing but scheme", "http://u@h": "nothing but scheme", "https://h:0": "the port must be", "h": "must be http://",
+	} {
+		require.ErrorContains(t, CheckBackendURL(bad), want, bad)
+	}
 }

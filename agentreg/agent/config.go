@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,6 +66,14 @@ type Config struct {
 	Kinds  []string
 	// Slots is how many requests the engine takes at once.
 	Slots int
+	// Host is the host of questions to the engine where it is not that of BackendURL.
+	Host string
+	// BackendTLS is what a backend of https is asked with, Pool says that its addresses
+	// lead to the same engines, and HealthModel that it is healthy only while it lists
+	// its models. They are for RunBackend.
+	BackendTLS  *tls.Config
+	Pool        bool
+	HealthModel bool
 	// APIKey is sent to the engine as a bearer token; empty for none.
 	APIKey string
 	// Region and Labels are passed on to the routers. Both may be empty.
@@ -104,6 +114,8 @@ type Config struct {
 
 	// dial replaces the network between the agent and its routers.
 	dial func(address string) (net.Conn, error)
+	// roundTrip replaces the network between the agent and its engine in tests.
+	roundTrip func(at netip.AddrPort, r *http.Request) (*http.Response, error)
 	// lookup replaces the resolver in tests.
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 }
@@ -309,8 +321,48 @@ func parseBackend(s string) (*url.URL, error) {
 	case u.Path != "" && u.Path != "/", u.RawQuery != "", u.Fragment != "", u.User != nil:
 		return nil, fmt.Errorf("must have nothing but scheme, host and port, is %q", s)
 	}
+	u.Path = ""
+	return portOf(u)
+}
+
+// portOf gives u its port where it has none.
+func portOf(u *url.URL) (*url.URL, error) {
 	if u.Port() == "" {
-		u.Host = net.JoinHostPort(u.Hostname(), "80")
+		port := "80"
+		if u.Scheme == "https" {
+			port = "443"
+		}
+		u.Host = net.JoinHostPort(u.Hostname(), port)
 	}
 	return u, checkPort(u.Port())
+}
+
+// prefixForm is a path that engines, proxies and Envoy read in the same way.
+var prefixForm = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$`)
+
+// parseElsewhere reads the URL of a backend without an agent: https and a path before
+// that of the API are allowed. A port is always there afterwards, and no slash at the
+// end of the path.
+func parseElsewhere(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return nil, fmt.Errorf("must be http://host:port or https://host:port, with or without a path, is %q", s)
+	}
+	u.Path = strings.TrimSuffix(u.Path, "/")
+	switch {
+	case u.RawQuery != "", u.Fragment != "", u.User != nil:
+		return nil, fmt.Errorf("must have nothing but scheme, host, port and path, is %q", s)
+	case strings.HasSuffix(u.Path, "/v1"):
+		return nil, fmt.Errorf("must not end in /v1: the paths of requests begin with it, is %q", s)
+	case u.RawPath != "" || !prefixForm.MatchString(u.Path):
+		return nil, fmt.Errorf("must have a path of letters, digits and ._~- alone, is %q", s)
+	}
+	return portOf(u)
+}
+
+// CheckBackendURL says what is wrong with where an engine listens that has no agent,
+// nil for nothing.
+func CheckBackendURL(s string) error {
+	_, err := parseElsewhere(s)
+	return err
 }

@@ -125,6 +125,20 @@ func (a *agent) discover(ctx context.Context) error {
 	return nil
 }
 
+// listsModels asks whether the engine has every model that it is registered for.
+func (a *agent) listsModels(ctx context.Context) error {
+	offers, err := a.offers(ctx)
+	if err != nil {
+		return fmt.Errorf("asking for the models: %w", err)
+	}
+	for _, model := range a.cfg.Models {
+		if !slices.ContainsFunc(offers, func(o offer) bool { return o.model == model }) {
+			return fmt.Errorf("asking for the models: %s is not in the list of %d", model, len(offers))
+		}
+	}
+	return nil
+}
+
 // offers is the first list that the engine gives.
 func (a *agent) offers(ctx context.Context) ([]offer, error) {
 	var errs []error

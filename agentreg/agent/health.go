@@ -41,8 +41,9 @@ func pollAfter(expected time.Duration) time.Duration {
 
 // checker asks an engine for its health.
 type checker struct {
-	api  api
-	path string
+	api   api
+	path  string
+	lists func(context.Context) error // asks whether the models are there; nil: it does not matter
 }
 
 // check asks once.
@@ -52,7 +53,10 @@ func (h checker) check(ctx context.Context) error {
 	if _, err := h.api.get(ctx, h.path); err != nil {
 		return fmt.Errorf("asking for health: %w", err)
 	}
-	return nil
+	if h.lists == nil {
+		return nil
+	}
+	return h.lists(ctx)
 }
 
 // doubt is how long an engine may be not healthy before the log says why, and what

@@ -136,6 +136,9 @@ func (a *agent) engineAt() netip.AddrPort { return *a.at.Load() }
 func (a *agent) asks(backend *url.URL, at func() netip.AddrPort) {
 	a.api = newAPI(a.cfg, backend, at)
 	a.health = checker{api: a.api, path: a.cfg.HealthPath}
+	if a.cfg.HealthModel {
+		a.health.lists = a.listsModels
+	}
 	a.sick = make(chan struct{}, 1)
 }
 

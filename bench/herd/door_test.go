@@ -89,8 +89,8 @@ func (*door) RetryAfter(string, bool) int { return 30 }
 // CameBack is part of extproc.Decider.
 func (*door) CameBack(holdstate.Grant) {}
 
-// EngineKey is part of extproc.Decider.
-func (*door) EngineKey(string, holdstate.Grant) (header, value string) { return "", "" }
+// Engine is part of extproc.Decider.
+func (*door) Engine(string, holdstate.Grant) extproc.Engine { return extproc.Engine{} }
 
 // Models is part of extproc.Decider.
 func (*door) Models(extproc.Caller, string) []byte { return nil }

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/regular"
 )
@@ -37,6 +39,7 @@ var configFlags = map[string]string{
 
 	"IdentityMetadata": "--identity-metadata",
 	"TrustedHops":      "--trusted-hops",
+	"BackendCAs":       "--config",
 }
 
 func newEnvoyCommand() *cobra.Command {
@@ -53,6 +56,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	var (
 		c       envoy.Config
 		out     string
+		serve   string
 		maxBody = config.Bytes(envoy.DefaultMaxRequestBytes)
 		heap    = config.Bytes(envoy.DefaultHeapBytes)
 	)
@@ -68,6 +72,11 @@ func newEnvoyRenderCommand() *cobra.Command {
 			if err := absolute(&c, out); err != nil {
 				return err
 			}
+			cas, err := backendCAs(serve)
+			if err != nil {
+				return err
+			}
+			c.BackendCAs = cas
 			text, err := renderBootstrap(c)
 			if err != nil {
 				return err
@@ -95,6 +104,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.StringVar(&c.IdentityMetadata, "identity-metadata", "", "`namespace` of dynamic metadata that is sent along, as given to holdgate serve")
 	flags.IntVar(&c.TrustedHops, "trusted-hops", 0, "`proxies` in front that append to x-forwarded-for: the client's address for the audit log; 0: the peer")
 	flags.BoolVar(&c.ProxyProtocol, "proxy-protocol", false, "each connection begins with a PROXY header, which has the client's address")
+	flags.StringVar(&serve, "config", "", "`file` of holdgate serve --config: its backends of https get what Envoy needs to reach them")
 	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
 	return cmd
 }
@@ -134,6 +144,20 @@ func writeSecrets(c envoy.Config) error {
 		}
 	}
 	return nil
+}
+
+// backendCAs are the authorities of the https backends in a file of holdgate serve.
+func backendCAs(file string) ([]string, error) {
+	if file == "" {
+		return nil, nil
+	}
+	var c config.Serve
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(flags)
+	if err := c.ReadFile(file, flags); err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	return backend.CAs(c.Backends), nil
 }
 
 // renderBootstrap names flags where envoy.Render names fields.

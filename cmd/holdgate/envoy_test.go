@@ -68,6 +68,32 @@ func TestEnvoyRenderSaysBesideTheBootstrapWhereCertificatesAre(t *testing.T) {
 	require.ErrorContains(t, err, "--extproc-tls-ca-file: is required")
 }
 
+// The bootstrap is for the backends of the file, each authority once.
+func TestEnvoyRenderReadsWhereBackendsAreSecure(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "serve.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(`site-id: here
+backends:
+- {name: a, url: "https://a.example", models: [a]}
+- {name: b, url: "https://b.example", models: [b], ca_file: /etc/own.pem}
+- {name: c, url: "https://c.example", models: [c]}
+- {name: d, url: "http://d.example", models: [d]}
+`), 0o600))
+	printed, err := runEnvoy(t, "", "render", "--config", file)
+	require.NoError(t, err)
+	require.Contains(t, printed, "name: destinations_tls_1")
+	require.NotContains(t, printed, "_tls_2")
+	require.Contains(t, printed, "filename: /etc/own.pem")
+	require.Contains(t, printed, "exact: system")
+
+	require.NoError(t, os.WriteFile(file, []byte("backends: [{name: a, url: x}]"), 0o600))
+	_, err = runEnvoy(t, "", "render", "--config", file)
+	require.ErrorContains(t, err, "--config: reading "+file)
+	printed, err = runEnvoy(t, "", "render")
+	require.NoError(t, err)
+	require.NotContains(t, printed, "_tls_")
+}
+
 func TestEnvoyRenderNamesEachBadFlag(t *testing.T) {
 	t.Parallel()
 	_, err := runEnvoy(t, "", "render", "--edge-listen", "x", "--lanes-dir", "run", "--admin-listen", "y", "--max-request-bytes", "5GiB", "--heap-bytes", "1KiB", "--hold-max", "48h")

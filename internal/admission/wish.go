@@ -35,6 +35,10 @@ type death struct {
 // a millisecond after it dropped the request.
 const firstPause = 500 * time.Millisecond
 
+// maxPauses bounds how often the pause doubles: a pool may say for long that it takes
+// no requests.
+const maxPauses = 2
+
 // died remembers that a replica died under the request, and returns the pause
 // before its next try there.
 func (w *Wish) died(address string) time.Duration {
@@ -42,7 +46,7 @@ func (w *Wish) died(address string) time.Duration {
 		w.deaths = map[string]death{}
 	}
 	d := w.deaths[address]
-	pause := firstPause << d.times
+	pause := firstPause << min(d.times, maxPauses)
 	w.deaths[address] = death{times: d.times + 1, until: time.Now().Add(pause)}
 	return pause
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/agentreg/agent"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/internal/admin"
@@ -394,6 +395,37 @@ func TestTheKeyOfABackendGoesToNobodyElse(t *testing.T) {
 		p := r.join(pb.State_STATE_SERVING, "m")
 		require.Empty(r.t, keyOf("127.0.0.1:8000"), "the caller's own is not touched")
 		p.leave()
+		pass(time.Second)
+		r.envoyEnds()
+	})
+}
+
+// Ollama answers 403 to a host or an origin that it does not know.
+func TestOllamaGetsItsOwnAddressAsTheHostAndNoOrigin(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		p := r.joinAs("a", pb.State_STATE_SERVING, func(h *pb.Hello) { h.Engine = agent.Ollama }, "m")
+		one := r.chat("m", "origin", "https://page.example")
+		require.Contains(r.t, one.all(), "serve on 127.0.0.1:8000")
+		require.Equal(r.t, "127.0.0.1:8000", one.sent(":authority"))
+		require.Equal(r.t, []string{"origin"}, one.taken())
+		one.gone()
+		pass(time.Second)
+		r.envoyEnds()
+		p.leave()
+		synctest.Wait()
+	})
+}
+
+// A backend gets the host of its URL, whatever name the router goes by.
+func TestABackendGetsItsOwnHost(t *testing.T) {
+	t.Parallel()
+	backed(t, oneBackend, func(r *rig, e *elsewhere) {
+		e.up.Store(true)
+		one := r.chat("m", off...)
+		require.Contains(r.t, one.all(), "serve on 192.0.2.1:8000")
+		require.Equal(r.t, "192.0.2.1:8000", one.sent(":authority"))
+		one.gone()
 		pass(time.Second)
 		r.envoyEnds()
 	})

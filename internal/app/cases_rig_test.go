@@ -134,10 +134,11 @@ type ask struct {
 	leave  context.CancelFunc
 	begin  time.Time
 
-	mu     sync.Mutex
-	events []string
-	set    map[string]string // headers that the answer sets
-	over   bool
+	mu      sync.Mutex
+	events  []string
+	set     map[string]string // headers that the answer sets
+	removed []string          // headers that it takes away
+	over    bool
 }
 
 // post sends a whole request; headers are pairs.
@@ -186,6 +187,7 @@ func (a *ask) receive() {
 			return
 		}
 		a.events = append(a.events, fmt.Sprintf("%v %s", time.Since(a.begin), told(m)))
+		a.removed = append(a.removed, m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetRemoveHeaders()...)
 		for _, o := range m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
 			if a.set == nil {
 				a.set = map[string]string{}
@@ -229,6 +231,14 @@ func (a *ask) sent(name string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.set[name]
+}
+
+// taken are the headers that were taken away.
+func (a *ask) taken() []string {
+	synctest.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.removed
 }
 
 // gone lets the client leave.

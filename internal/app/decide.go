@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
@@ -46,17 +47,27 @@ func (d *decider) Resolve(name string) string {
 	return d.policies().Resolve(name)
 }
 
-// EngineKey is the header with the own key of a backend, or of a model's engines.
-func (d *decider) EngineKey(model string, g holdstate.Grant) (header, value string) {
-	if to, ok := g.(*admission.Grant); ok {
-		if key := d.backends.Key(to.Agent().ID); key != "" {
-			return "authorization", "Bearer " + key
+// Engine is how the engine of a grant wants its requests: a backend as it is
+// configured, any other by the key of its model.
+func (d *decider) Engine(model string, g holdstate.Grant) (e extproc.Engine) {
+	to, ok := g.(*admission.Grant)
+	if !ok {
+		return e
+	}
+	at := to.Agent()
+	if at.Engine == agent.Ollama { // it refuses names and pages that it does not know
+		e.Host, e.NoOrigin = at.Address, true
+	}
+	if w, own := d.backends.Wants(at.ID); own {
+		e.Host, e.Prefix, e.TLS, e.SNI, e.NotTaken = w.Host, w.Prefix, w.CAFile, w.SNI, w.NotTaken
+		if w.Key != "" {
+			e.KeyHeader, e.Key = "authorization", "Bearer "+w.Key
 		}
 	}
-	if d.engines == nil {
-		return "", ""
+	if e.KeyHeader == "" && d.engines != nil {
+		e.KeyHeader, e.Key = d.engines.Current().Of(model)
 	}
-	return d.engines.Current().Of(model)
+	return e
 }
 
 // CameBack rejects the agent of a replica that is this router itself.

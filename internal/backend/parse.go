@@ -3,12 +3,15 @@
 package backend
 
 import (
+	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent"
@@ -34,20 +37,28 @@ func Read(v strictyaml.Value) []Config {
 }
 
 func readOne(v strictyaml.Value, c *Config) {
-	var kinds []strictyaml.Value
+	var kinds, secure []strictyaml.Value
 	var none strictyaml.Value
 	v.Fields(map[string]func(strictyaml.Value){
-		"name":         func(v strictyaml.Value) { c.Name = readID(v) },
-		"url":          func(v strictyaml.Value) { c.URL = readChecked(v, agent.CheckBackendURL) },
-		"engine":       func(v strictyaml.Value) { c.Engine = readChecked(v, checkEngine) },
-		"health_path":  func(v strictyaml.Value) { c.HealthPath = readPath(v) },
-		"models":       func(v strictyaml.Value) { c.Models = readModels(v) },
-		"kinds":        func(v strictyaml.Value) { none = v; v.List(func(v strictyaml.Value) { kinds = append(kinds, v) }) },
-		"slots":        func(v strictyaml.Value) { c.Slots = int(v.Number(agentreg.MaxSlots)) },
-		"region":       func(v strictyaml.Value) { c.Region = v.Name() },
-		"labels":       func(v strictyaml.Value) { c.Labels = readLabels(v) },
-		"max_wait":     func(v strictyaml.Value) { c.MaxWait = readUpToAnHour(v) },
-		"wake":         func(v strictyaml.Value) { c.Wake = ReadWake(v) },
+		"name":        func(v strictyaml.Value) { c.Name = readID(v) },
+		"url":         func(v strictyaml.Value) { c.URL = readChecked(v, agent.CheckBackendURL) },
+		"engine":      func(v strictyaml.Value) { c.Engine = readChecked(v, checkEngine) },
+		"health_path": func(v strictyaml.Value) { c.HealthPath = readPath(v) },
+		"models":      func(v strictyaml.Value) { c.Models = readModels(v) },
+		"kinds":       func(v strictyaml.Value) { none = v; v.List(func(v strictyaml.Value) { kinds = append(kinds, v) }) },
+		"slots":       func(v strictyaml.Value) { c.Slots = int(v.Number(agentreg.MaxSlots)) },
+		"region":      func(v strictyaml.Value) { c.Region = v.Name() },
+		"labels":      func(v strictyaml.Value) { c.Labels = readLabels(v) },
+		"max_wait":    func(v strictyaml.Value) { c.MaxWait = readUpToAnHour(v) },
+		"wake":        func(v strictyaml.Value) { c.Wake = ReadWake(v) },
+		"host":        func(v strictyaml.Value) { c.Host = readChecked(v, checkHost) },
+		"sni":         func(v strictyaml.Value) { c.SNI, secure = readChecked(v, checkHost), append(secure, v) },
+		"ca_file": func(v strictyaml.Value) {
+			c.CAFile, c.caLine, secure = readChecked(v, checkAbsolute), v.Line, append(secure, v)
+		},
+		"pool":         func(v strictyaml.Value) { c.Pool = readBool(v) },
+		"not_taken":    func(v strictyaml.Value) { c.NotTaken = readStatuses(v) },
+		"health_model": func(v strictyaml.Value) { c.HealthModel = readBool(v) },
 		"api_key_file": func(v strictyaml.Value) { c.APIKeyFile, c.keyLine = v.Name(), v.Line },
 	}, "name", "url")
 	if len(kinds) == 0 && none.Node != nil {
@@ -56,6 +67,14 @@ func readOne(v strictyaml.Value, c *Config) {
 	for _, v := range kinds {
 		c.addKind(v)
 	}
+	for _, v := range secure {
+		if !c.Secure() {
+			v.Add("needs a url of https")
+		}
+	}
+	if c.Pool && c.NotTaken == nil {
+		c.NotTaken = []int{http.StatusServiceUnavailable}
+	}
 }
 
 // readID reads a name that is to be part of an agent's id.
@@ -63,6 +82,9 @@ func readID(v strictyaml.Value) string {
 	name := v.Name()
 	if name == "" {
 		return ""
+	}
+	if strings.Contains(name, agent.ReplicaMark) {
+		v.Add("must not contain %s: the ids of further addresses have it", agent.ReplicaMark)
 	}
 	if err := agentreg.CheckName(agentreg.BackendPrefix + name); err != nil {
 		v.Add("with %s before it, %s", agentreg.BackendPrefix, err.Error())
@@ -79,6 +101,40 @@ func readChecked(v strictyaml.Value, check func(string) error) string {
 		v.Add("%s", err.Error())
 	}
 	return v.Value
+}
+
+func checkHost(host string) error {
+	if host == "" || !httpguts.ValidHostHeader(host) {
+		return fmt.Errorf("must be a host, with or without a port, is %q", host)
+	}
+	return nil
+}
+
+// checkAbsolute is for files that Envoy reads too.
+func checkAbsolute(path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("must be an absolute path, for Envoy reads it too, is %q", path)
+	}
+	return nil
+}
+
+func readBool(v strictyaml.Value) bool {
+	if v.Kind != yaml.ScalarNode || v.Value != "true" && v.Value != "false" {
+		v.Bad("must be true or false")
+	}
+	return v.Value == "true"
+}
+
+func readStatuses(v strictyaml.Value) []int {
+	statuses := []int{}
+	v.List(func(v strictyaml.Value) {
+		status := int(v.Number(599))
+		if status > 0 && status < http.StatusBadRequest {
+			v.Bad("must be a status from 400 to 599")
+		}
+		statuses = append(statuses, status)
+	})
+	return statuses
 }
 
 func checkEngine(name string) error {

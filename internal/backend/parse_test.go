@@ -37,6 +37,9 @@ backends:
   wake: {url: "https://hooks.example.com/wake?a=b", method: GET, cooldown: 30s}
   api_key_file: keys/gpu
 - {name: small, url: "http://192.0.2.1:8000"}
+- {name: api, url: "https://llm.example/serve/m", host: "llm:1", sni: inside.example, ca_file: /etc/ca.pem, not_taken: [502, 404], health_model: true}
+- {name: mesh, url: "http://mesh", pool: true}
+- {name: raw, url: "http://mesh", pool: true, not_taken: []}
 `)
 	require.NoError(t, err)
 	require.Equal(t, []Config{
@@ -47,6 +50,12 @@ backends:
 			Wake: &sitemap.Wake{URL: "https://hooks.example.com/wake?a=b", Method: "GET", Cooldown: 30 * time.Second},
 		},
 		{Name: "small", URL: "http://192.0.2.1:8000", Engine: "custom", Slots: 1},
+		{
+			Name: "api", URL: "https://llm.example/serve/m", Host: "llm:1", SNI: "inside.example", CAFile: "/etc/ca.pem", NotTaken: []int{502, 404},
+			HealthModel: true, Engine: "custom", Slots: 1, caLine: 16,
+		},
+		{Name: "mesh", URL: "http://mesh", Pool: true, NotTaken: []int{503}, Engine: "custom", Slots: 1},
+		{Name: "raw", URL: "http://mesh", Pool: true, NotTaken: []int{}, Engine: "custom", Slots: 1},
 	}, all)
 	all, err = read("backends: [{name: b, url: 'http://h', wake: {url: 'http://hooks/b'}}]")
 	require.NoError(t, err)
@@ -61,8 +70,16 @@ func TestABadBackendIsNamedByPathAndLine(t *testing.T) {
 		`{name: b}`:                                         "backends[0]: needs url (line 2)",
 		`{name: b, url: "http://h", x: 1}`:                  "backends[0].x: is not known (line 2)",
 		`{name: "", url: "http://h"}`:                       "backends[0].name: must not be empty (line 2)",
-		`{name: b, url: "https://h"}`:                       `backends[0].url: must be http://host:port, is "https://h" (line 2)`,
-		`{name: b, url: "http://h/v1"}`:                     "backends[0].url: must have nothing but scheme, host and port",
+		`{name: b, url: "ftp://h"}`:                         `backends[0].url: must be http://host:port or https://host:port, with or without a path, is "ftp://h" (line 2)`,
+		`{name: b, url: "http://h/v1"}`:                     "backends[0].url: must not end in /v1",
+		`{name: "b#2", url: "http://h"}`:                    "backends[0].name: must not contain #",
+		`{name: b, url: "http://h", sni: x}`:                "backends[0].sni: needs a url of https",
+		`{name: b, url: "http://h", ca_file: /x}`:           "backends[0].ca_file: needs a url of https",
+		`{name: b, url: "https://h", ca_file: x}`:           "backends[0].ca_file: must be an absolute path",
+		`{name: b, url: "http://h", host: "a b"}`:           "backends[0].host: must be a host",
+		`{name: b, url: "http://h", pool: 1}`:               "backends[0].pool: must be true or false",
+		`{name: b, url: "http://h", not_taken: [200]}`:      "backends[0].not_taken[0]: must be a status from 400 to 599",
+		`{name: b, url: "http://h", not_taken: 503}`:        "backends[0].not_taken: must be a list",
 		`{name: b, url: 1}`:                                 "backends[0].url: must be a string",
 		`{name: b, url: "", engine: best}`:                  `backends[0].engine: "best" is not known: use custom, infinity`,
 		`{name: b, url: "", health_path: h}`:                "backends[0].health_path: must begin with /",

@@ -3,12 +3,17 @@
 package backend
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -19,7 +24,10 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/enginekey"
+	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -52,9 +60,21 @@ type Backend struct {
 
 	id        string // of its agent
 	key       string
+	tls       *tls.Config // nil without https
+	wants     Wants
 	offer     atomic.Pointer[offer]
 	looked    chan struct{} // a wish may have changed
 	questions questions
+}
+
+// Wants is how a backend wants its requests.
+type Wants struct {
+	Key, Host, Prefix string
+	// CAFile has the authorities of its certificate, envoy.SystemCA for those of the
+	// machine, and nothing without TLS.
+	CAFile, SNI string
+	// NotTaken are statuses with commas between them.
+	NotTaken string
 }
 
 // offer is what a backend serves.
@@ -76,9 +96,42 @@ func New(configs []Config) (*Set, error) {
 				errs = append(errs, fmt.Errorf("--config: backends[%d].api_key_file: %w (line %d)", i, err, c.keyLine))
 			}
 		}
+		if err := m.prepare(); err != nil {
+			errs = append(errs, fmt.Errorf("--config: backends[%d].ca_file: %w (line %d)", i, err, c.caLine))
+		}
 		s.all = append(s.all, m)
 	}
 	return s, errors.Join(errs...)
+}
+
+// prepare works out how the backend wants its requests. Its error is of CAFile.
+func (m *Backend) prepare() error {
+	u, err := url.Parse(m.URL)
+	if err != nil {
+		return nil // Read has said so
+	}
+	m.wants = Wants{
+		Key: m.key, Host: cmp.Or(m.Host, u.Host), Prefix: strings.TrimSuffix(u.Path, "/"), SNI: m.SNI,
+		NotTaken: strings.Trim(strings.ReplaceAll(fmt.Sprint(m.NotTaken), " ", ","), "[]"),
+	}
+	if !m.Secure() {
+		return nil
+	}
+	m.wants.CAFile = cmp.Or(m.CAFile, envoy.SystemCA)
+	name, _, err := net.SplitHostPort(m.wants.Host)
+	if err != nil {
+		name = m.wants.Host
+	}
+	m.tls = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cmp.Or(m.SNI, strings.Trim(name, "[]"))}
+	if m.CAFile == "" {
+		return nil
+	}
+	text, err := reload.Read(m.CAFile, reload.MaxBytes)
+	if err != nil {
+		return err
+	}
+	m.tls.RootCAs, err = certs.Authorities(text)
+	return err
 }
 
 // Run stands for the backends until ctx ends and the registry was told so.
@@ -112,6 +165,7 @@ func (m *Backend) agent(o Options) agent.Config {
 	return agent.Config{
 		ID: m.id, Engine: m.Engine, BackendURL: m.URL, HealthPath: m.HealthPath, Models: m.Models, Kinds: kinds,
 		Slots: m.Slots, Region: m.Region, Labels: m.Labels, APIKey: m.key, HTTPClient: o.Client, Log: o.Log,
+		Host: m.wants.Host, BackendTLS: m.tls, Pool: m.Pool, HealthModel: m.HealthModel,
 	}
 }
 
@@ -126,7 +180,7 @@ func (m *Backend) demand(o Options) agent.Demand {
 	return agent.Demand{
 		Wanted:   func(models []string) bool { return slices.ContainsFunc(models, o.Wanted) },
 		Used:     func(models []string) bool { return slices.ContainsFunc(models, o.Used) },
-		InUse:    func() bool { return o.Registry.IdleFor(m.id) < quietAfter },
+		InUse:    func(id string) bool { return o.Registry.IdleFor(id) < quietAfter },
 		Changed:  m.looked,
 		OnAsk:    m.questions.ask,
 		OnAnswer: func(err error) { tell(m.questions.answer(err)) },
@@ -229,12 +283,17 @@ func (s *Set) Has(model string) bool {
 	return slices.ContainsFunc(s.all, func(m *Backend) bool { return slices.Contains(m.offer.Load().models, model) })
 }
 
-// Key is the key of the backend with this agent's id, empty for none.
-func (s *Set) Key(agentID string) string {
+// Wants is how the backend wants its requests whose agent has an id; ok is false for
+// the id of another agent.
+func (s *Set) Wants(agentID string) (w *Wants, ok bool) {
+	if !strings.HasPrefix(agentID, agentreg.BackendPrefix) {
+		return nil, false
+	}
+	id, _, _ := strings.Cut(agentID, agent.ReplicaMark)
 	for _, m := range s.all {
-		if m.id == agentID {
-			return m.key
+		if m.id == id {
+			return &m.wants, true
 		}
 	}
-	return ""
+	return nil, false
 }

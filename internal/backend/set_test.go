@@ -4,6 +4,7 @@ package backend
 
 import (
 	"context"
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -47,7 +48,43 @@ func TestNoBackendsAreNothing(t *testing.T) {
 	s.Run(t.Context(), Options{})
 	s.Look("m")
 	require.Empty(t, s.Models())
-	require.Empty(t, s.Key("backend/a"))
+	_, own := s.Wants("backend/a")
+	require.False(t, own)
+}
+
+func TestABackendWantsItsRequestsInItsWay(t *testing.T) {
+	t.Parallel()
+	authority := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(authority.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate().Raw}), 0o600))
+	s, err := New([]Config{
+		{Name: "plain", URL: "http://gpu:8000", Engine: "vllm"},
+		{Name: "api", URL: "https://llm.example/serve/m/", Engine: "vllm", NotTaken: []int{503, 502}},
+		{Name: "own", URL: "https://10.0.0.1:8443", Engine: "vllm", Host: "llm.example:80", SNI: "inside.example", CAFile: ca},
+		{Name: "six", URL: "https://[2001:db8::1]", Engine: "vllm"},
+	})
+	require.NoError(t, err)
+	for id, want := range map[string]Wants{
+		"backend/plain": {Host: "gpu:8000"},
+		"backend/api#7": {Host: "llm.example", Prefix: "/serve/m", CAFile: "system", NotTaken: "503,502"},
+		"backend/own":   {Host: "llm.example:80", CAFile: ca, SNI: "inside.example"},
+		"backend/six":   {Host: "[2001:db8::1]", CAFile: "system"},
+	} {
+		w, own := s.Wants(id)
+		require.True(t, own, id)
+		require.Equal(t, want, *w, id)
+	}
+	require.Nil(t, s.all[0].tls)
+	require.Equal(t, "llm.example", s.all[1].tls.ServerName)
+	require.Nil(t, s.all[1].tls.RootCAs)
+	require.Equal(t, "inside.example", s.all[2].tls.ServerName)
+	require.NotNil(t, s.all[2].tls.RootCAs)
+	require.Equal(t, "2001:db8::1", s.all[3].tls.ServerName)
+
+	_, err = New([]Config{{Name: "a", URL: "https://h", Engine: "vllm", CAFile: "/nope.pem", caLine: 7}})
+	require.ErrorContains(t, err, "--config: backends[0].ca_file: ")
+	require.ErrorContains(t, err, "(line 7)")
 }
 
 func never(string) bool { return false }
@@ -102,8 +139,11 @@ func TestABackendNamesItsModels(t *testing.T) {
 	s, err := New([]Config{{Name: "a", URL: engine.URL, Engine: "custom", Slots: 3, APIKeyFile: key}})
 	require.NoError(t, err)
 	require.Empty(t, s.Models())
-	require.Equal(t, "secret", s.Key("backend/a"))
-	require.Empty(t, s.Key("a"))
+	w, own := s.Wants("backend/a")
+	require.True(t, own)
+	require.Equal(t, Wants{Key: "secret", Host: engine.Listener.Addr().String()}, *w)
+	_, own = s.Wants("a")
+	require.False(t, own)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -25,7 +25,9 @@ type File struct {
 	// backends is the file of holdgate serve that names engines that run elsewhere, empty
 	// without any.
 	backends []byte
-	Models   []Model
+	// backendCAs are the authorities of those of https, for Envoy.
+	backendCAs []string
+	Models     []Model
 }
 
 // Model is one model and the engine that serves it.

@@ -89,10 +89,12 @@ func (f *file) read(top value) {
 // readBackends checks the backends as holdgate serve does, which is given them as they
 // stand there.
 func (f *file) readBackends(v value) {
-	if len(backend.Read(v)) == 0 {
+	all := backend.Read(v)
+	if len(all) == 0 {
 		v.Add("at least one is needed")
 		return
 	}
+	f.backendCAs = backend.CAs(all)
 	text, err := yaml.Marshal(map[string]*yaml.Node{"backends": v.Node})
 	if err != nil {
 		v.Add("%s", err)

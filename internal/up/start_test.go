@@ -113,8 +113,10 @@ models:
 	require.NoError(t, err)
 	require.JSONEq(t, `{"placements": [{"model": "m", "kind": "chat", "site": "local", "scale_from_zero": true,
 		"wake": {"url": "https://hooks.example/m", "method": "POST", "cooldown": "1m0s"}}]}`, string(text))
-	f, err = parse([]byte(`backends: [{name: far, url: "http://10.0.0.7:8000"}]`))
+	require.Empty(t, f.backendCAs)
+	f, err = parse([]byte(`backends: [{name: far, url: "https://far.example"}]`))
 	require.NoError(t, err)
+	require.Equal(t, []string{"system"}, f.backendCAs, "its Envoy speaks TLS with it")
 	text, err = f.siteMap()
 	require.NoError(t, err)
 	require.JSONEq(t, `{"placements": []}`, string(text))

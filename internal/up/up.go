@@ -235,7 +235,7 @@ func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
 
 // bootstrap renders what Envoy starts with, and writes where its certificates are.
 func (r *run) bootstrap() ([]byte, error) {
-	c := envoy.Config{EdgeListen: r.File.Listen, LanesDir: r.Dir, SecretsDir: r.Dir, EdgeCertFile: r.EdgeCertFile, EdgeKeyFile: r.EdgeKeyFile}
+	c := envoy.Config{EdgeListen: r.File.Listen, LanesDir: r.Dir, SecretsDir: r.Dir, EdgeCertFile: r.EdgeCertFile, EdgeKeyFile: r.EdgeKeyFile, BackendCAs: r.File.backendCAs}
 	b, err := envoy.Render(c)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"bytes"
+	"cmp"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+// Engine is how the engine of a grant wants its requests. What is empty is as the
+// client sent it.
+type Engine struct {
+	// KeyHeader and Key are the header with the engine's own key, which takes the place
+	// of all keys of the caller.
+	KeyHeader, Key string
+	// Host takes the place of the client's; NoOrigin: it refuses what comes from pages.
+	Host     string
+	NoOrigin bool
+	// Prefix goes before the path.
+	Prefix string
+	// TLS names the authority of its certificate, empty for plain HTTP, and SNI the
+	// name in the certificate where that is not Host.
+	TLS, SNI string
+	// NotTaken are the statuses, with commas between them, with which something in front
+	// of it says that it did not take the request.
+	NotTaken string
+}
+
+// keyHeaders are the headers that a key may stand in.
+var keyHeaders = [...]string{headerAuthorization, headerAPIKey}
+
+// engine is how the engine of a grant wants the request. In the rehold lane the request
+// comes with what an earlier engine was sent, so the flight remembers what it replaces.
+func (st *stream) engine(g holdstate.Grant) Engine {
+	e := st.s.d.Decider.Engine(st.req.Model, g)
+	if e.KeyHeader != "" {
+		st.flight.admission.StripKeys = true
+	}
+	if e.Host != "" && st.flight.host == "" {
+		st.flight.host = st.head.authority()
+	}
+	return e
+}
+
+// keys replaces the caller's keys with the engine's own, or takes them away.
+func (f *forwardHead) keys(e *Engine, strip bool) {
+	if e.KeyHeader != "" {
+		f.set = append(f.set, [2]string{e.KeyHeader, e.Key})
+	}
+	for _, name := range keyHeaders {
+		if strip && name != e.KeyHeader {
+			f.remove = append(f.remove, name)
+		}
+	}
+}
+
+// engine has Envoy send the request as the engine wants it.
+func (f *forwardHead) engine(st *stream, e *Engine) {
+	if host := cmp.Or(e.Host, st.flight.host); host != "" {
+		f.set = append(f.set, [2]string{headerAuthority, host})
+	}
+	switch path := st.flight.admission.PathAndQuery; {
+	case e.Prefix != "" || st.prefixed:
+		f.set = append(f.set, [2]string{":path", e.Prefix + cmp.Or(path, st.req.PathAndQuery)})
+	case path != "":
+		f.set = append(f.set, [2]string{":path", path})
+	}
+	if e.NoOrigin {
+		f.remove = append(f.remove, headerOrigin)
+	}
+	if e.NotTaken != "" {
+		f.metadata = append(f.metadata, [2]string{envoy.NotTakenKey, e.NotTaken})
+	}
+	if e.TLS != "" {
+		f.metadata = append(f.metadata, [2]string{envoy.TLSKey, e.TLS})
+		f.reroute = true
+	}
+	if e.SNI != "" {
+		f.set = append(f.set, [2]string{envoy.SNIHeader, e.SNI})
+	}
+}
+
+// relay does the same to a request through the relay lane.
+func (e *Engine) relay(r *http.Request, host string) {
+	if host = cmp.Or(e.Host, host); host != "" {
+		r.Host = host
+	}
+	if e.KeyHeader != "" {
+		r.Header.Set(e.KeyHeader, e.Key)
+	}
+	if e.NoOrigin {
+		r.Header.Del(headerOrigin)
+	}
+	if e.TLS != "" {
+		r.Header.Set(envoy.TLSHeader, e.TLS)
+	}
+	if e.SNI != "" {
+		r.Header.Set(envoy.SNIHeader, e.SNI)
+	}
+}
+
+// notTaken says whether an answer is none of the engine's, which answers in JSON, but
+// the word of something in front of it that it did not take the request. Envoy judges
+// the answers that it carries by the same rule (envoy.NotTakenKey).
+func (e *Engine) notTaken(resp *http.Response) bool {
+	return e.NotTaken != "" && strings.Contains(e.NotTaken, strconv.Itoa(resp.StatusCode)) &&
+		!strings.Contains(resp.Header.Get("Content-Type"), "json")
+}
+
+// authority is the host that the request came for.
+func (h *head) authority() string {
+	for name, value := range h.block.all() {
+		if string(name) == headerAuthority {
+			return string(value)
+		}
+	}
+	return ""
+}
+
+// trimPrefix takes off a path what the engine of the attempt before wants there, and
+// reports whether there was something.
+func (h *head) trimPrefix() bool {
+	path := h.pathOnly()
+	i := bytes.LastIndex(path, []byte("/v1/"))
+	if i <= 0 || endpoints[string(path[i:])] == nil {
+		return false
+	}
+	h.path = h.path[i:]
+	return true
+}
