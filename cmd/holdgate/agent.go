@@ -39,7 +39,7 @@ func newAgentCommand() *cobra.Command {
 		Short: "Register an inference engine with the routers, and start it on demand",
 		Example: `  holdgate agent --router 127.0.0.1:9002 --engine vllm --backend-url http://127.0.0.1:8000 \
     --model llama-3-70b --capability llm --capacity 16`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("warmup") {
 				cfg.Warmup = &f.warmup

@@ -46,9 +46,8 @@ func newEnvoyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "envoy",
 		Short: "Render an Envoy bootstrap, or check one",
-		Args:  cobra.NoArgs,
 	}
-	cmd.AddCommand(newEnvoyRenderCommand(), newEnvoyCheckCommand())
+	addCommands(cmd, newEnvoyRenderCommand(), newEnvoyCheckCommand())
 	return cmd
 }
 
@@ -63,7 +62,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render",
 		Short: "Print the bootstrap of an Envoy that asks holdgate serve",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if maxBody <= 0 || heap <= 0 || c.HoldMax <= 0 {
 				return usageError{errors.New("--max-request-bytes, --heap-bytes and --hold-max: must be above 0")}
@@ -203,7 +202,7 @@ func newEnvoyCheckCommand() *cobra.Command {
 		Long: "Check reads a bootstrap (- is standard input), lets the real Envoy validate it when\n" +
 			"there is one (HOLDGATE_ENVOY, else PATH), and prints what would break held\n" +
 			"requests. It fails when there is such a thing.",
-		Args: cobra.ExactArgs(1),
+		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if budget <= 0 {
 				return usageError{fmt.Errorf("--wake-hold-budget: must be above 0, is %v", budget)}

@@ -32,7 +32,7 @@ func newExplainCommand() *cobra.Command {
 		Short: "Say what a router would do with a request at this moment, and why",
 		Long: "Explain asks a router for its decision on a request that is not made. It takes no\n" +
 			"slot, wakes nothing and counts against no quota.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if model == "" {
 				return usageError{errors.New("--model is required")}

@@ -20,7 +20,7 @@ func newKeygenCommand() *cobra.Command {
 		Long: "Keygen prints a new key, which exists nowhere else, and the entry to put below\n" +
 			"keys: in the file that holdgate serve --auth-file names. The entry has the key's\n" +
 			"SHA-256 hash, from which nobody can tell the key.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if e.Tenant == "" {
 				return usageError{errors.New("--tenant is required: who the key belongs to")}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -52,15 +53,51 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newCheckCommand(), newMapCommand(), newWakeCommand(), newExplainCommand(), newStatusCommand(), newKeygenCommand(), newVersionCommand())
+	addCommands(root, newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newCheckCommand(), newMapCommand(), newWakeCommand(), newExplainCommand(), newStatusCommand(), newKeygenCommand(), newVersionCommand())
 	return root
+}
+
+// addCommands gives a command its subcommands. Alone it prints its help; any other
+// word after it is an error, where cobra would print the help of a nested command and
+// exit with 0.
+func addCommands(cmd *cobra.Command, subcommands ...*cobra.Command) {
+	cmd.AddCommand(subcommands...)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.DisableFlagsInUseLine = true
+	cmd.SuggestionsMinimumDistance = 2 // edits; cobra sets it at the root only
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		text := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
+		if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+			text += "; is " + strings.Join(names, " or ") + " meant?"
+		}
+		return usageError{fmt.Errorf("%s; see '%s --help'", text, cmd.CommandPath())}
+	}
+}
+
+// noArgs is the check of arguments of commands that take flags alone.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usageError{fmt.Errorf("%s takes flags only, not %q; see '%s --help'", cmd.CommandPath(), args[0], cmd.CommandPath())}
+}
+
+// oneFile is the check of arguments of commands that read one file.
+func oneFile(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return usageError{fmt.Errorf("%s takes one file, or - for standard input", cmd.CommandPath())}
 }
 
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintln(cmd.OutOrStdout(), "holdgate", version)
 		},

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,5 +35,30 @@ func TestUpNeedsOneFile(t *testing.T) {
 		root := newRootCommand()
 		root.SetArgs(args)
 		require.ErrorContains(t, root.Execute(), "none.yaml: no such file")
+	}
+}
+
+func TestWrongArgumentsAreNamed(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"statu":           `holdgate has no command "statu"; is status meant?; see 'holdgate --help'`,
+		"envoy rendr":     `holdgate envoy has no command "rendr"; is render meant?; see 'holdgate envoy --help'`,
+		"map":             "",
+		"serve now":       `holdgate serve takes flags only, not "now"; see 'holdgate serve --help'`,
+		"map push m.json": `holdgate map push takes flags only, not "m.json"; see 'holdgate map push --help'`,
+		"envoy check":     "holdgate envoy check takes one file, or - for standard input",
+		"map check a b":   "holdgate map check takes one file, or - for standard input",
+		"wake m --for 3h": "--for is 3h0m0s: must be above 0 and at most 1h",
+	} {
+		root := newRootCommand()
+		root.SetOut(&bytes.Buffer{})
+		root.SetArgs(strings.Fields(line))
+		err := root.Execute()
+		if want == "" {
+			require.NoError(t, err, line)
+			continue
+		}
+		require.EqualError(t, err, want, line)
+		require.Equal(t, 2, exitCode(err), line)
 	}
 }

@@ -42,9 +42,8 @@ func newMapCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "map",
 		Short: "Push, get or check the sibling map",
-		Args:  cobra.NoArgs,
 	}
-	cmd.AddCommand(newMapPushCommand(), newMapGetCommand(), newMapCheckCommand())
+	addCommands(cmd, newMapPushCommand(), newMapGetCommand(), newMapCheckCommand())
 	return cmd
 }
 
@@ -59,7 +58,7 @@ func newMapPushCommand() *cobra.Command {
 		Short: "Put a sibling map in force at a router",
 		Long: "Push sends a map (- is standard input) to a router, which puts it in force as a\n" +
 			"whole or refuses it and says what is wrong with it.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return usageError{errors.New("-f is required: the file of the map, or - for standard input")}
@@ -97,7 +96,7 @@ func newMapGetCommand() *cobra.Command {
 		Use:   "get",
 		Short: "Print the sibling map that is in force at a router",
 		Long:  "Get prints the map on standard output, and where it came from on standard error.",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := flags.client()
 			if err != nil {
@@ -123,12 +122,7 @@ func newMapCheckCommand() *cobra.Command {
 		Short: "Say what is wrong with a sibling map, without a router",
 		Long: "Check reads a map (- is standard input) as the router of a site would, and prints\n" +
 			"every problem with its path.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError{fmt.Errorf("%s takes one file, or - for standard input", cmd.CommandPath())}
-			}
-			return nil
-		},
+		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, err := readMap(cmd, args[0])
 			if err != nil {

@@ -27,6 +27,9 @@ func newWakeCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if span <= 0 || span > time.Hour {
+				return usageError{fmt.Errorf("--for is %v: must be above 0 and at most 1h", span)}
+			}
 			c, err := flags.client()
 			if err != nil {
 				return err
