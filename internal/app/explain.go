@@ -128,7 +128,7 @@ func (x *explaining) allowlist() string {
 func (x *explaining) servedHere() string {
 	c := x.registry.Capacity(x.t)
 	if c.Replicas == 0 {
-		return "no replica of the model is in routing for this kind"
+		return "no replica of the model is in routing for this kind" + x.otherKind()
 	}
 	why := fmt.Sprintf("replicas in routing: %d, with %d of %d slots free", c.Replicas, c.Free, c.Slots)
 	if quota := x.who.key.Peek(x.t.Model, c.Replicas, x.now); !quota.OK {

@@ -350,3 +350,22 @@ func TestExplainNamesASimilarModel(t *testing.T) {
 		}
 	})
 }
+
+func TestExplainNamesTheKindThatAModelIsHereFor(t *testing.T) {
+	t.Parallel()
+	explained(t, func(r *rig) {
+		const none = "no replica of the model is in routing for this kind"
+		for _, c := range []struct {
+			model string
+			kind  sitemap.Kind
+			want  string
+		}{
+			{"fixed", sitemap.Rerank, none + ", which is rerank; it is here for the kind chat: is --kind chat meant?"},
+			{"fixed", sitemap.Chat, none},
+			{"far", sitemap.Rerank, none},
+		} {
+			e := r.explain(admin.ExplainQuery{Model: c.model, Kind: c.kind, KeyID: "nowhere"})
+			require.Equal(t, c.want, e.Steps[3].Why, c.model)
+		}
+	})
+}

@@ -2,7 +2,12 @@
 
 package app
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/holdgate/holdgate/sitemap"
+)
 
 // similar is the model, or the alias, whose name is most like the one that was asked
 // for and of which nobody knows; empty when none is like it.
@@ -21,6 +26,21 @@ func (x *explaining) similar() string {
 		}
 	}
 	return best
+}
+
+// otherKind names a kind for which the model is here, when it is not here for the one
+// that was asked for.
+func (x *explaining) otherKind() string {
+	if _, here := x.placements().here(x.t); here {
+		return ""
+	}
+	for _, kind := range sitemap.Kinds {
+		t := sitemap.Target{Model: x.t.Model, Kind: kind}
+		if _, here := x.placements().here(t); here || x.registry.Capacity(t).Replicas > 0 {
+			return fmt.Sprintf(", which is %s; it is here for the kind %s: is --kind %s meant?", x.t.Kind, kind, kind)
+		}
+	}
+	return ""
 }
 
 // knows says whether the model is placed anywhere or has an agent here.
