@@ -32,21 +32,19 @@ func (r *run) announce() {
 
 // curl is a line to try a model with.
 func (m *Model) curl(base *url.URL) string {
-	path, body := "/v1/chat/completions", map[string]any{
-		"messages": []map[string]string{{"role": "user", "content": "Say hello."}},
-	}
+	path, rest := "/v1/chat/completions", `"messages":[{"role":"user","content":"Say hello."}]`
 	switch m.Kinds[0] {
 	case sitemap.Embedding.String():
-		path, body = "/v1/embeddings", map[string]any{"input": "hello"}
+		path, rest = "/v1/embeddings", `"input":"hello"`
 	case sitemap.Rerank.String():
-		path, body = "/v1/rerank", map[string]any{"query": "hello", "documents": []string{"hi", "bye"}}
+		path, rest = "/v1/rerank", `"query":"hello","documents":["hi","bye"]`
 	}
-	body["model"] = m.Name
-	text, err := json.Marshal(body, json.Deterministic(true))
+	name, err := json.Marshal(m.Name)
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf("curl %s -H 'content-type: application/json' -d %s", base.JoinPath(path), quoted(string(text)))
+	body := fmt.Sprintf(`{"model":%s,%s}`, name, rest)
+	return fmt.Sprintf("curl %s -H 'content-type: application/json' -d %s", base.JoinPath(path), quoted(body))
 }
 
 // quoted is a word of a shell that is easy to read.

@@ -15,7 +15,7 @@ import (
 func TestCurlIsEasyToRead(t *testing.T) {
 	t.Parallel()
 	m := Model{Name: "it's", Kinds: []string{"embedding"}}
-	require.Equal(t, `curl http://a:1/v1/embeddings -H 'content-type: application/json' -d '{"input":"hello","model":"it'\''s"}'`,
+	require.Equal(t, `curl http://a:1/v1/embeddings -H 'content-type: application/json' -d '{"model":"it'\''s","input":"hello"}'`,
 		m.curl(&url.URL{Scheme: "http", Host: "a:1"}))
 }
 
@@ -24,8 +24,9 @@ func TestAddressInUseSaysWhatToDo(t *testing.T) {
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, lis.Close()) }()
-	require.ErrorContains(t, free(t.Context(), lis.Addr().String()),
-		"address already in use: end what listens there, or change listen in the file, or give --listen")
+	address := lis.Addr().String()
+	require.EqualError(t, free(t.Context(), "admin", address, "change it"),
+		"admin: "+address+" cannot be used: listen tcp "+address+": bind: address already in use: end what listens there, or change it")
 }
 
 func TestAgentsWarnOfNothingWhileAllOfItStops(t *testing.T) {

@@ -61,15 +61,14 @@ func adminAddress(ctx context.Context, named string) string {
 	return "127.0.0.1:0"
 }
 
-// free checks that nobody listens on the address that clients will use. Envoy would
-// share it with another Envoy, and each would get some of the requests.
-func free(ctx context.Context, address string) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", address)
+// free checks that nobody listens on an address of the file. Two Envoys would share
+// one for clients, and each would get some of the requests.
+func free(ctx context.Context, key, address, advice string) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		err = fmt.Errorf("listen: %s cannot be used: %w", address, err)
+		err = fmt.Errorf("%s: %s cannot be used: %w", key, address, err)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			err = fmt.Errorf("%w: end what listens there, or change listen in the file, or give --listen", err)
+			err = fmt.Errorf("%w: end what listens there, or %s", err, advice)
 		}
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -122,8 +123,13 @@ func (r *run) start(ctx context.Context) error {
 	if err := r.checkSockets(); err != nil {
 		return err
 	}
-	if err := free(ctx, r.File.Listen); err != nil {
+	if err := free(ctx, "listen", r.File.Listen, "change listen in the file, or give --listen"); err != nil {
 		return err
+	}
+	if r.File.Admin != "" && !strings.HasPrefix(r.File.Admin, "unix:") {
+		if err := free(ctx, "admin", r.File.Admin, "change or remove admin in the file"); err != nil {
+			return err
+		}
 	}
 	r.admin = adminAddress(ctx, r.File.Admin)
 	if err := r.startServe(ctx); err != nil {
