@@ -87,7 +87,7 @@ func (d Deps) authorized(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !d.allowed(r.Header.Get("Authorization")) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			fail(w, http.StatusUnauthorized, "unauthorized", "this call needs the token of --admin-token-file as a bearer token")
+			fail(w, http.StatusUnauthorized, "unauthorized", "this call needs the token of --admin-token-file as a bearer token: holdgate sends that of --token-file")
 			return
 		}
 		h(w, r)

@@ -59,7 +59,7 @@ type Step struct {
 }
 
 // ErrQuery is the class of a question that cannot be answered.
-var ErrQuery = errors.New("the question is bad")
+var ErrQuery = errors.New("the query is wrong")
 
 func (d Deps) explain(w http.ResponseWriter, r *http.Request) {
 	q, err := readQuery(r)

@@ -63,7 +63,7 @@ func TestExplainRefusesAnUnclearQuestion(t *testing.T) {
 		"model=m&model=n":        `"model" is there twice`,
 		"model=m&scope=eu":       `"scope" is not a parameter: use model, kind, key and hops`,
 		"model=m&%zz=1":          "the query is not well-formed",
-		"model=bad&key=whatever": "the question is bad: no key has this id",
+		"model=bad&key=whatever": "the query is wrong: no key has this id",
 	} {
 		w := call("/v1/explain?"+query, "secret")
 		require.Equal(t, http.StatusBadRequest, w.Code, query)

@@ -46,12 +46,23 @@ func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits
 			for _, o := range opened {
 				_ = o.Close()
 			}
-			return fmt.Errorf("--%s %s: %w", one.flag, one.value, err)
+			return fmt.Errorf("--%s %s: %w", one.flag, one.value, advised(err))
 		}
 		opened = append(opened, listener)
 		*one.to = netutil.LimitListener(listener, one.limit)
 	}
 	return nil
+}
+
+// advised adds what to do about an address that cannot be had.
+func advised(err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w: end what listens there, or choose another address", err)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%w: this user may not listen there: choose another address, such as a socket below $XDG_RUNTIME_DIR", err)
+	}
+	return err
 }
 
 func listen(ctx context.Context, value string) (net.Listener, error) {

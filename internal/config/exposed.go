@@ -54,7 +54,7 @@ func Exposed(flag, path string) string {
 	if who == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s: others may read or write %s: take that from them with chmod o-rw", flag, who)
+	return fmt.Sprintf("%s: others may read or write %s: run chmod o-rw %s", flag, who, path)
 }
 
 type flagFile struct{ flag, path string }

@@ -26,8 +26,8 @@ func TestSecretsThatOthersMayReadAreWarnedOf(t *testing.T) {
 	}{
 		"private":            {0o600, long, nil},
 		"of a group":         {0o640, long, nil},
-		"read by all":        {0o644, long, []string{"--admin-token-file: others may read or write FILE (owner " + uid + ", mode 0644): take that from them with chmod o-rw"}},
-		"written by all":     {0o602, long, []string{"--admin-token-file: others may read or write FILE (owner " + uid + ", mode 0602): take that"}},
+		"read by all":        {0o644, long, []string{"--admin-token-file: others may read or write FILE (owner " + uid + ", mode 0644): run chmod o-rw FILE"}},
+		"written by all":     {0o602, long, []string{"--admin-token-file: others may read or write FILE (owner " + uid + ", mode 0602): run chmod"}},
 		"short":              {0o600, long[:15], []string{"--admin-token-file: FILE has a token of less than 16 bytes, which can be guessed"}},
 		"a short one of two": {0o600, long + "\nshort\n", []string{"--admin-token-file: FILE has a token of less than 16 bytes"}},
 		"both":               {0o666, "short", []string{"mode 0666", "less than 16 bytes"}},

@@ -108,7 +108,7 @@ func (c *Serve) Flags(f *pflag.FlagSet) {
 	f.StringVar(&c.SiteID, "site-id", "", "this site's name in the sibling map; without it only models of backends are held")
 	f.StringVar(&c.ExtProcListen, "extproc-listen", "unix:///run/holdgate/extproc.sock", "where Envoy connects: unix:///path or host:port")
 	f.StringVar(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "where agents register: host:port or unix:///path")
-	f.StringVar(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "host:port of metrics, health and the map API")
+	f.StringVar(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "where metrics, health and the map API are: host:port or unix:///path")
 	f.StringVar(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port")
 	f.StringSliceVar(&c.EnvoyAdmin, "envoy-admin", nil, "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct what lost access-log records left")
 	f.StringVar(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready")
