@@ -129,3 +129,18 @@ func TestADestinationThatIsNoAddressNamesNoFailedAttempt(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	}
 }
+
+// The lane adds headers to an answer. One at the limits of the engine's own connection
+// comes back through it all the same.
+func TestAnAnswerAtTheLimitsComesBackThroughTheLane(t *testing.T) {
+	t.Parallel()
+	for name, headers := range map[string]string{
+		"98 headers": strings.Repeat("x: 1\r\n", 97),
+		"80 KiB":     "x: " + strings.Repeat("x", 81_800) + "\r\n",
+	} {
+		engine, _ := rawEngine(t, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n"+headers+"\r\n")
+		l := throughTheLane(t, 1, refusingEngine(t), engine)
+		require.Equal(t, http.StatusOK, post(t, l, 100).StatusCode, name)
+		require.Equal(t, reholdCluster, l.nextLog(t, LogEdge).entry.GetCommonProperties().GetUpstreamCluster(), name)
+	}
+}

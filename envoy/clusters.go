@@ -45,6 +45,9 @@ const (
 	// unbounded lifts Envoy's limits: a held request is one open stream, and
 	// the default of 1024 would fail request 1025, warm or held.
 	unbounded = 100000
+	// An engine's answer may have 100 headers and 80 KiB of them, Envoy's defaults.
+	laneResponseHeaders    = 100 + 28
+	laneResponseHeadersKiB = 80 + 16
 	// protocolOptions is the key that Envoy looks HttpProtocolOptions up by.
 	protocolOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )
@@ -150,10 +153,18 @@ func (r *renderer) originalDestination(name string) *clusterv3.Cluster {
 	}
 }
 
-// lane is the way into the rehold listener.
+// lane is the way into the rehold listener, which adds headers to an engine's answer:
+// one at the limits of the engines' clusters must still come back.
 func (r *renderer) lane() *clusterv3.Cluster {
 	c := static(reholdCluster, r.addresses.rehold)
 	c.CircuitBreakers = thresholds(noLimits())
+	c.TypedExtensionProtocolOptions = r.protocol(&upstreamv3.HttpProtocolOptions{
+		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{
+			MaxHeadersCount:      wrapperspb.UInt32(laneResponseHeaders),
+			MaxResponseHeadersKb: wrapperspb.UInt32(laneResponseHeadersKiB),
+		},
+		UpstreamProtocolOptions: http1(),
+	})
 	return c
 }
 
