@@ -125,7 +125,7 @@ func (s *scanner) named() error {
 		return nil
 	}
 	if len(s.raw) == maxName {
-		return nil // too long for one that is read
+		return s.namedLong()
 	}
 	name, ok := s.unquoted()
 	if !ok {
@@ -137,6 +137,26 @@ func (s *scanner) named() error {
 		}
 	}
 	return s.lookalike(name)
+}
+
+// maxLetters is how many letters the longest name of a member has.
+const maxLetters = len("maxcompletiontokens")
+
+// namedLong takes a name of which only the beginning was kept. It is too long for one
+// that is read, unless most of it is - and _, which some engines' readers ignore.
+func (s *scanner) namedLong() error {
+	if i := bytes.LastIndexByte(s.raw, '\\'); i > len(s.raw)-len(`\u0000`) {
+		s.raw = s.raw[:i] // the escape may be incomplete
+	}
+	name, ok := s.unquoted()
+	if !ok {
+		return nil
+	}
+	folded, _, ok := fold(nil, name)
+	if !ok || len(folded) > maxLetters {
+		return nil
+	}
+	return RequestInvalid("the request body has a name of %d bytes or more that begins with %q: engines may take it for another one", maxName, name[:10])
 }
 
 // begin begins a member that is read.

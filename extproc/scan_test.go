@@ -89,11 +89,23 @@ func TestNamesThatEnginesMayTakeForOurs(t *testing.T) {
 	}
 }
 
+// A reader that ignores - and _ finds model in each of these.
+func TestNamesThatHideOursBehindDelimiters(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{
+		strings.Repeat("-", 300) + "model", "model" + strings.Repeat("_", 300), "mod" + strings.Repeat("-_", 200) + "EL",
+		strings.Repeat(`\u002d`, 60) + "model", "m" + strings.Repeat(`\u005F`, 60) + "odel", "m\u006f" + strings.Repeat("-", 245) + `\u002d` + "del",
+	} {
+		_, err := read(`{"model":"small","` + name + `":"big"}`)
+		require.Contains(t, requireRefusal(t, err, http.StatusBadRequest).Message, "engines may take it for another one", name)
+	}
+}
+
 func TestOtherNamesAreTheEnginesBusiness(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
 		"maxTokens", "maxCompletionTokens", "maxtokens", "models", "mode", "modèl", "stream_options", "tool_choice", "Tool", "topK", "top_p", "Temperature", "",
-		strings.Repeat("m", 300) + "odel", `\"model\"`, "model\\u0000", "模型",
+		strings.Repeat("m", 300) + "odel", strings.Repeat("a_name-of_", 30), strings.Repeat("模", 100), strings.Repeat(`\u00e9`, 60), `\"model\"`, "model\\u0000", "模型",
 	} {
 		got, err := read(`{"` + name + `":"x","model":"m","x":{"Model":1,"MAX_TOKENS":2}}`)
 		require.NoError(t, err, name)
