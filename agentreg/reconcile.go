@@ -55,25 +55,33 @@ func (m *model) needsRoom() bool {
 }
 
 // fail reports once that m cannot be woken, if agents that could have served it have
-// failed to wake or can never be woken.
+// failed to wake or can never be woken. The reason is that of the wake that failed last.
 func (r *Registry) fail(m *model) {
 	covered := m.covered()
-	failed := false
+	var last *record
+	crowded := ""
 	for rec := range m.agents {
 		if kindsOf(rec)&^covered == 0 || !rec.hello.canWake || !rec.asleep() {
 			continue
 		}
-		crowded := rec.crowded()
-		switch {
-		case crowded != "":
-			m.wakeReason, m.wakeDetail, failed = "its agents have no room", crowded, true
-		case rec.wakeFailed:
-			m.wakeReason, m.wakeDetail, failed = rec.wakeReason, rec.wakeDetail, true
+		if text := rec.crowded(); text != "" {
+			crowded = max(crowded, text) // any of them, but always the same
+		} else if rec.wakeFailed && (last == nil || rec.failedAs > last.failedAs) {
+			last = rec
 		}
 	}
-	if failed && !m.exhausted {
+	var reason string
+	switch {
+	case last != nil:
+		reason, m.wakeDetail = last.wakeReason, last.wakeDetail
+	case crowded != "":
+		reason, m.wakeDetail = "its agents have no room", crowded
+	default:
+		return
+	}
+	if !m.exhausted {
 		m.exhausted = true
-		r.fx.failed = append(r.fx.failed, wakeFailure{model: m.name, reason: m.wakeReason})
+		r.fx.failed = append(r.fx.failed, wakeFailure{model: m.name, reason: reason})
 	}
 }
 

@@ -47,6 +47,7 @@ type record struct {
 	wakeFailed bool      // not to be asked again before retryAt or the next wish
 	wakeReason string
 	wakeDetail string // not for those who wait
+	failedAs   uint64 // its number among the wakes that failed
 	retryAt    time.Time
 
 	failed   bool      // a request saw it refuse
@@ -145,7 +146,7 @@ func (r *Registry) replace(old, rec *record) {
 	if old.hello.info.Instance == rec.hello.info.Instance {
 		rec.wakeAt, rec.wokenAt, rec.soughtAt = old.wakeAt, old.wokenAt, old.soughtAt
 		rec.failures, rec.wakeFailed, rec.retryAt = old.failures, old.wakeFailed, old.retryAt
-		rec.wakeReason, rec.wakeDetail = old.wakeReason, old.wakeDetail
+		rec.wakeReason, rec.wakeDetail, rec.failedAs = old.wakeReason, old.wakeDetail, old.failedAs
 		if rec.healthy && !old.upAt.IsZero() {
 			rec.upAt = old.upAt
 		}

@@ -55,16 +55,17 @@ type Registry struct {
 	// routing changes under mu, and is read without it.
 	routing routing
 
-	mu         sync.Mutex
-	agents     map[string]*record
-	models     map[string]*model
-	groups     map[string]*group
-	turns      uint64              // given to models in need of a group's room
-	lingering  map[string]*replica // by instance: agents that left with slots taken
-	superseded instanceSet
-	sessions   map[*session]struct{}
-	draining   bool
-	fx         effects
+	mu          sync.Mutex
+	agents      map[string]*record
+	models      map[string]*model
+	groups      map[string]*group
+	turns       uint64              // given to models in need of a group's room
+	failedWakes uint64              // counts wakes that failed
+	lingering   map[string]*replica // by instance: agents that left with slots taken
+	superseded  instanceSet
+	sessions    map[*session]struct{}
+	draining    bool
+	fx          effects
 }
 
 // New makes an empty registry.

@@ -45,10 +45,8 @@ type model struct {
 	spent       uint64 // the last wish ahead during which the model was up
 	wantedSince time.Time
 	// exhausted: OnWakeFailed was called and no Wake sent since.
-	exhausted bool
-	// wakeReason is why the last wake failed, for those who wait; wakeDetail is what
-	// they are not told.
-	wakeReason, wakeDetail string
+	exhausted  bool
+	wakeDetail string // of the last wake that failed: what those who wait are not told
 	// turn is its place among the models that need an agent of a group, 0 for
 	// none.
 	turn uint64
@@ -178,12 +176,12 @@ func (r *Registry) wakeFailed(rec *record, reason, detail string, notBefore time
 	rec.reported = pb.State_STATE_ASLEEP
 	rec.wakeFailed = true
 	rec.wakeReason, rec.wakeDetail = reason, detail
+	r.failedWakes++
+	rec.failedAs = r.failedWakes
 	rec.wakeAt = time.Time{}
 	rec.retryAt = time.Now().Add(pause)
 	for _, name := range rec.hello.info.Models {
-		m := r.model(name)
-		m.wakeReason, m.wakeDetail = reason, detail
-		m.turn = 0 // others may try before it does again
+		r.model(name).turn = 0 // others may try before it does again
 	}
 }
 
