@@ -135,7 +135,7 @@ func TestABackendOfHTTPSThatDoesNotTakeARequest(t *testing.T) {
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pool.Certificate().Raw}), 0o600))
 	s, serve, _ := backed(t, fmt.Sprintf(`{name: pool, url: "https://%s/serve", host: "llm.example.com", models: [m], pool: true, ca_file: %q, max_wait: 20s}`,
 		pool.Listener.Addr(), ca), "--wake-keepalive", "300ms")
-	const want = "llm.example.com llm.example.com"
+	const want = "llm.example.com llm.example.com"    //nolint:dupword // the host and the SNI
 	for _, keepalive := range []string{"on", "off"} { // relayed, and native after a hold
 		r := s.post(chatPath, chatBody("m", false), "x-wake-keepalive", keepalive)
 		require.Equal(t, http.StatusOK, r.status, r.body)

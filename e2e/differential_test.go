@@ -231,7 +231,7 @@ func (d *differential) compare(direct, other got, way string) {
 		require.NoError(d.t, have.err, what)
 		require.Equal(d.t, want.status, have.status, what+" "+have.body[:min(200, len(have.body))])
 		require.Equal(d.t, plainHeader(want.header), plainHeader(have.header), what)
-		require.True(d.t, want.body == have.body, "%s: %d bytes for %d", what, len(have.body), len(want.body))
+		require.True(d.t, want.body == have.body, "%s: %d bytes for %d", what, len(have.body), len(want.body)) //nolint:testifylint // Equal would print megabytes
 	}
 }
 
@@ -240,7 +240,7 @@ func (d *differential) compareRequest(want, have *exactRequest, what string) {
 	require.NotNil(d.t, have, what)
 	require.Equal(d.t, want.line, have.line, what)
 	require.Equal(d.t, plainHeader(want.header), plainHeader(have.header), what)
-	require.True(d.t, want.body == have.body, "%s: the engine got %d bytes for %d", what, len(have.body), len(want.body))
+	require.True(d.t, want.body == have.body, "%s: the engine got %d bytes for %d", what, len(have.body), len(want.body)) //nolint:testifylint // Equal would print megabytes
 }
 
 // committed demands the answers of requests whose clients had keepalives before.
@@ -258,7 +258,7 @@ func (d *differential) committed(direct, other got) {
 			}
 		}
 		if s.status < 400 {
-			require.True(d.t, strings.TrimLeft(s.text, " ") == rest, "%s: %.100q for %.100q", what, rest, s.text)
+			require.True(d.t, strings.TrimLeft(s.text, " ") == rest, "%s: %.100q for %.100q", what, rest, s.text) //nolint:testifylint // Equal would print megabytes
 		} else {
 			require.Contains(d.t, rest, s.name, what)
 		}

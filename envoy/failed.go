@@ -72,18 +72,20 @@ func ParseFailed(s string) (Failed, error) {
 func (r *renderer) attemptFilters() []*hcmv3.HttpFilter {
 	return []*hcmv3.HttpFilter{
 		r.filter("envoy.filters.http.header_mutation", &headersv3.HeaderMutation{
-			Mutations: &headersv3.Mutations{RequestMutations: []*mutationv3.HeaderMutation{
-				// The lane has read it; the engine behind the lane must not see it.
-				removeHeader(FailedHeader),
-				setHeader(attemptHeader, attemptValue),
-				setHeader(FailedHeader, failedValue),
-				removeHeader(attemptHeader),
-				removeHeader(SNIHeader),
-			},
+			Mutations: &headersv3.Mutations{
+				RequestMutations: []*mutationv3.HeaderMutation{
+					// The lane has read it; the engine behind the lane must not see it.
+					removeHeader(FailedHeader),
+					setHeader(attemptHeader, attemptValue),
+					setHeader(FailedHeader, failedValue),
+					removeHeader(attemptHeader),
+					removeHeader(SNIHeader),
+				},
 				ResponseMutations: []*mutationv3.HeaderMutation{
 					removeHeader(notTakenHeader), // only this filter may say it
 					setHeader(notTakenHeader, notTakenValue),
-				}},
+				},
+			},
 		}),
 		r.filter("envoy.filters.http.upstream_codec", &codecv3.UpstreamCodec{}),
 	}

@@ -70,7 +70,7 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 		case a := <-answers:
 			if a.err == nil && e.notTaken(a.resp) {
 				_ = a.resp.Body.Close()
-				h.st.noAnswer(g, failNotTaken)
+				_ = h.st.noAnswer(g, failNotTaken) // only deaths end a request
 				h.w.Tell(holdstate.Back)
 				return true, nil
 			}

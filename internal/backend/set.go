@@ -108,7 +108,7 @@ func New(configs []Config) (*Set, error) {
 func (m *Backend) prepare() error {
 	u, err := url.Parse(m.URL)
 	if err != nil {
-		return nil // Read has said so
+		return err // Read refuses such a URL before
 	}
 	m.wants = Wants{
 		Key: m.key, Host: cmp.Or(m.Host, u.Host), Prefix: strings.TrimSuffix(u.Path, "/"), SNI: m.SNI,

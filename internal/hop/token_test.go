@@ -45,6 +45,14 @@ func sign(t testing.TB, s *Secrets, c Claims) string {
 	return token
 }
 
+// payload returns the payload of a token for this site, without its times.
+func payload() wire {
+	return wire{
+		Audience: jwt.ClaimStrings{"site-us-1"},
+		Hops:     1, Head: encode(headSum("POST", path)), Body: encode(body),
+	}
+}
+
 func TestATokenSaysWhatWasSigned(t *testing.T) {
 	t.Parallel()
 	s := secrets(t, oldSecret)
@@ -171,8 +179,7 @@ func TestTime(t *testing.T) {
 				token := sign(t, s, claims())
 				if c.skew < 0 {
 					// The bubble's clock runs forward only: sign later instead.
-					w := wire{Hops: 1, Head: encode(headSum("POST", path)), Body: encode(body)}
-					w.Audience = jwt.ClaimStrings{"site-us-1"}
+					w := payload()
 					w.IssuedAt, w.ExpiresAt = jwt.NewNumericDate(now.Add(-c.skew)), jwt.NewNumericDate(now.Add(Life-c.skew))
 					var err error
 					token, err = jwt.NewWithClaims(jwt.SigningMethodHS256, w).SignedString(s.signing)
@@ -241,8 +248,7 @@ func TestATokenLivesNoLongerThanItMay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := secrets(t, oldSecret)
-		w := wire{Hops: 1, Head: encode(headSum("POST", path)), Body: encode(body)}
-		w.Audience = jwt.ClaimStrings{"site-us-1"}
+		w := payload()
 		w.ExpiresAt = jwt.NewNumericDate(time.Now().Add(24 * time.Hour))
 		verify := func() error {
 			token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, w).SignedString(s.signing)
@@ -262,8 +268,7 @@ func TestATokenLivesNoLongerThanItMay(t *testing.T) {
 func TestForeignTokens(t *testing.T) {
 	t.Parallel()
 	s := secrets(t, oldSecret)
-	w := wire{Hops: 1, Head: encode(headSum("POST", path)), Body: encode(body)}
-	w.Audience = jwt.ClaimStrings{"site-us-1"}
+	w := payload()
 	w.IssuedAt, w.ExpiresAt = jwt.NewNumericDate(time.Now()), jwt.NewNumericDate(time.Now().Add(Life))
 	with := func(method jwt.SigningMethod, key any, w jwt.Claims) string {
 		token, err := jwt.NewWithClaims(method, w).SignedString(key)
