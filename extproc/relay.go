@@ -70,9 +70,7 @@ func (h *hold) relay(g holdstate.Grant) (again bool, err error) {
 		case a := <-answers:
 			if a.err == nil && e.notTaken(a.resp) {
 				_ = a.resp.Body.Close()
-				_ = h.st.noAnswer(g, failNotTaken) // only deaths end a request
-				h.w.Tell(holdstate.Back)
-				return true, nil
+				return h.unanswered(g, failNotTaken)
 			}
 			return h.answered(ctx, g, a)
 		case <-h.tick:
@@ -128,6 +126,12 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 	if refusedConnection(flags) {
 		how = failRefused
 	}
+	return h.unanswered(g, how)
+}
+
+// unanswered has the request wait once more, or ends it when it must not be tried
+// again.
+func (h *hold) unanswered(g holdstate.Grant, how failure) (again bool, err error) {
 	if r := h.st.noAnswer(g, how); r != nil {
 		h.w.Tell(holdstate.Done)
 		return false, h.fail(r)

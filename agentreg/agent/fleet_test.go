@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg"
+)
+
+// all are the agents of the backend as the router sees them.
+func (v *visited) all() (list []string) {
+	synctest.Wait()
+	for _, a := range v.reg.Agents() {
+		list = append(list, fmt.Sprintf("%s %s %s", a.ID, a.State, a.Address))
+	}
+	return list
+}
+
+// A name with many addresses is many replicas, which come and go with them.
+func TestEachAddressOfABackendIsAReplica(t *testing.T) {
+	visiting(t, func(c *Config) { c.Slots = 2 }, func(v *visited) {
+		v.named("192.0.2.1", "192.0.2.2", "169.254.0.1")
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		require.Equal(t, []string{"backend/b serving 192.0.2.1:8000", "backend/b#2 serving 192.0.2.2:8000"}, v.all(), "no request can be sent to a link-local address")
+		require.Equal(t, agentreg.Capacity{Replicas: 2, Slots: 4, Free: 4}, v.reg.Capacity(llama))
+
+		v.named("192.0.2.2", "192.0.2.3")
+		after(steadyPoll)
+		require.Equal(t, []string{"backend/b serving 192.0.2.1:8000", "backend/b#2 serving 192.0.2.2:8000", "backend/b#3 serving 192.0.2.3:8000"}, v.all(),
+			"one that answers stays for some lookups")
+		after(lookupsMissed * steadyPoll)
+		require.Equal(t, []string{"backend/b#2 serving 192.0.2.2:8000", "backend/b#3 serving 192.0.2.3:8000"}, v.all())
+
+		v.named("192.0.2.2", "192.0.2.3", "192.0.2.4")
+		after(steadyPoll)
+		require.Equal(t, []string{"backend/b serving 192.0.2.4:8000", "backend/b#2 serving 192.0.2.2:8000", "backend/b#3 serving 192.0.2.3:8000"}, v.all())
+		v.heard()
+		v.refuse("192.0.2.4:8000", true)
+		after(10 * time.Second)
+		require.Equal(t, 2, v.reg.Serving(llama))
+		require.NotContains(t, v.heard(), "up false", "the others serve")
+		v.health.Store(0)
+		after(10 * time.Second)
+		require.Zero(t, v.reg.Serving(llama))
+		require.Contains(t, v.heard(), "up false")
+	})
+}
+
+// IPv4 and IPv6 may be one engine twice, and the addresses of a pool lead to the same
+// ones: then the next address is for a try that failed.
+func TestAddressesThatMayBeOneEngineAreTriedInTurn(t *testing.T) {
+	for name, c := range map[string]struct {
+		addresses []string
+		pool      bool
+		second    string
+	}{
+		"two families": {[]string{"2001:db8::1", "192.0.2.1"}, false, "[2001:db8::1]:8000"},
+		"a pool":       {[]string{"192.0.2.1", "192.0.2.2"}, true, "192.0.2.2:8000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			visiting(t, func(cfg *Config) { cfg.Pool = c.pool }, func(v *visited) {
+				v.named(c.addresses...)
+				v.refuse("192.0.2.1:8000", true)
+				v.health.Store(http.StatusOK)
+				v.want(true)
+				require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+				after(eagerPoll)
+				require.Equal(t, "serving "+c.second, v.state())
+				v.refuse("192.0.2.1:8000", false)
+				after(time.Minute)
+				require.Equal(t, "serving "+c.second, v.state(), "it stays")
+				v.refuse(c.second, true)
+				after(10 * time.Second)
+				require.Equal(t, "serving 192.0.2.1:8000", v.state())
+			})
+		})
+	}
+}
+
+// Some frontends are healthy and list nothing while no engine is up.
+func TestABackendIsHealthyWhileItListsItsModel(t *testing.T) {
+	visiting(t, func(c *Config) { c.HealthModel = true }, func(v *visited) {
+		var lists atomic.Value
+		lists.Store("")
+		v.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"data":[%s]}`, lists.Load())
+		})
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+		lists.Store(`{"id":"other"},{"id":"llama"}`)
+		after(eagerPoll)
+		require.Equal(t, "serving 192.0.2.1:8000", v.state())
+		lists.Store(`{"id":"other"}`)
+		after(10 * time.Second)
+		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
+	})
+}
