@@ -5,8 +5,7 @@ package extproc
 // Footprint estimates what the request takes of an engine, in tokens: one for each
 // 3.2 bytes of text, and the output that it declares. Media are left out.
 func (r *Request) Footprint() int64 {
-	m := r.body.text
-	return (m.bytes*10+31)/32 + m.ids + max(0, r.MaxTokens, r.MaxCompletionTokens)
+	return r.TextTokens + max(0, r.MaxTokens, r.MaxCompletionTokens)
 }
 
 // textUse is what of a member of the top level is text.
@@ -38,6 +37,9 @@ type textMeter struct {
 	from    int  // where a member begins of which every byte counts; 0: not inside one
 	muted   int  // the depth of the object with one of notText; 0: none
 }
+
+// tokens estimates how many tokens the text is.
+func (m *textMeter) tokens() int64 { return (m.bytes*10+31)/32 + m.ids }
 
 // looksForNames says whether the names of deeper members matter.
 func (m *textMeter) looksForNames() bool { return m.strings && m.muted == 0 }

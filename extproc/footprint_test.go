@@ -27,7 +27,7 @@ func requestOf(t require.TestingT, text string, chunk int) *Request {
 	}
 	fields, err := b.readFields(sitemap.Chat, identity, 1<<30)
 	require.NoError(t, err)
-	return &Request{Fields: fields, body: b}
+	return &Request{Fields: fields, TextTokens: b.text.tokens()}
 }
 
 func TestTheFootprintIsTextAndDeclaredOutput(t *testing.T) {
@@ -97,7 +97,7 @@ func TestTheFootprintOfACompressedBodyIsThatOfItsText(t *testing.T) {
 	b.addAll(packed.Bytes())
 	fields, err := b.readFields(sitemap.Chat, gzipCoding, testLimit)
 	require.NoError(t, err)
-	require.EqualValues(t, 1000, (&Request{Fields: fields, body: b}).Footprint())
+	require.EqualValues(t, 1000, (&Request{Fields: fields, TextTokens: b.text.tokens()}).Footprint())
 }
 
 // TestTheFootprintIsWhatAParserFinds makes bodies of messages with any text and

@@ -51,8 +51,9 @@ type Request struct {
 	ClientIDs    [2]string
 	Endpoint     *Endpoint
 	Fields
-	BodySize int64
-	Arrived  time.Time
+	TextTokens int64 // an estimate of the text in the body
+	BodySize   int64
+	Arrived    time.Time
 	// Patience is how long the client says it will wait; negative: it does not say.
 	Patience time.Duration
 	Seq      uint64 // the place of an earlier wait of the same request; 0: none

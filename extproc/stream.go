@@ -275,6 +275,7 @@ func (st *stream) readRequest() error {
 		st.rewritten = true
 	}
 	st.req.Fields = fields
+	st.req.TextTokens = st.body.text.tokens()
 	st.req.BodySize = st.body.size
 	st.noteRequest()
 	return nil

@@ -138,6 +138,26 @@ func TestAReloadedPolicyIsUsedWithinASecond(t *testing.T) {
 	}, "--wake-keepalive=0", "--policy-file", path)
 }
 
+// Every request is measured, because a reload may limit its model while it is held.
+func TestARequestHeldBeforeAReloadHasItsFootprintAtTheGate(t *testing.T) {
+	t.Parallel()
+	path := temporary(t, "models: {m: {max_inflight: 4}}")
+	bubble(t, func(r *rig) {
+		first, second, large := r.words(60), r.words(60), r.words(91)
+		require.NoError(t, os.WriteFile(path, []byte("models: {m: {admit_budget_tokens: 100}}"), 0o600))
+		require.NoError(t, r.policy.Reload())
+		r.join(pb.State_STATE_SERVING, "m")
+		require.Contains(t, first.all(), "serve on")
+		require.Equal(t, 60, r.count("hivenet_admission_tokens", "m"))
+		require.Empty(t, second.all(), "the first has most of the budget in hand")
+		require.Contains(t, large.all(), "0s 429 {\"error\":{\"code\":\""+tooLarge)
+		pass(time.Second)
+		r.envoyEnds()
+		require.Contains(t, second.all(), "serve on")
+		r.envoyEnds()
+	}, "--wake-keepalive=0", "--policy-file", path)
+}
+
 // stepsPolicy serves on the replicas of the region eu, then on all.
 const stepsPolicy = "models: {m: {steps: [{name: near, match: {region: eu}, max_tries: 1}, {name: any}]}}"
 

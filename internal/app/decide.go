@@ -236,7 +236,9 @@ func (d *decider) notHeld(model string, err error) *extproc.Refusal {
 // waiting is the request as one that waits.
 func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
 	w := &who.wish
-	if w.Key == nil && d.capacity.Of(r.Model).AdmitBudgetTokens > 0 {
+	if w.Key == nil {
+		// Whether the model has a token budget does not matter: a reload of the policy
+		// may add one while the request waits.
 		w.Tokens = r.Footprint()
 	}
 	w.Key = who.key
