@@ -53,15 +53,15 @@ const homeSet = 2
 // scope have no rank and come last.
 func (m *Map) ranked(q Query) []runner {
 	placed := m.targets[q.Target]
-	reach, request := m.reach(q.Scopes), requestHash(q.Key, q.Target)
+	request := requestHash(q.Key, q.Target)
 	var all []runner
 	for i := placed.first; i < placed.end; i++ {
 		if i == placed.here {
 			continue
 		}
 		r := runner{site: m.siblings.at[i]}
-		if m.within(r.site, &reach) {
-			r.rank = rank(request, m.siblings.facts[r.site].hash)
+		if m.within(r.site, q.Scopes) {
+			r.rank = rank(request, m.siblings.hashes[r.site])
 		}
 		all = append(all, r)
 	}

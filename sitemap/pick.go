@@ -95,8 +95,8 @@ func (m *Map) Pick(q Query, now time.Time) Choice {
 	case !ok || placed.siblings() == 0:
 		return Choice{Reason: ReasonNoSibling}
 	}
-	reach, request := m.reach(q.Scopes), requestHash(q.Key, q.Target)
-	first, second := m.homes(placed, &reach, request)
+	request := requestHash(q.Key, q.Target)
+	first, second := m.homes(placed, q.Scopes, request)
 	if !first.found() {
 		return Choice{Reason: ReasonOutOfScope}
 	}
@@ -117,7 +117,7 @@ func (m *Map) Pick(q Query, now time.Time) Choice {
 	case two == warm:
 		return m.redirect(second, ReasonWarmHome)
 	}
-	if best := m.warmest(seen, elapsed, &reach, request); best.found() {
+	if best := m.warmest(seen, elapsed, q.Scopes, request); best.found() {
 		return m.redirect(best, ReasonWarmSibling)
 	}
 	return m.redirect(first, ReasonFirstHome)
@@ -158,16 +158,16 @@ type runner struct {
 func (r runner) found() bool { return r.rank != 0 }
 
 // homes gives the two siblings in reach that rank highest.
-func (c *core) homes(placed span, r *reach, request uint64) (first, second runner) {
+func (c *core) homes(placed span, scopes []string, request uint64) (first, second runner) {
 	for i := placed.first; i < placed.end; i++ {
 		if i == placed.here {
 			continue
 		}
 		site := c.siblings.at[i]
-		if !c.within(site, r) {
+		if !c.within(site, scopes) {
 			continue
 		}
-		switch rank := rank(request, c.siblings.facts[site].hash); {
+		switch rank := rank(request, c.siblings.hashes[site]); {
 		case rank > first.rank:
 			first, second = runner{rank, site}, first
 		case rank > second.rank:
@@ -178,13 +178,13 @@ func (c *core) homes(placed span, r *reach, request uint64) (first, second runne
 }
 
 // warmest gives the sibling in reach that ranks highest among the warm.
-func (c *core) warmest(seen []sighting, elapsed time.Duration, r *reach, request uint64) (best runner) {
+func (c *core) warmest(seen []sighting, elapsed time.Duration, scopes []string, request uint64) (best runner) {
 	for i := range seen {
 		s := &seen[i]
-		if !s.warm || !s.fresh(elapsed) || !c.within(s.site, r) {
+		if !s.warm || !s.fresh(elapsed) || !c.within(s.site, scopes) {
 			continue
 		}
-		if rank := rank(request, c.siblings.facts[s.site].hash); rank > best.rank {
+		if rank := rank(request, c.siblings.hashes[s.site]); rank > best.rank {
 			best = runner{rank, s.site}
 		}
 	}

@@ -9,42 +9,23 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// scopeBits is how many scopes a set in one word tells apart.
-const scopeBits = 64
-
 // siblings is what a choice reads of the sites, prepared so that it compares
-// numbers and no names.
+// numbers instead of names.
 type siblings struct {
 	numbers map[string]int32 // a site's index in core.sites
-	facts   []siteFacts      // of each site
+	hashes  []uint64         // of each site's id
 	at      []int32          // the site of each placement; -1 for one that is not listed
-
-	// scopes numbers all scopes of the map. A set of scopes has the bit of each
-	// one's number, modulo 64: sets without a common bit have no common scope,
-	// and when there are at most 64 scopes the reverse holds as well.
-	scopes map[string]int
-}
-
-type siteFacts struct {
-	hash   uint64
-	scopes uint64 // a set
 }
 
 func newSiblings(sites []Site, placements []Placement) siblings {
 	sb := siblings{
 		numbers: make(map[string]int32, len(sites)),
-		facts:   make([]siteFacts, len(sites)),
+		hashes:  make([]uint64, len(sites)),
 		at:      make([]int32, len(placements)),
-		scopes:  map[string]int{},
 	}
 	for i, s := range sites {
 		sb.numbers[s.ID] = int32(i)
-		for _, scope := range s.Scopes {
-			if _, known := sb.scopes[scope]; !known {
-				sb.scopes[scope] = len(sb.scopes)
-			}
-		}
-		sb.facts[i] = siteFacts{hash: xxhash.Sum64String(s.ID), scopes: sb.set(s.Scopes)}
+		sb.hashes[i] = xxhash.Sum64String(s.ID)
 	}
 	for i, p := range placements {
 		sb.at[i] = -1
@@ -55,39 +36,10 @@ func newSiblings(sites []Site, placements []Placement) siblings {
 	return sb
 }
 
-// set gives the set of those scopes that the map knows.
-func (sb *siblings) set(scopes []string) uint64 {
-	var set uint64
-	for _, s := range scopes {
-		if n, known := sb.scopes[s]; known {
-			set |= 1 << (n % scopeBits)
-		}
-	}
-	return set
-}
-
-// reach is which sites a key may be sent to.
-type reach struct {
-	all    bool
-	exact  bool // set says it all
-	set    uint64
-	scopes []string
-}
-
-// reach of a key without scopes is every site.
-func (c *core) reach(scopes []string) reach {
-	return reach{
-		all:    len(scopes) == 0,
-		exact:  len(c.siblings.scopes) <= scopeBits,
-		set:    c.siblings.set(scopes),
-		scopes: scopes,
-	}
-}
-
-// within tells whether a site is in reach. A site without scopes is in that of
-// keys without scopes alone.
-func (c *core) within(site int32, r *reach) bool {
-	return r.all || c.siblings.facts[site].scopes&r.set != 0 && (r.exact || meet(c.sites[site].Scopes, r.scopes))
+// within tells whether a key with these scopes may be sent to a site. A key without
+// scopes may be sent to all sites, and one with scopes to none that has no scopes.
+func (c *core) within(site int32, scopes []string) bool {
+	return len(scopes) == 0 || meet(c.sites[site].Scopes, scopes)
 }
 
 // meet needs the first list sorted.
