@@ -7,7 +7,7 @@ import "github.com/holdgate/holdgate/sitemap"
 // Capacity is what the replicas of a target could take at one moment.
 type Capacity struct {
 	// Replicas are those in routing, Slots what they have for this router, Free those
-	// that Take could give.
+	// that TakeFrom could give.
 	Replicas int
 	Slots    int64
 	Free     int64

@@ -100,6 +100,9 @@ func (rt *router) failures() []string {
 func instance(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
 // aHello is a valid Hello, changed by each edit.
+// Take takes a slot of any replica of t.
+func (r *Registry) Take(t sitemap.Target) (*Slot, Outcome) { return r.TakeFrom(t, nil) }
+
 func aHello(edits ...func(*pb.Hello)) *pb.Hello {
 	h := &pb.Hello{
 		AgentId: "a", Instance: instance(1), Address: "127.0.0.1:8000",

@@ -23,31 +23,18 @@ type AgentInfo struct {
 	Address string
 }
 
-// Outcome is what became of a Take.
+// Outcome is the result of TakeFrom.
 type Outcome uint8
 
-// The outcomes of Take.
+// The results of TakeFrom.
 const (
 	// Taken: the slot is the caller's, who must release it.
 	Taken Outcome = iota
 	// Full: replicas are in routing, and none has a free slot.
 	Full
-	// None: no replica is in routing.
+	// None: no replica that fits is in routing.
 	None
 )
-
-// String gives the outcome's name for logs and tests.
-func (o Outcome) String() string {
-	switch o {
-	case Taken:
-		return "taken"
-	case Full:
-		return "full"
-	case None:
-		return "none"
-	}
-	return "unknown"
-}
 
 // closed is set in a gate's count while its replica is out of routing.
 const closed = int64(1) << 40
@@ -156,11 +143,9 @@ func (r *Registry) Serving(t sitemap.Target) int {
 	return 0
 }
 
-// Take takes a slot on the least loaded replica of t. The slot is nil unless
-// the outcome is Taken; then the caller must release it.
-func (r *Registry) Take(t sitemap.Target) (*Slot, Outcome) { return r.TakeFrom(t, nil) }
-
-// TakeFrom is Take among the replicas that fit; None is for no such replica.
+// TakeFrom takes a slot on the least loaded of the replicas of t that fit; a nil
+// Filter fits all. The slot is nil unless the outcome is Taken; then the caller must
+// release it.
 func (r *Registry) TakeFrom(t sitemap.Target, f Filter) (*Slot, Outcome) {
 	for {
 		p := r.routing.of(t)
@@ -171,7 +156,7 @@ func (r *Registry) TakeFrom(t sitemap.Target, f Filter) (*Slot, Outcome) {
 		if o != Taken {
 			return nil, o
 		}
-		// Another Take, a Release or the end of the replica came between: look again.
+		// Another TakeFrom, a Release or the end of the replica came between: look again.
 		if rep.gate.n.CompareAndSwap(count, count+1) {
 			return &Slot{registry: r, replica: rep}, Taken
 		}

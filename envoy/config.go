@@ -304,11 +304,3 @@ func (e endpoint) isIP() bool {
 	_, err := netip.ParseAddr(e.host)
 	return err == nil
 }
-
-// String is the form that a Config takes.
-func (e endpoint) String() string {
-	if e.pipe != "" {
-		return "unix://" + e.pipe
-	}
-	return net.JoinHostPort(e.host, strconv.FormatUint(uint64(e.port), 10))
-}

@@ -111,7 +111,7 @@ func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
 	return m
 }
 
-// body is the envelope of DESIGN.md as a format of Envoy.
+// body is the format of Envoy that makes the body which clients of an API expect.
 func (e ownError) body(anthropic bool) *structpb.Struct {
 	inner := map[string]*structpb.Value{
 		"code":    structpb.NewStringValue(e.code),

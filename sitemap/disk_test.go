@@ -49,7 +49,7 @@ func TestAPushSurvivesARestart(t *testing.T) {
 	require.Equal(t, before.Current().core, after.Current().core)
 	require.Equal(t, before.Current().Hints(), after.Current().Hints())
 	require.Equal(t, before.Current().ETag(), after.Current().ETag())
-	require.Zero(t, after.Current().HintsReceivedAt(), "they are stale")
+	require.Zero(t, after.Current().hints.received, "they are stale")
 	st := after.State()
 	require.Equal(t, SourceRestored, st.Source)
 	require.WithinDuration(t, time.Now(), st.ReceivedAt, time.Minute)

@@ -44,7 +44,7 @@ func TestPushHintsReplacesHintsAlone(t *testing.T) {
 		require.Same(t, before.Map.core, after.Map.core)
 		require.Equal(t, before.Source, after.Source)
 		require.Equal(t, before.ReceivedAt, after.ReceivedAt)
-		require.Equal(t, time.Now(), after.Map.HintsReceivedAt())
+		require.Equal(t, time.Now(), after.Map.hints.received)
 		require.NotEqual(t, before.Map.ETag(), after.Map.ETag(), "the JSON is another")
 		require.Equal(t, o[1], s.Current().Pick(q, time.Now()).Site.ID)
 		require.Equal(t, ReasonFirstHome, before.Map.Pick(q, time.Now()).Reason, "a snapshot never changes")

@@ -48,7 +48,6 @@ type core struct {
 
 	targets  map[Target]span
 	holdable []string
-	holds    map[string]struct{}
 	models   []string
 	siblings siblings
 
@@ -90,7 +89,6 @@ func buildCore(d document, self string) (*core, error) {
 		sites:      d.sites,
 		placements: slices.Clip(d.placements),
 		targets:    map[Target]span{},
-		holds:      map[string]struct{}{},
 	}
 	for _, s := range c.sites {
 		slices.Sort(s.Scopes)
@@ -128,7 +126,6 @@ func (c *core) index(i int, p Placement, self string) {
 	}
 	if n := len(c.holdable); n == 0 || c.holdable[n-1] != p.Model {
 		c.holdable = append(c.holdable, p.Model)
-		c.holds[p.Model] = struct{}{}
 	}
 }
 
@@ -141,22 +138,10 @@ func (m *Map) Here(t Target) (Placement, bool) {
 	return m.placements[s.here], true
 }
 
-// Placed tells whether a target is placed at any site, this one included.
-func (m *Map) Placed(t Target) bool {
-	_, ok := m.targets[t]
-	return ok
-}
-
 // Holdable lists the models placed here with scale_from_zero under any kind,
 // sorted.
 func (m *Map) Holdable() []string {
 	return slices.Clone(m.holdable)
-}
-
-// Holds tells whether a model is in Holdable.
-func (m *Map) Holds(model string) bool {
-	_, ok := m.holds[model]
-	return ok
 }
 
 // Has tells whether a model is placed at any site, under any kind.
@@ -173,12 +158,6 @@ func (m *Map) Models() []string {
 // Hints lists the hints, sorted by model, kind and site.
 func (m *Map) Hints() []Hint {
 	return slices.Clone(m.hints.list)
-}
-
-// HintsReceivedAt is when the hints came. It is zero for those of a map that
-// was restored, or never put in force: they are stale.
-func (m *Map) HintsReceivedAt() time.Time {
-	return m.hints.received
 }
 
 // Generation is the writer's number of the map; 0 also when it has none.

@@ -53,23 +53,11 @@ func TestHereFindsOnlyThisSitesPlacementOfTheKind(t *testing.T) {
 	}
 }
 
-func TestPlacedCountsEverySite(t *testing.T) {
-	t.Parallel()
-	m := parse(t, threeSites)
-	require.True(t, m.Placed(Target{"a", Chat}))
-	require.True(t, m.Placed(Target{"d", Chat}))
-	require.False(t, m.Placed(Target{"d", Rerank}))
-	require.False(t, m.Placed(Target{"e", Chat}))
-}
-
 func TestHoldableNamesAreSortedAndGivenOnce(t *testing.T) {
 	t.Parallel()
 	m := parse(t, threeSites)
 	require.Equal(t, []string{"a", "b"}, m.Holdable())
 	require.Equal(t, []string{"a", "b", "c", "d"}, m.Models())
-	require.True(t, m.Holds("b"))
-	require.False(t, m.Holds("c"), "placed here, but not to scale from zero")
-	require.False(t, m.Holds("d"), "to scale from zero, but elsewhere")
 }
 
 func TestTheSameMapIsSeenDifferentlyFromAnotherSite(t *testing.T) {
@@ -170,9 +158,7 @@ func TestOrderOfEntriesDoesNotMatter(t *testing.T) {
 					require.Equal(t, entries[i], p)
 				}
 				holds = holds || p.ScaleFromZero
-				require.Equal(t, slices.ContainsFunc(entries, func(p Placement) bool { return p.Target == target }), m.Placed(target))
 			}
-			require.Equal(t, holds, m.Holds(model))
 			require.Equal(t, holds, slices.Contains(m.Holdable(), model))
 		}
 		require.True(t, slices.IsSorted(m.Models()))

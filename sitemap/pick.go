@@ -40,24 +40,6 @@ const (
 	ReasonFirstHome
 )
 
-var reasonNames = [...]string{
-	ReasonTooManyHops: "too_many_hops",
-	ReasonNoSibling:   "no_sibling",
-	ReasonOutOfScope:  "out_of_scope",
-	ReasonHomesCold:   "homes_cold",
-	ReasonWarmHome:    "warm_home",
-	ReasonWarmSibling: "warm_sibling",
-	ReasonFirstHome:   "first_home",
-}
-
-// String gives the name that the API and the logs use.
-func (r Reason) String() string {
-	if int(r) < len(reasonNames) {
-		return reasonNames[r]
-	}
-	return "unknown"
-}
-
 var reasonTexts = [...]string{
 	ReasonTooManyHops: "the request was sent on twice already",
 	ReasonNoSibling:   "the map places the model at no other site for this kind",

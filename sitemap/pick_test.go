@@ -198,16 +198,14 @@ func TestAParsedMapHasStaleHints(t *testing.T) {
 	require.Equal(t, ReasonFirstHome, m.Pick(Query{Target: chatOfM}, time.Time{}).Reason)
 }
 
-func TestEachReasonHasANameAndAText(t *testing.T) {
+func TestEachReasonHasAText(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for r := range Reason(len(reasonNames)) {
+	for r := range ReasonFirstHome + 1 {
 		require.NotEmpty(t, r.Text())
-		require.Regexp(t, "^[a-z_]+$", r.String())
-		require.False(t, seen[r.String()])
-		seen[r.String()] = true
+		require.False(t, seen[r.Text()])
+		seen[r.Text()] = true
 	}
-	require.Equal(t, "unknown", Reason(99).String())
 	require.Empty(t, Reason(99).Text())
 }
 

@@ -57,7 +57,7 @@ func TestEngineIsStartedOnWakeAndStoppedWhenIdle(t *testing.T) {
 		r.await("ready")
 		pid := enginePid(t, cfg)
 		require.NotZero(t, pid)
-		slot, _ := r.Take(llama)
+		slot, _ := r.TakeFrom(llama, nil)
 		require.Equal(t, strings.TrimPrefix(cfg.BackendURL, "http://"), slot.Agent().Address)
 		r.SetWanted("llama", false)
 		slot.Release()

@@ -251,7 +251,7 @@ func TestRefusedRequestIsFollowedByACheckAtOnce(t *testing.T) {
 		n.run(n.config())
 		after(time.Second)
 		begin := time.Now()
-		slot, _ := reg.Take(llama)
+		slot, _ := reg.TakeFrom(llama, nil)
 		slot.Failed("connection refused")
 		slot.Release()
 		require.Zero(t, reg.Serving(llama))
@@ -259,7 +259,7 @@ func TestRefusedRequestIsFollowedByACheckAtOnce(t *testing.T) {
 		require.Equal(t, 1, reg.Serving(llama), "the engine is fine")
 
 		n.health.Store(0)
-		slot, _ = reg.Take(llama)
+		slot, _ = reg.TakeFrom(llama, nil)
 		slot.Failed("connection refused")
 		slot.Release()
 		after(20 * time.Millisecond) // the second time in a row is asked a little later

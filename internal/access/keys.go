@@ -130,9 +130,6 @@ func (k *Keys) Models() iter.Seq[[]string] {
 	}
 }
 
-// Len is the number of keys, with those that have expired.
-func (k *Keys) Len() int { return len(k.byID) }
-
 // Tenants lists the tenants of all keys in alphabetical order. The list must not
 // be changed.
 func (k *Keys) Tenants() []string { return k.tenants }

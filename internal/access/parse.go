@@ -8,9 +8,6 @@ import (
 	"github.com/holdgate/holdgate/internal/strictyaml"
 )
 
-// Problem is one thing that is wrong with a keys file.
-type Problem = strictyaml.Problem
-
 // Problems is everything that is wrong with a keys file.
 type Problems = strictyaml.Problems //nolint:errname // a list that is an error
 

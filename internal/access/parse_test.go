@@ -41,7 +41,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"redirect: never", "max_occupancy_share: 0.25", "expires: 2027-01-01",
 		"quota: {requests_per_minute: 600, per_model: {llama: {requests_per_minute_per_replica: 10}}}",
 	))
-	require.Equal(t, 1, k.Len())
+	require.Len(t, k.byID, 1)
 	require.Equal(t, []string{"acme"}, k.Tenants())
 	key := k.ByID("acme-prod")
 	require.Equal(t, "acme-prod", key.ID)
@@ -80,7 +80,7 @@ func TestWhatIsLeftOut(t *testing.T) {
 func TestAFileWithoutKeysIsGood(t *testing.T) {
 	t.Parallel()
 	k := mustParse(t, "keys: []")
-	require.Zero(t, k.Len())
+	require.Empty(t, k.byID)
 	require.Empty(t, k.Tenants())
 }
 

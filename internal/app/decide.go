@@ -23,8 +23,8 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// decider is the policy: one function over snapshots, in the order of the
-// design's section on the decision.
+// decider decides what happens to each request, from snapshots of the map, the
+// registry and the files. It is the extproc.Decider.
 type decider struct {
 	*door
 	siteID   string

@@ -194,7 +194,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 		r.join(pb.State_STATE_SERVING, "m", "fixed")
 		r.compareAll(seen)
 		for range 4 {
-			_, outcome := r.registry.Take(target)
+			_, outcome := r.registry.TakeFrom(target, nil)
 			require.Equal(t, agentreg.Taken, outcome)
 		}
 		r.compareAll(seen) // full

@@ -18,18 +18,12 @@ const (
 // maxLabels is how many labels an agent may have (agentreg.MaxLabels).
 const maxLabels = 64
 
-// Problem is one thing that is wrong with a policy file.
-type Problem = strictyaml.Problem
-
-// Problems is everything that is wrong with a policy file.
-type Problems = strictyaml.Problems //nolint:errname // a list that is an error
-
 // value is a place in the file.
 type value = strictyaml.Value
 
 var rules = strictyaml.Rules{MaxBytes: MaxBytes, Show: strictyaml.Values, EmptyOK: true}
 
-// Parse reads and checks a file. Every problem is reported at once, as Problems;
+// Parse reads and checks a file. Every problem is reported at once, as strictyaml.Problems;
 // then there is no policy.
 func Parse(data []byte) (*Policy, error) {
 	f := file{policy: &Policy{models: map[string]*Model{}, aliases: map[string]string{}}}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/strictyaml"
 )
 
 func TestParseRefuses(t *testing.T) {
@@ -156,7 +158,7 @@ func TestParseRefuses(t *testing.T) {
 			t.Parallel()
 			p, err := Parse([]byte(tt.text))
 			require.Nil(t, p)
-			var problems Problems
+			var problems strictyaml.Problems
 			require.ErrorAs(t, err, &problems)
 			require.Equal(t, strings.Join(tt.want, "\n"), err.Error())
 			require.Len(t, problems, len(tt.want))
@@ -207,7 +209,7 @@ func TestParseAcceptsAtTheLimits(t *testing.T) {
 func TestAHopelessFileGivesABoundedAnswer(t *testing.T) {
 	t.Parallel()
 	_, err := Parse([]byte("models: [" + strings.Repeat("{},", 1000) + "]\n" + strings.Repeat("? [a]\n", 1000)))
-	var problems Problems
+	var problems strictyaml.Problems
 	require.ErrorAs(t, err, &problems)
 	require.Len(t, problems, 101)
 	require.Equal(t, "more than 100 problems: the rest is not listed", problems[100].String())

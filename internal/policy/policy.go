@@ -3,10 +3,7 @@
 package policy
 
 import (
-	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 )
 
@@ -53,29 +50,6 @@ func (m *Match) Fits(engine, region string, labels map[string]string) bool {
 		}
 	}
 	return true
-}
-
-// Load reads and checks a file. All problems are reported at once.
-func Load(path string) (*Policy, error) {
-	data, err := read(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the policy: %w", err)
-	}
-	p, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
-	}
-	return p, nil
-}
-
-// read stops one byte beyond the limit, where Parse refuses the rest.
-func read(path string) ([]byte, error) {
-	f, err := os.Open(path) //nolint:gosec // the operator names the file
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, MaxBytes+1))
 }
 
 // Resolve is the model that name stands for: name itself unless it is an alias.

@@ -3,8 +3,6 @@
 package policy
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -108,25 +106,8 @@ func BenchmarkResolve(b *testing.B) {
 	}
 }
 
-func TestLoad(t *testing.T) {
+func TestAFileLargerThanTheLimitIsRefused(t *testing.T) {
 	t.Parallel()
-	write := func(text string) string {
-		path := filepath.Join(t.TempDir(), "policy.yaml")
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		return path
-	}
-	p, err := Load(write(whole))
-	require.NoError(t, err)
-	require.Equal(t, "nomic", p.Resolve("42"))
-
-	_, err = Load(filepath.Join(t.TempDir(), "none.yaml"))
-	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "reading the policy: ")
-
-	path := write("models: {a: {b: 1}}\nextra: 1\n")
-	_, err = Load(path)
-	require.EqualError(t, err, "reading "+path+": models.a.b: is not known (line 1)\nextra: is not known (line 2)")
-
-	_, err = Load(write("models: {}\n" + strings.Repeat("# a comment\n", MaxBytes/12)))
+	_, err := Parse([]byte("models: {}\n" + strings.Repeat("# a comment\n", MaxBytes/12)))
 	require.ErrorContains(t, err, "must have at most 1048576 bytes")
 }

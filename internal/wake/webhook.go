@@ -98,14 +98,6 @@ func NewWebhooks(o WebhookOptions) *Webhooks {
 	return w
 }
 
-// Set gives a model its hook, or takes it away with nil. A hook that is no longer
-// the same is called without regard to the calls of the old one.
-func (w *Webhooks) Set(name string, hook *Hook) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.set(name, hook)
-}
-
 // Replace gives the models their hooks and takes away all others, with what is
 // known of their wishes.
 func (w *Webhooks) Replace(hooks map[string]Hook) {
@@ -122,6 +114,8 @@ func (w *Webhooks) Replace(hooks map[string]Hook) {
 	}
 }
 
+// set gives a model its hook, or takes it away with nil. A hook that is no longer the
+// same is called without regard to the calls of the old one.
 func (w *Webhooks) set(name string, hook *Hook) {
 	m := w.model(name)
 	defer w.settled(m)

@@ -22,6 +22,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Set gives one model its hook, or takes it away with nil.
+func (w *Webhooks) Set(name string, hook *Hook) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.set(name, hook)
+}
+
 // seenCall is a call that a hook got.
 type seenCall struct {
 	at   time.Duration
