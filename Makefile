@@ -102,6 +102,10 @@ lint: go ## read the code for faults
 	tools/checks.sh
 	$(TOOL) golangci-lint run
 	$(TOOL) buf lint
+	@dead=$$($(TOOL) deadcode -tags e2e ./...); \
+	if grep -vE '^[^:]*test/' <<< "$$dead" | grep .; then \
+		echo 'error: no program reaches these: delete them, or move what tests need into _test.go files' >&2; exit 1; \
+	fi
 
 fix: go ## repair what lint found and can repair by itself
 	$(TOOL) golangci-lint run --fix
