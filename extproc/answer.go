@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // local marks an answer as ours: Envoy's local_reply_config would take any answer
@@ -51,7 +52,7 @@ func immediate(status int, headers headerList, body []byte) *extprocv3.Processin
 }
 
 // refused is a refusal before any byte was sent.
-func refused(r *Refusal, api API, more ...[2]string) *extprocv3.ProcessingResponse {
+func refused(r *refusal.Refusal, api refusal.API, more ...[2]string) *extprocv3.ProcessingResponse {
 	headers := append(headerList{{"content-type", "application/json"}}, more...)
 	if r.RetryAfter > 0 {
 		headers = append(headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
@@ -59,7 +60,7 @@ func refused(r *Refusal, api API, more ...[2]string) *extprocv3.ProcessingRespon
 	if r.Allow != "" {
 		headers = append(headers, [2]string{"allow", r.Allow})
 	}
-	return immediate(r.Status, headers, r.body(api))
+	return immediate(r.Status, headers, r.Body(api))
 }
 
 // streamHead begins an answer that is sent piece by piece.

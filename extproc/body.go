@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -79,7 +80,7 @@ func (b *body) addAll(all []byte) {
 }
 
 // readFields reads the decision's fields, of a body in coding c and of at most
-// limit bytes, and measures its text. Every error is a *Refusal.
+// limit bytes, and measures its text. Every error is a *refusal.Refusal.
 func (b *body) readFields(kind sitemap.Kind, c coding, limit int64) (Fields, error) {
 	s := newScanner(kind)
 	defer s.release()
@@ -97,7 +98,7 @@ var decodeBuffers = sync.Pool{New: func() any { return new([decodeSize]byte) }}
 const decodeSize = 32 << 10
 
 // decoded gives the decoded body, of at most limit bytes, piece by piece. Its error
-// is take's or a *Refusal.
+// is take's or a *refusal.Refusal.
 func (b *body) decoded(c coding, limit int64, take func(piece []byte) error) error {
 	if c == identity {
 		for _, chunk := range b.chunks {
@@ -116,30 +117,30 @@ func (b *body) decoded(c coding, limit int64, take func(piece []byte) error) err
 	defer decodeBuffers.Put(buffer)
 	for {
 		n, err := r.Read(buffer[:])
-		if refusal := take(buffer[:n]); refusal != nil {
-			return refusal
+		if why := take(buffer[:n]); why != nil {
+			return why
 		}
 		switch {
 		case err == io.EOF:
 			return nil
 		case errors.Is(err, errDecodedTooLarge):
-			return TooLarge(limit)
+			return refusal.TooLarge(limit)
 		case err != nil:
 			return wronglyEncoded()
 		}
 	}
 }
 
-func wronglyEncoded() *Refusal {
-	return RequestInvalid("the request body does not match its content-encoding")
+func wronglyEncoded() *refusal.Refusal {
+	return refusal.RequestInvalid("the request body does not match its content-encoding")
 }
 
 // setModel replaces the value of the model, and nothing else, in a body that is sent
-// on decoded. Its error is a *Refusal.
+// on decoded. Its error is a *refusal.Refusal.
 func (b *body) setModel(f *Fields, model string, c coding, limit int64) error {
 	quoted, err := jsontext.AppendQuote(nil, model)
 	if err != nil {
-		return RequestInvalid("the model has a name that cannot be sent on")
+		return refusal.RequestInvalid("the model has a name that cannot be sent on")
 	}
 	came := b.sum()
 	changed := body{model: b.model, text: b.text, came: &came}

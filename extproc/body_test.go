@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/mem"
 
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -41,8 +42,8 @@ func plain(model string) Fields {
 	return Fields{Model: model, MaxTokens: -1, MaxCompletionTokens: -1}
 }
 
-func requireRefusal(t require.TestingT, err error, status int) *Refusal {
-	var r *Refusal
+func requireRefusal(t require.TestingT, err error, status int) *refusal.Refusal {
+	var r *refusal.Refusal
 	require.ErrorAs(t, err, &r)
 	require.Equal(t, status, r.Status, r.Message)
 	return r
@@ -291,7 +292,7 @@ func TestDamagedCompressedBodies(t *testing.T) {
 				flipped[i] ^= 0x10
 				// Some bits do not matter; none may lead to more than a refusal.
 				if _, err := bodyOf(flipped, chunkSize).readFields(sitemap.Chat, c, testLimit); err != nil {
-					var r *Refusal
+					var r *refusal.Refusal
 					require.ErrorAs(t, err, &r)
 				}
 			}

@@ -3,7 +3,6 @@
 package extproc
 
 import (
-	"errors"
 	"io"
 	"strconv"
 	"testing"
@@ -121,7 +120,7 @@ func TestWhatCanNeverHaveRoomEndsAtTheRelease(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		r.slots.shutGate(false, errors.New("too large"))
+		r.slots.shutGate(false, holdstate.ErrTooLarge)
 		early, late := r.ask(t, chat(false)), r.ask(t, chat(true))
 		pass(20 * time.Second)
 		quick := r.ask(t, chat(false))

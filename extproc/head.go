@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // head is what is read of the request headers. Its byte slices lie in the buffer
@@ -222,16 +223,16 @@ func (h *head) tooLarge() bool {
 }
 
 // refusal says what is wrong with the request before its body is read.
-func (h *head) refusal(limit int64, end bool) *Refusal {
+func (h *head) refusal(limit int64, end bool) *refusal.Refusal {
 	switch {
 	case h.badPatience:
-		return RequestInvalid("the header %s must be a duration such as 20s", headerPatience)
+		return refusal.RequestInvalid("the header %s must be a duration such as 20s", headerPatience)
 	case h.coding == unknownCoding:
-		return UnsupportedEncoding()
+		return refusal.UnsupportedEncoding()
 	case h.contentLength > limit:
-		return TooLarge(limit)
+		return refusal.TooLarge(limit)
 	case end:
-		return RequestInvalid("the request body is empty")
+		return refusal.RequestInvalid("the request body is empty")
 	}
 	return nil
 }

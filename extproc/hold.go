@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // hold is a request that waits: for a replica, then for a slot, then for the head
@@ -160,16 +161,8 @@ func (h *hold) leave() holdstate.Status {
 // ended answers a request whose wait ended without a slot.
 func (h *hold) ended(s holdstate.Status) error {
 	model := h.st.req.Model
-	switch s.Outcome {
-	case holdstate.OutcomeExpired:
-		return h.fail(Waking(model, h.st.s.d.Decider.RetryAfter(model, h.impatient)))
-	case holdstate.OutcomeDraining:
-		return h.fail(Draining())
-	case holdstate.OutcomeWakeFailed:
-		return h.fail(WakeFailed(model, s.Reason, h.st.s.d.Decider.RetryAfter(model, false)))
-	case holdstate.OutcomeReleased:
-		return h.fail(h.st.s.d.Decider.NotServed(model, h.held, s.Err))
-	default:
+	if why := s.Why(); why != nil {
+		return h.fail(refusal.For(why, refusal.Wait{Model: model, Held: h.held, Impatient: h.impatient, Wakes: h.st.s.d.Wakes}))
 	}
 	// The key is no longer good, the map no longer places the model here, or the last replica left a request
 	// that was never held: it is as if it arrived in this moment.
@@ -177,7 +170,7 @@ func (h *hold) ended(s holdstate.Status) error {
 		return h.fail(r)
 	}
 	if h.committed {
-		return h.fail(ModelNotFound(model))
+		return h.fail(refusal.ModelNotFound(model))
 	}
 	h.stop()
 	h.st.keepPlace(s.Seq)
@@ -199,11 +192,11 @@ func (h *hold) keepalive() (sent bool) {
 // keepaliveForm is the bytes of one keepalive. A comment has ONE newline: an empty
 // line after it is an empty event, which breaks clients. Anthropic's clients do
 // not count comments as signs of life, but pings.
-func keepaliveForm(api API, stream bool) []byte {
+func keepaliveForm(api refusal.API, stream bool) []byte {
 	switch {
 	case !stream:
 		return []byte(" ")
-	case api == Anthropic:
+	case api == refusal.Anthropic:
 		return []byte(": keep-alive\nevent: ping\ndata: {\"type\": \"ping\"}\n\n")
 	default:
 		return []byte(": keep-alive\n")
@@ -211,7 +204,7 @@ func keepaliveForm(api API, stream bool) []byte {
 }
 
 // fail ends the request with a refusal, in the form that is still possible.
-func (h *hold) fail(r *Refusal) error {
+func (h *hold) fail(r *refusal.Refusal) error {
 	if !h.committed {
 		return h.st.refuse(r)
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -46,7 +47,7 @@ func (r *rig) holding(d time.Duration) {
 	r.decide = func(q *Request) Decision {
 		w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq})
 		if err != nil {
-			return Decision{Refusal: TooManyWaiting(q.Model)}
+			return r.refuse(q, err)
 		}
 		return Decision{Waiter: w, Held: true, Budget: d}
 	}
@@ -472,7 +473,7 @@ func TestWhatEndsAHold(t *testing.T) {
 		"wake failed": {func(r *rig) { r.machine.Fail("m", `"no" GPU`) }, "503 " + failed, holdstate.OutcomeWakeFailed},
 		"draining":    {func(r *rig) { r.machine.Drain() }, "503 " + draining, holdstate.OutcomeDraining},
 		"removed": {func(r *rig) {
-			r.decide = func(q *Request) Decision { return Decision{Refusal: ModelNotFound(q.Model)} }
+			r.decide = func(q *Request) Decision { return Decision{Refusal: refusal.ModelNotFound(q.Model)} }
 			r.machine.Reconcile(func(sitemap.Target) bool { return false })
 		}, "404 " + removed, holdstate.OutcomeRemoved},
 	} {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // identified adds metadata to a request, as Envoy does to each of its messages.
@@ -56,7 +57,7 @@ func TestAnIdentityIsReadFromMetadata(t *testing.T) {
 				r.admit = func(c Credentials) Admission {
 					got = c.Metadata
 					asked++
-					return Admission{Refusal: Unauthorized("")}
+					return Admission{Refusal: refusal.Unauthorized("")}
 				}
 				// Headers with the same names say nothing.
 				r.ask(r.t, identified(r.t, request(chatPath, `{"model":"m"}`, "auth", "x", "tenant", "x"), c.metadata))
@@ -78,7 +79,7 @@ func TestTheLaneKeepsTheIdentity(t *testing.T) {
 		t := r.t
 		r.admit = func(c Credentials) Admission {
 			if c.Metadata == nil {
-				return Admission{Refusal: Unauthorized("")}
+				return Admission{Refusal: refusal.Unauthorized("")}
 			}
 			return Admission{Caller: Caller{KeyID: c.Metadata.GetFields()["key_id"].GetStringValue()}}
 		}

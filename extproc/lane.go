@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // maxPasses bounds how often one request may come back through the rehold lane.
@@ -15,14 +16,14 @@ const maxPasses = 64
 
 // cameBack refuses a request that a replica sent on to this router, which is one in
 // flight already, and reports the replica.
-func (st *stream) cameBack() *Refusal {
+func (st *stream) cameBack() *refusal.Refusal {
 	for name := range strings.SplitSeq(st.head.via, ",") {
 		g, model, found := st.s.flights.sentTo(strings.TrimSpace(name))
 		if g != nil {
 			st.s.d.Decider.CameBack(g)
 		}
 		if found {
-			return LoopDetected(model)
+			return refusal.LoopDetected(model)
 		}
 	}
 	return nil
@@ -30,7 +31,7 @@ func (st *stream) cameBack() *Refusal {
 
 // failedAttempt gives up the replica that did not answer. It returns a refusal
 // when the request must not be tried on another one.
-func (st *stream) failedAttempt() *Refusal {
+func (st *stream) failedAttempt() *refusal.Refusal {
 	passes := st.flight.pass()
 	g := st.flight.take()
 	if g == nil {
@@ -46,13 +47,13 @@ func (st *stream) failedAttempt() *Refusal {
 		how = failNotTaken
 	case failed.Received > 0:
 		g.Release() // the replica is up, and another one would answer no better
-		return InvalidAnswer(st.req.Model)
+		return refusal.InvalidAnswer(st.req.Model)
 	}
-	refusal := st.noAnswer(g, how)
+	why := st.noAnswer(g, how)
 	if passes > maxPasses {
-		return BackendError(st.req.Model)
+		return refusal.BackendError(st.req.Model)
 	}
-	return refusal
+	return why
 }
 
 // failure is why a replica gave no answer.
@@ -66,11 +67,11 @@ const (
 
 // noAnswer gives up a replica. It returns a refusal when the request must not be tried
 // again.
-func (st *stream) noAnswer(g holdstate.Grant, how failure) *Refusal {
+func (st *stream) noAnswer(g holdstate.Grant, how failure) *refusal.Refusal {
 	g.Failed(string(how), how != failRefused)
 	g.Release()
 	if how == failDied && st.flight.died(g.Address()) {
-		return BackendError(st.req.Model)
+		return refusal.BackendError(st.req.Model)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 const bothDied = `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`
@@ -274,7 +275,7 @@ func TestALaneThatAnybodyCouldNameSkipsNoKeys(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		r.overTCP.Store(true)
-		r.admit = func(Credentials) Admission { return Admission{Refusal: Unauthorized("no key")} }
+		r.admit = func(Credentials) Admission { return Admission{Refusal: refusal.Unauthorized("no key")} }
 		r.slots.up(engineA, 1)
 		x := r.again(t, uuid.NewString(), engineB, 200)
 		x.requireEnded(t, `0s 503 {"error":{"code":"router_unavailable","message":"the router was started again while this request was under way; retry in 5 seconds","source":"router","retry_after":5}}`)

@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -104,7 +105,7 @@ func (m *member) takes(c byte) bool {
 }
 
 func (m *member) wrongType() error {
-	return RequestInvalid("%s in the request body is empty or has the wrong type", m.name)
+	return refusal.RequestInvalid("%s in the request body is empty or has the wrong type", m.name)
 }
 
 // unquoted is the string that was kept, as an engine reads it. It is not ok when the
@@ -129,7 +130,7 @@ func (s *scanner) named() error {
 	}
 	name, ok := s.unquoted()
 	if !ok {
-		return RequestInvalid("the request body is not valid JSON: the name near byte %d has half of a surrogate pair", s.start)
+		return refusal.RequestInvalid("the request body is not valid JSON: the name near byte %d has half of a surrogate pair", s.start)
 	}
 	for i := range members {
 		if m := &members[i]; m.name == string(name) {
@@ -156,7 +157,7 @@ func (s *scanner) namedLong() error {
 	if !ok || len(folded) > maxLetters {
 		return nil
 	}
-	return RequestInvalid("the request body has a name of %d bytes or more that begins with %q: engines may take it for another one", maxName, name[:10])
+	return refusal.RequestInvalid("the request body has a name of %d bytes or more that begins with %q: engines may take it for another one", maxName, name[:10])
 }
 
 // begin begins a member that is read.
@@ -165,7 +166,7 @@ func (s *scanner) begin(m *member) error {
 	case !s.isRead(m):
 		return nil
 	case s.seen&m.field != 0:
-		return RequestInvalid("the request body has more than one %s", m.name)
+		return refusal.RequestInvalid("the request body has more than one %s", m.name)
 	}
 	s.seen |= m.field
 	s.member = m
@@ -193,7 +194,7 @@ func (s *scanner) lookalike(name []byte) error {
 		}
 		// maxTokens is another name, which some engines have beside max_tokens.
 		if delimiters >= strings.Count(m.name, "_") {
-			return RequestInvalid("the request body has the name %q, which engines may take for %s: write %s", name, m.name, m.name)
+			return refusal.RequestInvalid("the request body has the name %q, which engines may take for %s: write %s", name, m.name, m.name)
 		}
 	}
 	return nil
@@ -257,11 +258,11 @@ func fold(to, name []byte) (folded []byte, delimiters int, ok bool) {
 
 func (s *scanner) readModel() error {
 	if len(s.raw) > maxModel {
-		return RequestInvalid("model in the request body is longer than %d bytes", maxModel)
+		return refusal.RequestInvalid("model in the request body is longer than %d bytes", maxModel)
 	}
 	text, ok := s.unquoted()
 	if !ok {
-		return RequestInvalid("the request body is not valid JSON: model has half of a surrogate pair")
+		return refusal.RequestInvalid("the request body is not valid JSON: model has half of a surrogate pair")
 	}
 	if len(text) == 0 {
 		return s.member.wrongType()

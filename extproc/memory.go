@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // memory is what all request bodies together may take. Bodies that have not grown
@@ -39,7 +41,7 @@ type share struct {
 // grow makes room for a body of n bytes so far, whose end is at most at most. A body
 // that becomes large, or finds no memory of the small ones, takes all that it may
 // need at once: uploads that each have a part and wait for more would wait for each
-// other. What is more than all memory stands for all of it. Its error is a *Refusal or
+// other. What is more than all memory stands for all of it. Its error is a *refusal.Refusal or
 // errGone.
 func (s *share) grow(ctx context.Context, n, most int64) error {
 	n, most = min(n, s.m.most), min(most, s.m.most)
@@ -70,7 +72,7 @@ func (s *share) take(ctx context.Context, of *semaphore.Weighted, n int64) error
 		defer cancel()
 		if of.Acquire(ctx, n) != nil {
 			if context.Cause(ctx) == context.DeadlineExceeded { //nolint:errorlint // never wrapped
-				return NoMemory()
+				return refusal.NoMemory()
 			}
 			return errGone
 		}

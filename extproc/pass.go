@@ -2,23 +2,27 @@
 
 package extproc
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/holdgate/holdgate/internal/refusal"
+)
 
 // other answers for a path that is no endpoint: the models API, or a JSON 404.
 func (st *stream) other(lane string) error {
 	model, models := st.head.models()
 	switch {
 	case !models:
-		return st.refuse(NotFound(meantPath(string(st.head.pathOnly()))))
+		return st.refuse(refusal.NotFound(meantPath(string(st.head.pathOnly()))))
 	case string(st.head.method) != http.MethodGet:
-		return st.refuse(MethodNotAllowed(http.MethodGet))
+		return st.refuse(refusal.MethodNotAllowed(http.MethodGet))
 	}
 	if r := st.admit(lane); r != nil {
 		return st.refuse(r)
 	}
 	body := st.s.d.Decider.Models(st.req.Caller, model)
 	if body == nil {
-		return st.refuse(ModelNotFound(model))
+		return st.refuse(refusal.ModelNotFound(model))
 	}
 	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusOK })
 	st.send(immediate(http.StatusOK, append(headerList{{"content-type", "application/json"}}, st.cors()...), body))
@@ -57,7 +61,7 @@ func (st *stream) pass() error {
 // there is no answer that is right whatever the route says: see forwardWhole.
 func endWithTrailers(begun bool) any {
 	if begun {
-		return refused(RequestInvalid("a request with a body and trailers cannot be sent on; leave the trailers out"), OpenAI)
+		return refused(refusal.RequestInvalid("a request with a body and trailers cannot be sent on; leave the trailers out"), refusal.OpenAI)
 	}
 	return forwardTrailers()
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // Verdict is the first word on a request.
@@ -75,8 +76,8 @@ func (r *Record) waited(held, queued time.Duration, outcome holdstate.Outcome) {
 }
 
 // refuse notes how a request was refused.
-func (r *Record) refuse(refusal *Refusal) {
-	r.Status, r.ErrorCode = refusal.Status, refusal.Code
+func (r *Record) refuse(why *refusal.Refusal) {
+	r.Status, r.ErrorCode = why.Status, why.Code
 }
 
 // logged adds what Envoy knows.

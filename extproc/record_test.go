@@ -181,7 +181,9 @@ func TestTheOutcomeOfARefusedHoldIsOnRecord(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.decide = func(q *Request) Decision {
-			return Decision{Refusal: TooManyWaiting(q.Model), Outcome: holdstate.OutcomeFull}
+			d := r.refuse(q, holdstate.ErrFull)
+			d.Outcome = holdstate.OutcomeFull
+			return d
 		}
 		require.ErrorIs(r.t, r.ask(r.t, chat(false)).end(), io.EOF)
 		pass(logWait + time.Second)

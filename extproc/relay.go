@@ -21,6 +21,7 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/descriptors"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // NewRelay makes the client of Envoy's relay lane. A call waits while this process has
@@ -237,7 +238,7 @@ func (h *hold) separator() string {
 // broken ends an answer that the engine did not finish. An error can follow a part of
 // a stream, and keepalives, but no part of a plain answer.
 func (h *hold) broken(message string) error {
-	r := &Refusal{Status: http.StatusBadGateway, Code: "backend_error", Message: message}
+	r := refusal.BrokenAnswer(message)
 	begun := h.committed && len(h.tail) == 0
 	if h.fixed || !h.st.req.Stream && !begun {
 		h.st.noteRefusal(r)

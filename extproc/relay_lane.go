@@ -5,21 +5,23 @@ package extproc
 import (
 	"slices"
 	"strings"
+
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // laneRefusal is the answer to a request that failed in the relay lane for a reason that
 // is not the engine's going away: no replica is to blame, and no other one would do
 // better. It is nil when the engine refused the connection or ended it.
-func (h *hold) laneRefusal(a answer, flags string) *Refusal {
+func (h *hold) laneRefusal(a answer, flags string) *refusal.Refusal {
 	switch {
 	case a.err != nil:
 		// What an engine does reaches us as an answer of the lane with flags.
 		h.st.s.d.Log.Error().Err(a.err).Msg("calling an engine through Envoy's relay lane: is --relay the socket of the running Envoy?")
-		return BackendError(h.st.req.Model)
+		return refusal.BackendError(h.st.req.Model)
 	case hasFlag(flags, "UPE"):
-		return InvalidAnswer(h.st.req.Model)
+		return refusal.InvalidAnswer(h.st.req.Model)
 	case !hasFlag(flags, upstreamFlags...):
-		return LaneRefused(a.resp.StatusCode)
+		return refusal.LaneRefused(a.resp.StatusCode)
 	}
 	return nil
 }

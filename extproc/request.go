@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -29,14 +30,14 @@ type Caller struct {
 
 // Admission is the word on a request before its body is read.
 type Admission struct {
-	Refusal *Refusal // nil: it is let in
+	Refusal *refusal.Refusal // nil: it is let in
 	Caller  Caller
 	// PathAndQuery is what the request goes on with; empty: what it came with.
 	PathAndQuery string
 	// StripKeys: the caller's keys are not the engine's business.
 	StripKeys bool
 	// CheckBody is asked with the SHA-256 of the body as it came; nil: any will do.
-	CheckBody func(sum [sha256.Size]byte) *Refusal
+	CheckBody func(sum [sha256.Size]byte) *refusal.Refusal
 }
 
 // Redirect sends the caller to another site.
@@ -78,7 +79,7 @@ type Decision struct {
 	Budget time.Duration     // with Waiter: the hold budget, from arrival
 	// Impatient: with Waiter: the budget is what the client said that it waits.
 	Impatient bool
-	Refusal   *Refusal
+	Refusal   *refusal.Refusal
 	// Outcome is what the metric of holds has counted for a request that is refused
 	// instead of held; Pending: nothing.
 	Outcome holdstate.Outcome
@@ -97,13 +98,7 @@ type Decider interface {
 	// Decide is called when the whole body is there.
 	Decide(r *Request) Decision
 	// Recheck refuses a request whose caller may no longer ask; nil: it may.
-	Recheck(r *Request) *Refusal
-	// NotServed is the answer to a request that ended in vain its wait for a replica
-	// that was up: why is the waiter's Err, held says whether it was held before.
-	NotServed(model string, held bool, why error) *Refusal
-	// RetryAfter says in how many seconds a sleeping model may be up; impatient: the
-	// client's own clock ended the wait.
-	RetryAfter(model string, impatient bool) int
+	Recheck(r *Request) *refusal.Refusal
 	// Engine is how the engine of a grant for a model wants its requests.
 	Engine(model string, g holdstate.Grant) Engine
 	// CameBack is called when a request came back that was sent to the replica of a

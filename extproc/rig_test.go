@@ -33,6 +33,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -70,7 +71,7 @@ type rig struct {
 	decide   func(*Request) Decision // nil: the usual policy
 	admit    func(Credentials) Admission
 	notReady string
-	revoked  *Refusal
+	revoked  *refusal.Refusal
 
 	engineKey [2]string         // header and value
 	engines   map[string]Engine // by address
@@ -109,7 +110,7 @@ func newRig(t *testing.T, o Options) *rig {
 		},
 	})
 	r.slots.machine = r.machine
-	r.Server = New(o, Deps{NotReady: func() string { return r.notReady }, Decider: r, Observer: r, Relay: r.engine, Log: zerolog.New(r.log)})
+	r.Server = New(o, Deps{NotReady: func() string { return r.notReady }, Decider: r, Observer: r, Wakes: r.machine, Relay: r.engine, Log: zerolog.New(r.log)})
 	r.grpc = grpc.NewServer(ServerOptions()...)
 	r.Register(r.grpc)
 	listener := bufconn.Listen(1 << 20)
@@ -206,22 +207,25 @@ func (r *rig) Decide(q *Request) Decision {
 		} else if took == holdstate.Taken {
 			g.Release()
 		}
-		if w, err := r.machine.Queue(waiting); err == nil {
-			return Decision{Waiter: w}
+		w, err := r.machine.Queue(waiting)
+		if err != nil {
+			return r.refuse(q, err)
 		}
-		return Decision{Refusal: NoCapacity(q.Model)}
+		return Decision{Waiter: w}
 	}
 	if q.Model != target.Model {
-		return Decision{Refusal: ModelNotFound(q.Model)}
+		return Decision{Refusal: refusal.ModelNotFound(q.Model)}
 	}
 	w, err := r.machine.Hold(waiting)
-	switch {
-	case errors.Is(err, holdstate.ErrDraining):
-		return Decision{Refusal: Draining()}
-	case err != nil:
-		return Decision{Refusal: TooManyWaiting(q.Model)}
+	if err != nil {
+		return r.refuse(q, err)
 	}
 	return Decision{Waiter: w, Held: true, Budget: budget}
+}
+
+// refuse refuses a request that cannot wait.
+func (r *rig) refuse(q *Request, why error) Decision {
+	return Decision{Refusal: refusal.For(why, refusal.Wait{Model: q.Model, Wakes: r.machine})}
 }
 
 func (r *rig) Admit(c Credentials) Admission {
@@ -231,7 +235,7 @@ func (r *rig) Admit(c Credentials) Admission {
 	return Admission{Caller: Caller{TenantID: "default"}}
 }
 
-func (r *rig) Recheck(*Request) *Refusal { return r.revoked }
+func (r *rig) Recheck(*Request) *refusal.Refusal { return r.revoked }
 
 func (r *rig) Resolve(name string) string {
 	if name == "alias" {
@@ -246,26 +250,7 @@ func (r *rig) Ended(rec *Record) {
 	r.records = append(r.records, rec)
 }
 
-func (r *rig) NotServed(model string, held bool, why error) *Refusal {
-	switch {
-	case errors.Is(why, holdstate.ErrTimeout):
-		return RequestTimeout(model)
-	case errors.Is(why, holdstate.ErrNoRoom) && held:
-		return StillAtCapacity(model)
-	case errors.Is(why, holdstate.ErrNoRoom):
-		return ConcurrencyLimit(model)
-	}
-	return LargerThanPool(model)
-}
-
 func (r *rig) Freed(holdstate.Grant, int) { r.freed.Add(1) }
-
-func (r *rig) RetryAfter(_ string, impatient bool) int {
-	if impatient {
-		return 1
-	}
-	return 30
-}
 
 func (r *rig) CameBack(g holdstate.Grant) {
 	r.mu.Lock()

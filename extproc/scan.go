@@ -5,6 +5,7 @@ package extproc
 import (
 	"sync"
 
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -80,7 +81,7 @@ func (s *scanner) release() {
 	}
 }
 
-// scan takes the next piece of the body. Its error is a *Refusal.
+// scan takes the next piece of the body. Its error is a *refusal.Refusal.
 func (s *scanner) scan(p []byte) (err error) {
 	s.p, s.i = p, 0
 	for s.i < len(p) && err == nil {
@@ -106,22 +107,22 @@ func (s *scanner) offset() int { return s.before + s.i }
 func (s *scanner) finish() error {
 	switch {
 	case s.state == atStart:
-		return RequestInvalid("the request body is empty")
+		return refusal.RequestInvalid("the request body is empty")
 	case s.state != atEnd:
 		return s.invalid()
 	case s.seen&fieldModel == 0:
-		return RequestInvalid("the request body has no model")
+		return refusal.RequestInvalid("the request body has no model")
 	}
 	return nil
 }
 
 // invalid refuses the body for the byte that is scanned.
 func (s *scanner) invalid() error {
-	return RequestInvalid("the request body is not valid JSON near byte %d", s.offset())
+	return refusal.RequestInvalid("the request body is not valid JSON near byte %d", s.offset())
 }
 
 func (s *scanner) notUTF8() error {
-	return RequestInvalid("the request body is not valid JSON: byte %d is not UTF-8", s.offset())
+	return refusal.RequestInvalid("the request body is not valid JSON: byte %d is not UTF-8", s.offset())
 }
 
 // outside takes what the piece has between strings, numbers and literals.
@@ -174,7 +175,7 @@ func (s *scanner) structure(c byte) error {
 		return s.first(c)
 	case atEnd:
 		if beginsValue(c) {
-			return RequestInvalid("the request body has data after its JSON object")
+			return refusal.RequestInvalid("the request body has data after its JSON object")
 		}
 	default: // inside of something
 	}
@@ -197,7 +198,7 @@ func (s *scanner) first(c byte) error {
 	case c == '{':
 		return s.value(c)
 	case beginsValue(c):
-		return RequestInvalid("the request body must be a JSON object")
+		return refusal.RequestInvalid("the request body must be a JSON object")
 	case !mayBeginCharacter(c):
 		return s.notUTF8()
 	}

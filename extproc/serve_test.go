@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 const (
@@ -303,7 +304,7 @@ func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		r.admit = func(Credentials) Admission { return Admission{Refusal: Unauthorized("no key")} }
+		r.admit = func(Credentials) Admission { return Admission{Refusal: refusal.Unauthorized("no key")} }
 		ask := func(lane, method string) *exchange {
 			x := r.open(t, lane)
 			x.send(requestHeaders(true, ":method", method, ":path", "/readyz?a"))

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // Options are the settings of the data path.
@@ -41,6 +43,7 @@ type Deps struct {
 	NotReady func() string
 	Decider  Decider
 	Observer Observer
+	Wakes    refusal.Wakes     // for Retry-After
 	Relay    http.RoundTripper // to Envoy's relay lane
 	Log      zerolog.Logger
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // stream is one pass of one request: the edge's, or one of the rehold lane's.
@@ -81,14 +82,14 @@ func (st *stream) run() error {
 	return st.decide()
 }
 
-// take takes a call of an endpoint, up to the decision. Its error is a *Refusal or
+// take takes a call of an endpoint, up to the decision. Its error is a *refusal.Refusal or
 // what ended the stream.
 func (st *stream) take(lane string) error {
-	if st.head.upgrade && st.req.Endpoint.API == Responses {
-		return NoWebSocket()
+	if st.head.upgrade && st.req.Endpoint.API == refusal.Responses {
+		return refusal.NoWebSocket()
 	}
 	if st.head.bodyless() {
-		return MethodNotAllowed(http.MethodPost)
+		return refusal.MethodNotAllowed(http.MethodPost)
 	}
 	if lane != envoy.LaneRehold {
 		if r := st.cameBack(); r != nil {
@@ -99,7 +100,7 @@ func (st *stream) take(lane string) error {
 		return r
 	}
 	if lane != envoy.LaneRehold && st.head.tooLarge() {
-		return HeadersTooLarge()
+		return refusal.HeadersTooLarge()
 	}
 	if r := st.head.refusal(st.s.o.MaxRequestBytes, st.raw.end); r != nil {
 		return r
@@ -183,10 +184,10 @@ func (st *stream) noteRequest() {
 // admit asks who sent the request, once: in the rehold lane the keys are gone. There
 // the edge's pass has asked, of this process or of the one before it. Over a unix socket
 // Envoy's word for that is enough, as only its user may connect; over TCP it is not.
-func (st *stream) admit(lane string) *Refusal {
+func (st *stream) admit(lane string) *refusal.Refusal {
 	switch {
 	case st.stray && !overUnix(st.gs.Context()):
-		return RouterRestarted()
+		return refusal.RouterRestarted()
 	case lane != envoy.LaneRehold:
 		st.flight.admission = st.s.d.Decider.Admit(Credentials{
 			Method: st.req.Method, PathAndQuery: st.req.PathAndQuery,
@@ -199,8 +200,8 @@ func (st *stream) admit(lane string) *Refusal {
 }
 
 // noteRefusal records how the request ended without an engine's answer.
-func (st *stream) noteRefusal(refusal *Refusal) {
-	st.flight.note(func(r *Record) { r.refuse(refusal) })
+func (st *stream) noteRefusal(why *refusal.Refusal) {
+	st.flight.note(func(r *Record) { r.refuse(why) })
 }
 
 // left records that the client went away, unless it has the whole answer.
@@ -217,7 +218,7 @@ func (st *stream) keepPlace(seq uint64) {
 	st.flight.keepPlace(seq)
 }
 
-// readBody takes the body until its end. Its error is a *Refusal or what ended
+// readBody takes the body until its end. Its error is a *refusal.Refusal or what ended
 // the stream.
 func (st *stream) readBody() error {
 	for {
@@ -234,7 +235,7 @@ func (st *stream) readBody() error {
 			in.free()
 		}
 		if st.body.size > st.s.o.MaxRequestBytes {
-			return TooLarge(st.s.o.MaxRequestBytes)
+			return refusal.TooLarge(st.s.o.MaxRequestBytes)
 		}
 		extra := st.head.coding.extra(st.s.o.MaxRequestBytes)
 		most := cmp.Or(max(0, st.head.contentLength), st.s.o.MaxRequestBytes) + extra
@@ -283,16 +284,16 @@ func (st *stream) readRequest() error {
 
 // failed ends a request that could not be read.
 func (st *stream) failed(err error) error {
-	if refusal, ok := errors.AsType[*Refusal](err); ok {
-		return st.refuse(refusal)
+	if why, ok := errors.AsType[*refusal.Refusal](err); ok {
+		return st.refuse(why)
 	}
 	st.left() // there is nobody to answer
 	return nil
 }
 
 // refuse answers at once.
-func (st *stream) refuse(r *Refusal) error {
-	api := OpenAI
+func (st *stream) refuse(r *refusal.Refusal) error {
+	api := refusal.OpenAI
 	if st.req.Endpoint != nil {
 		api = st.req.Endpoint.API
 	}

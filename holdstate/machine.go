@@ -3,32 +3,12 @@
 package holdstate
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdgate/holdgate/sitemap"
 )
-
-// Why a request cannot wait.
-var (
-	// ErrFull is a hold limit, by count or by bytes.
-	ErrFull = errors.New("too many requests are waiting")
-	// ErrDraining is a router that shuts down.
-	ErrDraining = errors.New("the router is shutting down")
-	// ErrNoQueue is a capacity queue that is full or switched off.
-	ErrNoQueue = errors.New("the capacity queue is full")
-	// ErrNoRoom is a wait for room in the admission gate that took too long.
-	ErrNoRoom = errors.New("the admission gate has no room")
-	// ErrTimeout is a wait for a slot that took too long.
-	ErrTimeout = errors.New("no slot became free in time")
-)
-
-// FailedError is a wake that failed less than a cooldown ago.
-type FailedError struct{ Reason string }
-
-func (e *FailedError) Error() string { return "the wake failed: " + e.Reason }
 
 // Limits bound what may wait. Every field must be above 0, but for QueueDepth.
 type Limits struct {

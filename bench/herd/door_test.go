@@ -3,7 +3,6 @@
 package herd
 
 import (
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 const (
@@ -44,7 +44,7 @@ func newDoor(t *testing.T, policyText string, slotWait, more time.Duration) *doo
 	d.server = extproc.New(extproc.Options{
 		Keepalive: interval, RequestTimeout: slotWait, AdmitPark: 250 * time.Millisecond, MaxRequestBytes: 1 << 20,
 		MaxBodyBytesTotal: 1 << 28, RelayMaxBytes: 1 << 20, LateError: extproc.LateErrorBody,
-	}, extproc.Deps{Decider: d, Observer: d, Relay: engines{d.site, more}, Log: zerolog.Nop()})
+	}, extproc.Deps{Decider: d, Observer: d, Wakes: d.machine, Relay: engines{d.site, more}, Log: zerolog.Nop()})
 	server := grpc.NewServer(extproc.ServerOptions()...)
 	d.server.Register(server)
 	d.envoy = serve(t, server)
@@ -64,27 +64,16 @@ func (d *door) Decide(r *extproc.Request) extproc.Decision {
 	d.mu.Unlock()
 	w, err := d.machine.Hold(holdstate.Request{Target: r.Target(), Key: r.Caller.KeyID, Bytes: r.BodySize, Seq: r.Seq, Detail: wish})
 	if err != nil {
-		return extproc.Decision{Refusal: extproc.TooManyWaiting(r.Model)}
+		return extproc.Decision{Refusal: refusal.For(err, refusal.Wait{Model: r.Model, Wakes: d.machine})}
 	}
 	return extproc.Decision{Waiter: w, Held: true, Budget: holdBudget}
-}
-
-// NotServed is part of extproc.Decider.
-func (*door) NotServed(model string, _ bool, why error) *extproc.Refusal {
-	if errors.Is(why, holdstate.ErrTimeout) {
-		return extproc.RequestTimeout(model)
-	}
-	return extproc.StillAtCapacity(model)
 }
 
 // Resolve is part of extproc.Decider.
 func (*door) Resolve(name string) string { return name }
 
 // Recheck is part of extproc.Decider.
-func (*door) Recheck(*extproc.Request) *extproc.Refusal { return nil }
-
-// RetryAfter is part of extproc.Decider.
-func (*door) RetryAfter(string, bool) int { return 30 }
+func (*door) Recheck(*extproc.Request) *refusal.Refusal { return nil }
 
 // CameBack is part of extproc.Decider.
 func (*door) CameBack(holdstate.Grant) {}

@@ -118,7 +118,7 @@ func flood(t *testing.T, inOrder bool) (served []*visitor, after []time.Duration
 	for _, v := range all {
 		require.Equal(t, 1, v.ended)
 		if v.wish.Tokens == tooLarge && !v.leaves {
-			require.ErrorIs(t, v.err, admission.ErrTooLarge)
+			require.ErrorIs(t, v.err, holdstate.ErrTooLarge)
 		} else {
 			require.NoError(t, v.err)
 		}

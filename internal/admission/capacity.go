@@ -89,7 +89,7 @@ func (c *Capacity) ask(t sitemap.Target, w *Wish, l Limits) Ask {
 func (c *Capacity) Admit(r *holdstate.Request, behind bool) (holdstate.Room, error) {
 	w, p := r.Detail.(*Wish), c.Of(r.Target.Model)
 	if w.exhausted(p.Steps) {
-		return nil, ErrTriesUsed
+		return nil, holdstate.ErrTriesUsed
 	}
 	l := limits(p)
 	switch {

@@ -3,9 +3,10 @@
 package admission
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/holdgate/holdgate/holdstate"
 )
 
 // Limits are what one healthy replica of a model may have in hand. 0 is no limit.
@@ -36,18 +37,6 @@ type Ask struct {
 	// not refused now.
 	Again bool
 }
-
-// Why a request can have no room, however long it waits.
-var (
-	// ErrTooLarge is a footprint larger than the budget of all replicas.
-	ErrTooLarge = errors.New("the request is larger than what the replicas may have in hand")
-	// ErrOverShare is a key that has as much in hand as it may.
-	ErrOverShare = errors.New("the key has its share of the model in use")
-	// ErrOverShareAlways is a request larger than the whole share of its key.
-	ErrOverShareAlways = errors.New("the request is larger than the share of its key")
-	// ErrTriesUsed is a request that none of the policy's steps may try again.
-	ErrTriesUsed = errors.New("the tries of all steps are used up")
-)
 
 // Gate knows what every model has in hand. The zero value is ready for use, and
 // safe for many goroutines.
@@ -105,14 +94,14 @@ func (g *Gate) fits(a Ask) (bool, error) {
 	}
 	all := a.Limits.capacity(a.Replicas)
 	if all.Tokens > 0 && a.Tokens > all.budget() {
-		return false, ErrTooLarge
+		return false, holdstate.ErrTooLarge
 	}
 	if share := int64(a.Share * float64(all.Tokens)); all.Tokens > 0 && a.shared() {
 		switch {
 		case a.Tokens > share:
-			return false, ErrOverShareAlways
+			return false, holdstate.ErrOverShareAlways
 		case have.byKey[a.Key]+a.Tokens > share:
-			return false, ErrOverShare
+			return false, holdstate.ErrOverShare
 		}
 	}
 	return (all.Inflight == 0 || have.requests < all.Inflight) &&

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/holdgate/holdgate/holdstate"
 )
 
 func admitted(t *testing.T, g *Gate, a Ask) *Room {
@@ -43,7 +45,7 @@ func TestTheBudgetIsNineTenthsOfAllReplicas(t *testing.T) {
 			admitted(t, &g, a).Release()
 			a.Tokens++
 			_, err := g.Admit(a)
-			require.ErrorIs(t, err, ErrTooLarge)
+			require.ErrorIs(t, err, holdstate.ErrTooLarge)
 			_, budget := a.Limits.Budget(tt.replicas)
 			require.Equal(t, tt.want, budget)
 		})
@@ -81,12 +83,12 @@ func TestAKeyOverItsShareDoesNotWait(t *testing.T) {
 	a := Ask{Model: "m", Limits: Limits{Tokens: 1000}, Replicas: 2, Tokens: 300, Key: "acme", Share: 0.25}
 	first := admitted(t, &g, a)
 	_, err := g.Admit(a)
-	require.ErrorIs(t, err, ErrOverShare, "600 of 500")
+	require.ErrorIs(t, err, holdstate.ErrOverShare, "600 of 500")
 	a.Tokens = 200
 	second := admitted(t, &g, a)
 	a.Tokens = 501
 	_, err = g.Admit(a)
-	require.ErrorIs(t, err, ErrOverShareAlways)
+	require.ErrorIs(t, err, holdstate.ErrOverShareAlways)
 	a.Key = "other"
 	a.Tokens = 500
 	other := admitted(t, &g, a)
@@ -149,11 +151,11 @@ func TestTheBooksAreRight(t *testing.T) {
 			case a.Again:
 				require.NotNil(t, room)
 			case large:
-				require.ErrorIs(t, err, ErrTooLarge)
+				require.ErrorIs(t, err, holdstate.ErrTooLarge)
 			case shared && a.Tokens > share:
-				require.ErrorIs(t, err, ErrOverShareAlways)
+				require.ErrorIs(t, err, holdstate.ErrOverShareAlways)
 			case shared && ofKey+a.Tokens > share:
-				require.ErrorIs(t, err, ErrOverShare)
+				require.ErrorIs(t, err, holdstate.ErrOverShare)
 			default:
 				require.NoError(t, err)
 				fits := (limits.Inflight == 0 || requests < limits.Inflight*n) && (limits.Tokens == 0 || tokens+a.Tokens <= limits.Tokens*n*9/10)

@@ -16,6 +16,7 @@ import (
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/hop"
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -73,7 +74,7 @@ func (d *door) Admit(c extproc.Credentials) extproc.Admission {
 	}
 	key, err := d.lookup(c)
 	if err != nil {
-		return extproc.Admission{Refusal: extproc.Unauthorized(err.Error())}
+		return extproc.Admission{Refusal: refusal.Unauthorized(err.Error())}
 	}
 	known := key != nil
 	who := &caller{key: key}
@@ -93,7 +94,7 @@ func (d *door) Admit(c extproc.Credentials) extproc.Admission {
 		if err != nil {
 			return extproc.Admission{Refusal: d.reject(err)}
 		}
-		a.CheckBody = func(sum [sha256.Size]byte) *extproc.Refusal {
+		a.CheckBody = func(sum [sha256.Size]byte) *refusal.Refusal {
 			if err := v.VerifyBody(sum); err != nil {
 				return d.reject(err)
 			}
@@ -101,34 +102,34 @@ func (d *door) Admit(c extproc.Credentials) extproc.Admission {
 		}
 		who.hops = v.Hops
 		if who.key, known = d.byID(v.KeyID); !known {
-			return extproc.Admission{Refusal: extproc.Unauthorized("the key of the redirected request is not known at this site")}
+			return extproc.Admission{Refusal: refusal.Unauthorized("the key of the redirected request is not known at this site")}
 		}
 	}
 	switch {
 	case !known && d.keys == nil:
-		return extproc.Admission{Refusal: extproc.Unauthorized(needsIdentity)}
+		return extproc.Admission{Refusal: refusal.Unauthorized(needsIdentity)}
 	case !known:
-		return extproc.Admission{Refusal: extproc.Unauthorized(needsKey)}
+		return extproc.Admission{Refusal: refusal.Unauthorized(needsKey)}
 	}
 	a.Caller = extproc.Caller{TenantID: who.key.Tenant, KeyID: who.key.ID, Detail: who}
 	return a
 }
 
 // Recheck refuses a request whose key was revoked while it waited.
-func (d *door) Recheck(r *extproc.Request) *extproc.Refusal {
+func (d *door) Recheck(r *extproc.Request) *refusal.Refusal {
 	who, known := r.Caller.Detail.(*caller)
 	if d.keys == nil || !known {
 		return nil
 	}
 	if now := d.keys.Current().Renew(who.key); now == nil || now.Expired(time.Now()) {
-		return extproc.Unauthorized("the API key is no longer valid")
+		return refusal.Unauthorized("the API key is no longer valid")
 	}
 	return nil
 }
 
 // charge counts a request against its key's quotas. It returns a refusal when they
 // have no room.
-func (c *caller) charge(model string, replicas int) *extproc.Refusal {
+func (c *caller) charge(model string, replicas int) *refusal.Refusal {
 	if c.charged {
 		return nil
 	}
@@ -137,7 +138,7 @@ func (c *caller) charge(model string, replicas int) *extproc.Refusal {
 		c.rateLimit = strconv.Itoa(result.Remaining)
 	}
 	if !result.OK {
-		return extproc.RateLimited(result.RetryAfter)
+		return refusal.RateLimited(result.RetryAfter)
 	}
 	c.charged = true
 	return nil
@@ -176,7 +177,7 @@ func (d *door) byID(id string) (*access.Key, bool) {
 	return key, key != nil && !key.Expired(time.Now())
 }
 
-func (d *door) reject(err error) *extproc.Refusal {
+func (d *door) reject(err error) *refusal.Refusal {
 	d.rejected.WithLabelValues(hop.Class(err)).Inc()
-	return extproc.Unauthorized(err.Error())
+	return refusal.Unauthorized(err.Error())
 }

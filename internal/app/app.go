@@ -203,6 +203,7 @@ func (a *App) wire() error {
 		NotReady: a.notReady,
 		Decider:  a.decider,
 		Observer: observer{metrics: m, audit: a.audit, recent: a.outside.recent, log: a.log},
+		Wakes:    a.machine,
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
 	})

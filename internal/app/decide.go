@@ -20,6 +20,7 @@ import (
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -92,13 +93,13 @@ func (d *decider) Decide(r *extproc.Request) extproc.Decision {
 func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 	t := r.Target()
 	if !who.key.Allowed(r.Model) {
-		return refuse(extproc.ModelForbidden(r.Model))
+		return refuse(refusal.ModelForbidden(r.Model))
 	}
 
 	// Served here.
 	if replicas := d.registry.Serving(t); replicas > 0 {
-		if refusal := who.charge(r.Model, replicas); refusal != nil {
-			return refuse(refusal)
+		if why := who.charge(r.Model, replicas); why != nil {
+			return refuse(why)
 		}
 		return d.serve(r, who)
 	}
@@ -111,7 +112,7 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 	case d.siteID == "":
 		return refuse(d.absent(r.Model, who, false))
 	case now.m == nil:
-		return refuse(extproc.MapNotLoaded())
+		return refuse(refusal.MapNotLoaded())
 	}
 
 	// Served by a sibling. Tokens are counted where the request itself would go.
@@ -124,8 +125,8 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 	case mayHold && !r.Endpoint.CountTokens:
 		// A model that sleeps counts as one replica, so that nobody holds requests
 		// past a quota.
-		if refusal := who.charge(r.Model, 1); refusal != nil {
-			return refuse(refusal)
+		if why := who.charge(r.Model, 1); why != nil {
+			return refuse(why)
 		}
 		return d.hold(r, who, p)
 	default:
@@ -135,17 +136,17 @@ func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
 
 // notHere is the answer for a model that no replica serves and that may not be
 // held. A fixed one is placed here, and its agent may still be registering.
-func (d *decider) notHere(model string, fixed bool) *extproc.Refusal {
+func (d *decider) notHere(model string, fixed bool) *refusal.Refusal {
 	if fixed && time.Now().Before(d.grace) {
-		return extproc.RegistryWarming(model)
+		return refusal.RegistryWarming(model)
 	}
-	return extproc.ModelNotFound(model)
+	return refusal.ModelNotFound(model)
 }
 
 // absent is notHere for a request, whose last replica may have died under it.
-func (d *decider) absent(model string, who *caller, fixed bool) *extproc.Refusal {
+func (d *decider) absent(model string, who *caller, fixed bool) *refusal.Refusal {
 	if who.wish.Again() {
-		return extproc.BackendError(model)
+		return refusal.BackendError(model)
 	}
 	return d.notHere(model, fixed)
 }
@@ -194,7 +195,7 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 		if !who.held {
 			d.metrics.outcome(holdstate.OutcomeExpired, 0)
 		}
-		return extproc.Decision{Refusal: extproc.Waking(r.Model, d.RetryAfter(r.Model, true)), Outcome: holdstate.OutcomeExpired}
+		return extproc.Decision{Refusal: d.notHeld(r.Model, holdstate.ErrExpired), Outcome: holdstate.OutcomeExpired}
 	}
 	w, err := d.machine.Hold(d.waiting(r, who))
 	if err != nil {
@@ -206,13 +207,13 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	}
 	who.held = true
 	// The key may have ended while the body came, before there was a waiter to end.
-	if refusal := d.Recheck(r); refusal != nil {
+	if why := d.Recheck(r); why != nil {
 		w.Tell(holdstate.Revoke)
 		s := w.Tell(holdstate.Leave)
 		if s.Grant != nil {
 			s.Grant.Release()
 		}
-		return extproc.Decision{Refusal: refusal, Outcome: s.Outcome}
+		return extproc.Decision{Refusal: why, Outcome: s.Outcome}
 	}
 	// The model may have been wanted already, but not for this kind.
 	d.changed(r.Model)
@@ -220,17 +221,9 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	return extproc.Decision{Waiter: w, Held: true, Budget: budget, Impatient: impatient}
 }
 
-// notHeld is the answer for a request that the machine did not hold.
-func (d *decider) notHeld(model string, err error) *extproc.Refusal {
-	var failed *holdstate.FailedError
-	switch {
-	case errors.Is(err, holdstate.ErrDraining):
-		return extproc.Draining()
-	case errors.As(err, &failed):
-		return extproc.WakeFailed(model, failed.Reason, d.RetryAfter(model, false))
-	default:
-		return extproc.TooManyWaiting(model)
-	}
+// notHeld returns the answer to a request that cannot be held, for the reason why.
+func (d *decider) notHeld(model string, why error) *refusal.Refusal {
+	return refusal.For(why, refusal.Wait{Model: model, Impatient: errors.Is(why, holdstate.ErrExpired), Wakes: d.machine})
 }
 
 // waiting is the request as one that waits.
@@ -248,14 +241,4 @@ func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
 	}
 }
 
-func refuse(r *extproc.Refusal) extproc.Decision { return extproc.Decision{Refusal: r} }
-
-// RetryAfter says in how many seconds a sleeping model may be up. While that is not
-// known, a client that waits for a shorter time than the router would may come
-// again at once: its wait goes on then.
-func (d *decider) RetryAfter(model string, impatient bool) int {
-	if _, learned := d.machine.Learned(model); impatient && !learned {
-		return 1
-	}
-	return d.machine.RetryAfter(model)
-}
+func refuse(r *refusal.Refusal) extproc.Decision { return extproc.Decision{Refusal: r} }

@@ -9,11 +9,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -87,7 +87,7 @@ func (x *explaining) run() {
 	}
 }
 
-func (x *explaining) refuse(r *extproc.Refusal) {
+func (x *explaining) refuse(r *refusal.Refusal) {
 	x.Decision = admin.DecisionRefuse
 	x.Status, x.Code, x.Message, x.Explanation.RetryAfter = r.Status, r.Code, r.Message, r.RetryAfter
 }
@@ -101,10 +101,10 @@ func (x *explaining) admitted() string {
 		return "who sends a request is found out by Envoy: this is for an identity that may use every model"
 	case key.ID == "":
 		x.Tenant = ""
-		x.refuse(extproc.Unauthorized(needsKey))
+		x.refuse(refusal.Unauthorized(needsKey))
 		return "a request without a key is not let in: name one with --key ID"
 	case key.Expired(x.now):
-		x.refuse(extproc.Unauthorized(needsKey))
+		x.refuse(refusal.Unauthorized(needsKey))
 		return "the key has expired"
 	}
 	return "the key is good"
@@ -119,7 +119,7 @@ func (x *explaining) alias() string {
 
 func (x *explaining) allowlist() string {
 	if !x.who.key.Allowed(x.t.Model) {
-		x.refuse(extproc.ModelForbidden(x.t.Model))
+		x.refuse(refusal.ModelForbidden(x.t.Model))
 		return "the model is not in the models of the key"
 	}
 	return "the caller may use the model"
@@ -132,7 +132,7 @@ func (x *explaining) servedHere() string {
 	}
 	why := fmt.Sprintf("replicas in routing: %d, with %d of %d slots free", c.Replicas, c.Free, c.Slots)
 	if quota := x.who.key.Peek(x.t.Model, c.Replicas, x.now); !quota.OK {
-		x.refuse(extproc.RateLimited(quota.RetryAfter))
+		x.refuse(refusal.RateLimited(quota.RetryAfter))
 		return why + "; the quota of the key is used up"
 	}
 	return why + x.capacityFor()
@@ -144,7 +144,7 @@ func (x *explaining) capacityFor() string {
 	w := &admission.Wish{Key: x.who.key}
 	room, slot, err := x.capacity.Look(x.t, w)
 	if err != nil {
-		x.refuse(notServed(x.t.Model, err))
+		x.refuse(refusal.For(err, refusal.Wait{Model: x.t.Model}))
 		return "; " + err.Error()
 	}
 	waits := x.machine.Waiting(x.t)
@@ -167,7 +167,7 @@ func (x *explaining) capacityFor() string {
 		x.Decision = admin.DecisionServe
 		return "; a further step of the policy has a slot"
 	}
-	x.refuse(notServed(x.t.Model, err))
+	x.refuse(refusal.For(err, refusal.Wait{Model: x.t.Model}))
 	return fmt.Sprintf("; %v", err)
 }
 
@@ -191,10 +191,10 @@ func (x *explaining) loaded() string {
 	case x.here && x.m == nil:
 		return "there is no sibling map, and a backend of this router needs none"
 	case x.siteID == "":
-		x.refuse(extproc.ModelNotFound(x.t.Model))
+		x.refuse(refusal.ModelNotFound(x.t.Model))
 		return "the router has no --site-id, so it redirects and holds nothing"
 	case x.m == nil:
-		x.refuse(extproc.MapNotLoaded())
+		x.refuse(refusal.MapNotLoaded())
 		return "no sibling map was pushed or restored yet"
 	}
 	return fmt.Sprintf("generation %d, %s %v ago", x.m.Generation(), s.Source, x.now.Sub(s.ReceivedAt).Round(time.Second))
@@ -229,7 +229,7 @@ func (x *explaining) held() string {
 		placed = "a backend of this router has the model"
 	}
 	if quota := x.who.key.Peek(x.t.Model, 1, x.now); !quota.OK {
-		x.refuse(extproc.RateLimited(quota.RetryAfter))
+		x.refuse(refusal.RateLimited(quota.RetryAfter))
 		return placed + "; the quota of the key is used up"
 	}
 	if err := x.machine.WouldHold(holdstate.Request{Target: x.t, Key: x.who.key.Line()}); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // defaultTenant is who everybody is without a keys file.
@@ -162,7 +163,7 @@ func (m *metrics) woke(model string, took time.Duration) {
 func (m *metrics) forget(model string) {
 	m.queued.DeleteLabelValues(model)
 	m.wakes.DeleteLabelValues(model)
-	for _, reason := range rejectionReasons {
+	for _, reason := range refusal.Labels() {
 		m.rejections.DeleteLabelValues(reason, model)
 	}
 }

@@ -3,53 +3,19 @@
 package app
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
-
-// Why a request is turned away from a model that is up: label values.
-const (
-	reasonTooLarge  = "too_large"     // than the gate
-	reasonOverShare = "over_share"    // of its key
-	reasonNoRoom    = "no_room"       // in the gate, in time
-	reasonQueueFull = "queue_full"    // or there is none
-	reasonTimeout   = "queue_timeout" // no slot in time
-	reasonTriesUsed = "tries_used_up" // of all steps of the policy
-	reasonDraining  = "draining"
-)
-
-var rejectionReasons = []string{
-	reasonTooLarge, reasonOverShare, reasonNoRoom, reasonQueueFull, reasonTimeout, reasonTriesUsed, reasonDraining,
-}
 
 // turnedAway counts a request that had no room or no slot.
 func (m *metrics) turnedAway(model string, err error) {
 	m.observed.note(model)
-	m.rejections.WithLabelValues(rejectionReason(err), model).Inc()
-}
-
-func rejectionReason(err error) string {
-	switch {
-	case errors.Is(err, holdstate.ErrNoRoom):
-		return reasonNoRoom
-	case errors.Is(err, holdstate.ErrTimeout):
-		return reasonTimeout
-	case errors.Is(err, holdstate.ErrDraining):
-		return reasonDraining
-	case errors.Is(err, admission.ErrTooLarge):
-		return reasonTooLarge
-	case errors.Is(err, admission.ErrOverShare), errors.Is(err, admission.ErrOverShareAlways):
-		return reasonOverShare
-	case errors.Is(err, admission.ErrTriesUsed):
-		return reasonTriesUsed
-	}
-	return reasonQueueFull
+	m.rejections.WithLabelValues(refusal.Label(err), model).Inc()
 }
 
 // load exports what replicas have in hand and what waits for them.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // serve gives the request a slot, or a place among those who wait for room or for a
@@ -95,34 +95,5 @@ func (d *decider) roomAwaited(model string) bool {
 // turnedAway refuses a request that may not wait.
 func (d *decider) turnedAway(model string, err error) extproc.Decision {
 	d.metrics.turnedAway(model, err)
-	return refuse(notServed(model, err))
-}
-
-// notServed is the answer to a request that a replica serves but has no room for.
-func notServed(model string, err error) *extproc.Refusal {
-	switch {
-	case errors.Is(err, holdstate.ErrDraining):
-		return extproc.Draining()
-	case errors.Is(err, holdstate.ErrNoRoom):
-		return extproc.ConcurrencyLimit(model)
-	case errors.Is(err, holdstate.ErrTimeout):
-		return extproc.RequestTimeout(model)
-	case errors.Is(err, admission.ErrTooLarge):
-		return extproc.LargerThanPool(model)
-	case errors.Is(err, admission.ErrOverShare):
-		return extproc.OverShare(model)
-	case errors.Is(err, admission.ErrOverShareAlways):
-		return extproc.LargerThanShare(model)
-	case errors.Is(err, admission.ErrTriesUsed):
-		return extproc.BackendError(model)
-	}
-	return extproc.NoCapacity(model)
-}
-
-// NotServed is the answer to a request that waited in vain for a replica that was up.
-func (*decider) NotServed(model string, held bool, why error) *extproc.Refusal {
-	if held && errors.Is(why, holdstate.ErrNoRoom) {
-		return extproc.StillAtCapacity(model)
-	}
-	return notServed(model, why)
+	return refuse(refusal.For(err, refusal.Wait{Model: model}))
 }

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package refusal
 
 import (
 	"bytes"
 	"encoding/json"
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
 )
 
 // refusals are all that there are, with what follows "code" in their JSON.
@@ -34,21 +33,28 @@ var refusals = map[string]struct {
 	"model_not_found":      {ModelNotFound("m"), 404, "model_not_found", "model m does not exist here", "", "not_found_error"},
 	"map_not_loaded":       {MapNotLoaded(), 503, "map_not_loaded", "the router has no sibling map yet; retry in 5 seconds", `,"retry_after":5`, "overloaded_error"},
 	"registry_warming":     {RegistryWarming("m"), 503, "registry_warming", "model m may not be registered yet; retry in 2 seconds", `,"retry_after":2`, "overloaded_error"},
-	"no_capacity":          {NoCapacity("m"), 503, "no_capacity", "all replicas of model m are busy; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
-	"request_timeout":      {RequestTimeout("m"), 504, "request_timeout", "no replica of model m had a free slot in time", "", "overloaded_error"},
+	"no_capacity":          {For(holdstate.ErrNoQueue, Wait{Model: "m"}), 503, "no_capacity", "all replicas of model m are busy; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
+	"request_timeout":      {For(holdstate.ErrTimeout, Wait{Model: "m"}), 504, "request_timeout", "no replica of model m had a free slot in time", "", "overloaded_error"},
 	"backend_error":        {BackendError("m"), 502, "backend_error", "the engines of model m ended the connection before they answered", "", "api_error"},
-	"draining":             {Draining(), 503, "draining", "this router is shutting down; retry in 5 seconds", `,"retry_after":5`, "overloaded_error"},
+	"draining":             {For(holdstate.ErrDraining, Wait{Model: "m"}), 503, "draining", "this router is shutting down; retry in 5 seconds", `,"retry_after":5`, "overloaded_error"},
 	"rate_limited":         {RateLimited(2), 429, "rate_limit_exceeded", "this key has used up its quota; retry in 2 seconds", `,"retry_after":2`, "rate_limit_error"},
 	"rate_limited, 1 s":    {RateLimited(1), 429, "rate_limit_exceeded", "this key has used up its quota; retry in 1 second", `,"retry_after":1`, "rate_limit_error"},
-	"over_share":           {OverShare("m"), 429, "rate_limit_exceeded", "this key has its share of model m in use; retry in 1 second", `,"retry_after":1`, "rate_limit_error"},
-	"larger_than_share":    {LargerThanShare("m"), 429, "rate_limit_exceeded", "the request is larger than this key's share of model m: make it shorter, or ask for less output", `,"retry_after":60`, "rate_limit_error"},
-	"waking":               {Waking("m", 17), 503, "model_waking", "model m is waking up; retry in 17 seconds", `,"retry_after":17`, "overloaded_error"},
-	"waking, 1 s":          {Waking("m", 1), 503, "model_waking", "model m is waking up; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
-	"wake failed, 1 s":     {WakeFailed("m", "no GPU", 1), 503, "model_waking", "model m could not be woken: no GPU; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
-	"at capacity":          {StillAtCapacity("m"), 503, "model_waking", "model m woke up but is still at capacity; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
-	"too many waiting":     {TooManyWaiting("m"), 503, "model_waking", "model m is waking up and too many requests are already waiting for it; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
-	"wake failed":          {WakeFailed("m", "no GPU", 60), 503, "model_waking", "model m could not be woken: no GPU; retry in 60 seconds", `,"retry_after":60`, "overloaded_error"},
+	"over_share":           {For(holdstate.ErrOverShare, Wait{Model: "m"}), 429, "rate_limit_exceeded", "this key has its share of model m in use; retry in 1 second", `,"retry_after":1`, "rate_limit_error"},
+	"larger_than_share":    {For(holdstate.ErrOverShareAlways, Wait{Model: "m"}), 429, "rate_limit_exceeded", "the request is larger than this key's share of model m: make it shorter, or ask for less output", `,"retry_after":60`, "rate_limit_error"},
+	"waking":               {For(holdstate.ErrExpired, Wait{Model: "m", Wakes: learned(17)}), 503, "model_waking", "model m is waking up; retry in 17 seconds", `,"retry_after":17`, "overloaded_error"},
+	"waking, 1 s":          {For(holdstate.ErrExpired, Wait{Model: "m", Wakes: learned(1)}), 503, "model_waking", "model m is waking up; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
+	"wake failed, 1 s":     {For(&holdstate.FailedError{Reason: "no GPU"}, Wait{Model: "m", Wakes: learned(1)}), 503, "model_waking", "model m could not be woken: no GPU; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
+	"at capacity":          {For(holdstate.ErrNoRoom, Wait{Model: "m", Held: true}), 503, "model_waking", "model m woke up but is still at capacity; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
+	"too many waiting":     {For(holdstate.ErrFull, Wait{Model: "m"}), 503, "model_waking", "model m is waking up and too many requests are already waiting for it; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
+	"wake failed":          {For(&holdstate.FailedError{Reason: "no GPU"}, Wait{Model: "m", Wakes: learned(60)}), 503, "model_waking", "model m could not be woken: no GPU; retry in 60 seconds", `,"retry_after":60`, "overloaded_error"},
 }
+
+// learned is the Wakes of a model that should be awake in so many seconds.
+type learned int
+
+func (l learned) RetryAfter(string) int { return int(l) }
+
+func (l learned) Learned(string) (int, bool) { return int(l), true }
 
 func TestRefusalsByteByByte(t *testing.T) {
 	t.Parallel()
@@ -60,54 +66,16 @@ func TestRefusalsByteByByte(t *testing.T) {
 			require.Equal(t, c.status, c.r.Status)
 			openAI := `{"error":{` + object + `}`
 			anthropic := `{"type":"error","error":{"type":"` + c.anthropic + `",`
-			require.Equal(t, openAI, string(c.r.body(OpenAI)))
-			require.Equal(t, openAI, string(c.r.body(Responses)))
-			require.Equal(t, anthropic+object+`}`, string(c.r.body(Anthropic)))
+			require.Equal(t, openAI, string(c.r.Body(OpenAI)))
+			require.Equal(t, openAI, string(c.r.Body(Responses)))
+			require.Equal(t, anthropic+object+`}`, string(c.r.Body(Anthropic)))
 
-			require.Equal(t, "data: "+openAI+"\n\n", string(c.r.event(OpenAI)))
-			require.Equal(t, "event: error\ndata: "+anthropic+late+"}\n\n", string(c.r.event(Anthropic)))
+			require.Equal(t, "data: "+openAI+"\n\n", string(c.r.Event(OpenAI)))
+			require.Equal(t, "event: error\ndata: "+anthropic+late+"}\n\n", string(c.r.Event(Anthropic)))
 			require.Equal(t, "event: error\ndata: "+`{"type":"error","sequence_number":0,"code":"`+c.code+`","message":"`+c.message+`","param":null,"error":{`+object+"}\n\n"+
 				"event: response.failed\ndata: "+`{"type":"response.failed","sequence_number":1,"response":{"object":"response","status":"failed","error":{"code":"`+c.code+`","message":"`+c.message+`"}}}`+"\n\n",
-				string(c.r.event(Responses)))
+				string(c.r.Event(Responses)))
 		})
-	}
-}
-
-func TestRefusalsAsEnvoyGetsThem(t *testing.T) {
-	t.Parallel()
-	for name, c := range refusals {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := refused(c.r, Anthropic)
-			require.Equal(t, "local", m.GetDynamicMetadata().GetFields()[envoy.Namespace].GetStructValue().GetFields()["mode"].GetStringValue())
-			answer := m.GetImmediateResponse()
-			require.Equal(t, c.status, int(answer.GetStatus().GetCode()))
-			require.Equal(t, c.r.body(Anthropic), answer.GetBody())
-			got := http.Header{}
-			for _, o := range answer.GetHeaders().GetSetHeaders() {
-				got.Add(o.GetHeader().GetKey(), string(o.GetHeader().GetRawValue()))
-			}
-			want := http.Header{"Content-Type": {"application/json"}}
-			if c.r.RetryAfter > 0 {
-				want.Set("Retry-After", strings.TrimPrefix(c.retryAfter, `,"retry_after":`))
-			}
-			if c.status == http.StatusMethodNotAllowed {
-				want.Set("Allow", "POST")
-			}
-			require.Equal(t, want, got)
-			require.NoError(t, m.ValidateAll())
-		})
-	}
-}
-
-func TestKeepaliveForms(t *testing.T) {
-	t.Parallel()
-	const comment = ": keep-alive\n"
-	require.Equal(t, comment, string(keepaliveForm(OpenAI, true)))
-	require.Equal(t, comment, string(keepaliveForm(Responses, true)))
-	require.Equal(t, comment+"event: ping\ndata: {\"type\": \"ping\"}\n\n", string(keepaliveForm(Anthropic, true)))
-	for _, api := range []API{OpenAI, Anthropic, Responses} {
-		require.Equal(t, " ", string(keepaliveForm(api, false)))
 	}
 }
 
@@ -121,10 +89,13 @@ func TestNamesCannotBreakAnError(t *testing.T) {
 			rapid.StringMatching(`[\x00-\x20"\\{}:,/<>&\x7f-\x{a0}\x{2028}\x{2029}]{0,12}`),
 			rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
 		).Draw(t, "name")
-		for _, r := range []*Refusal{ModelNotFound(name), Waking(name, 30), WakeFailed("m", name, 30), NoCapacity(name), BackendError(name)} {
+		for _, r := range []*Refusal{
+			ModelNotFound(name), BackendError(name), For(holdstate.ErrExpired, Wait{Model: name, Wakes: learned(30)}),
+			For(&holdstate.FailedError{Reason: name}, Wait{Model: "m", Wakes: learned(30)}), For(holdstate.ErrNoQueue, Wait{Model: name}),
+		} {
 			for _, api := range []API{OpenAI, Anthropic, Responses} {
-				requireError(t, r, r.body(api))
-				event := r.event(api)
+				requireError(t, r, r.Body(api))
+				event := r.Event(api)
 				data, ok := bytes.CutSuffix(event, []byte("\n\n"))
 				require.True(t, ok)
 				if api == Responses {
