@@ -5,6 +5,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"maps"
 	"os"
@@ -62,6 +63,9 @@ func Check(c *config.Serve) error {
 	var placed *sitemap.Map
 	check("map-file", c.MapFile, func(path string) error {
 		text, _, err := regular.Read(path, 2*sitemap.MaxBytes)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
+			return nil // serve makes it
+		}
 		if err != nil {
 			return fmt.Errorf("reading the file: %w", err)
 		}

@@ -39,6 +39,8 @@ func TestCheckReportsEveryBadFile(t *testing.T) {
 		"--engine-auth-file", file("good-engines.yaml", "models: {m: {api_key_file: token}}"),
 	}
 	require.NoError(t, run(good...))
+	require.NoError(t, run("--map-file", filepath.Join(dir, "missing")), "serve makes it")
+	require.NoError(t, run("--map-file", file("empty-map.json", "")), "as good as none")
 	cert, key := certstest.New(t).Issue()
 	require.NoError(t, run("--agents-tls-cert-file", cert, "--agents-tls-key-file", key, "--keda-tls-cert-file", cert, "--keda-tls-key-file", key))
 	err := run(
