@@ -47,7 +47,7 @@ build: go ## build bin/holdgate
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/holdgate ./cmd/holdgate
 
 run: build tools ## serve a small model that sleeps until it is asked; Ctrl-C ends it
-	@$(ENV) bin/holdgate up -f examples/local/models.yaml
+	@$(ENV) bin/holdgate up examples/local/models.yaml
 
 demo: build tools ## watch a sleeping model answer real requests, in under a minute
 	@$(ENV) $(GO) run ./examples/demo
