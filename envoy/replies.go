@@ -3,6 +3,8 @@
 package envoy
 
 import (
+	"strconv"
+
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -10,6 +12,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 const (
@@ -17,64 +21,53 @@ const (
 	messagesPath = "/v1/messages"
 	// responsesPath is where clients try a WebSocket before they POST.
 	responsesPath = "/v1/responses"
-	retryAfter    = 5
 )
 
 // ownError is one class of errors that Envoy itself answers with.
 type ownError struct {
-	op        accesslogv3.ComparisonFilter_Op
-	status    uint32
-	code      string
-	kind      string // error.type of the Anthropic envelope.
-	message   string
-	retryable bool
-	when      []*accesslogv3.AccessLogFilter // conditions besides the status
-	becomes   uint32                         // the status that is answered; 0: the same
+	op      accesslogv3.ComparisonFilter_Op
+	status  uint32 // Envoy's own
+	answer  *refusal.Refusal
+	kind    string                         // error.type of the Anthropic envelope
+	when    []*accesslogv3.AccessLogFilter // conditions besides the status
+	becomes uint32                         // the status that is answered; 0: Envoy's own
 }
 
 // ownErrorClasses are tried in this order.
 var ownErrorClasses = []ownError{
 	{
 		op: accesslogv3.ComparisonFilter_EQ, status: 501,
-		code: "unsupported_encoding", kind: "invalid_request_error",
-		message: "the request has an unsupported transfer-encoding; use chunked, or a content-length",
+		answer: refusal.UnsupportedTransfer(), kind: "invalid_request_error",
 	},
 	{
 		op: accesslogv3.ComparisonFilter_GE, status: 500,
-		code: "router_unavailable", kind: "overloaded_error",
-		message: "the router is not available; retry in 5 seconds", retryable: true,
+		answer: refusal.RouterUnavailable(), kind: "overloaded_error",
 	},
 	{
 		op: accesslogv3.ComparisonFilter_EQ, status: 413,
-		code: "request_too_large", kind: "request_too_large",
-		message: "the request is too large",
+		answer: refusal.RequestTooLarge(), kind: "request_too_large",
 	},
 	{
 		op: accesslogv3.ComparisonFilter_EQ, status: 431,
-		code: "request_too_large", kind: "request_too_large",
-		message: "the request has too many headers, or too large ones",
+		answer: refusal.HeadersTooLarge(), kind: "request_too_large",
 	},
 	{
 		op: accesslogv3.ComparisonFilter_EQ, status: 408,
-		code: "request_timeout", kind: "invalid_request_error",
-		message: "the request did not arrive in time",
+		answer: refusal.RequestIncomplete(), kind: "invalid_request_error",
 	},
 	{
 		// Codex goes on with POST at once after 426 alone.
 		op: accesslogv3.ComparisonFilter_EQ, status: 403, becomes: 426,
-		when: []*accesslogv3.AccessLogFilter{pathFilter(responsesPath), upgradeFilter("websocket")},
-		code: "request_invalid", kind: "invalid_request_error",
-		message: "there is no WebSocket here: send the request with POST",
+		when:   []*accesslogv3.AccessLogFilter{pathFilter(responsesPath), upgradeFilter("websocket")},
+		answer: refusal.NoWebSocket(), kind: "invalid_request_error",
 	},
 	{
 		op: accesslogv3.ComparisonFilter_EQ, status: 426,
-		code: "request_invalid", kind: "invalid_request_error",
-		message: "HTTP/1.0 is not served here: use HTTP/1.1 or HTTP/2; in nginx set proxy_http_version 1.1",
+		answer: refusal.HTTP10(), kind: "invalid_request_error",
 	},
 	{
 		op: accesslogv3.ComparisonFilter_GE, status: 400,
-		code: "request_invalid", kind: "invalid_request_error",
-		message: "the HTTP request is not acceptable",
+		answer: refusal.InvalidHTTP(), kind: "invalid_request_error",
 	},
 }
 
@@ -105,8 +98,8 @@ func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
 	if e.becomes != 0 {
 		m.StatusCode = wrapperspb.UInt32(e.becomes)
 	}
-	if e.retryable {
-		m.HeadersToAdd = append(m.HeadersToAdd, header("retry-after", "5", overwriteOrAdd))
+	if after := e.answer.RetryAfter; after > 0 {
+		m.HeadersToAdd = append(m.HeadersToAdd, header("retry-after", strconv.Itoa(after), overwriteOrAdd))
 	}
 	return m
 }
@@ -114,12 +107,12 @@ func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
 // body is the format of Envoy that makes the body which clients of an API expect.
 func (e ownError) body(anthropic bool) *structpb.Struct {
 	inner := map[string]*structpb.Value{
-		"code":    structpb.NewStringValue(e.code),
-		"message": structpb.NewStringValue(e.message),
+		"code":    structpb.NewStringValue(e.answer.Code),
+		"message": structpb.NewStringValue(e.answer.Message),
 		"source":  structpb.NewStringValue("router"),
 	}
-	if e.retryable {
-		inner["retry_after"] = structpb.NewNumberValue(retryAfter)
+	if after := e.answer.RetryAfter; after > 0 {
+		inner["retry_after"] = structpb.NewNumberValue(float64(after))
 	}
 	outer := map[string]*structpb.Value{}
 	if anthropic {

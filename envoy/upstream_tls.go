@@ -124,7 +124,7 @@ func (r *renderer) overTLSToo(route *routev3.Route) []*routev3.Route {
 		over.GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: tlsName(destinationsCluster, i)}
 		routes = append(routes, over)
 	}
-	return append(routes, &routev3.Route{Match: route.GetMatch(), Action: refusal()})
+	return append(routes, &routev3.Route{Match: route.GetMatch(), Action: unavailable()})
 }
 
 // relayOverTLSToo is overTLSToo for the relay, whose header says the same.
@@ -146,10 +146,11 @@ func (r *renderer) relayOverTLSToo(route *routev3.Route) []*routev3.Route {
 		over.GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: tlsName(relayCluster, i)}
 		routes = append(routes, over)
 	}
-	return append(routes, &routev3.Route{Match: route.GetMatch(), Action: refusal()})
+	return append(routes, &routev3.Route{Match: route.GetMatch(), Action: unavailable()})
 }
 
-func refusal() *routev3.Route_DirectResponse {
+// unavailable returns the action of a route that answers with 503.
+func unavailable() *routev3.Route_DirectResponse {
 	return &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}}
 }
 

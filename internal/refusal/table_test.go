@@ -71,6 +71,7 @@ func TestTextsAndRetryAfterAgree(t *testing.T) {
 	for _, r := range rows {
 		says := strings.Contains(r.text, "$retry") || strings.Contains(r.text, "make it shorter")
 		require.Equal(t, r.retryAfter != 0, says, r.text)
+		require.NotContains(t, r.text, "%", "Envoy's own errors take it as a format")
 		os.Expand(r.text, func(name string) string {
 			require.Contains(t, []string{"model", "detail", "retry"}, name, r.text)
 			return ""
