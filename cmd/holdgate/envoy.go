@@ -95,7 +95,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.StringVar(&c.ExtProcCertFile, "extproc-tls-cert-file", "", "`file` of the certificate that holdgate serve is shown; needed with an --extproc that others can reach")
 	flags.StringVar(&c.ExtProcKeyFile, "extproc-tls-key-file", "", "`file` of that certificate's key")
 	flags.StringVar(&c.ExtProcCAFile, "extproc-tls-ca-file", "", "`file` of the authorities of holdgate serve's certificate")
-	flags.BoolVar(&c.ExtProcInsecure, "extproc-insecure", false, "allow an --extproc that others can reach without TLS: who is on the way sees all requests, keys and engines' keys, and may change them")
+	flags.BoolVar(&c.ExtProcInsecure, "extproc-insecure", false, "allow an --extproc that others can reach without TLS: anyone on the way sees all requests, keys and engines' keys, and may change them")
 	flags.StringVar(&c.LanesDir, "lanes-dir", "/run/holdgate", "`directory` of "+envoy.ReholdSocket+" and "+envoy.RelaySocket)
 	flags.Var(&maxBody, "max-request-bytes", "largest body, as given to holdgate serve")
 	flags.DurationVar(&c.HoldMax, "hold-max", envoy.DefaultHoldMax, "longest hold")
