@@ -110,8 +110,18 @@ func overUnix(ctx context.Context) bool {
 	return ok && p.Addr.Network() == "unix"
 }
 
-// EndLogs ends Envoy's log streams, which it never ends itself.
+// EndLogs ends Envoy's log streams, which it never ends itself. Requests whose streams
+// are cut after it are on record as ended by the shutdown.
 func (s *Server) EndLogs() { close(s.closing) }
+
+func (s *Server) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
 
 // record takes Envoy's word on a request. Envoy ends those that it carries; what we
 // answer ourselves ends with its stream, and is then only joined with the record.

@@ -5,6 +5,7 @@ package extproc
 import (
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -319,6 +321,56 @@ func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The shutdown cuts what has not ended by the drain timeout: those clients did not leave.
+func TestARequestThatTheShutdownCutsDidNotLeave(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(r *rig) *exchange{
+		"in its upload": func(r *rig) *exchange {
+			x := r.open(r.t, envoy.LaneEdge)
+			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900"), requestBody(" ", false))
+			return x
+		},
+		"in its relayed answer": func(r *rig) *exchange {
+			x := r.ask(r.t, chat(true))
+			r.slots.up(engineA, 1)
+			_, _ = io.WriteString(r.engine.call(r.t, 1).respond(200), "data: 1\n\n")
+			return x
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				x := begin(r)
+				pass(time.Second)
+				r.EndLogs()
+				x.reset()
+				synctest.Wait()
+				r.EndAll()
+				rec := r.only(r.t)
+				require.Equal(r.t, []any{503, "draining"}, []any{rec.Status, rec.ErrorCode})
+			})
+		})
+	}
+}
+
+// A request that was held stays one when its replica dies and the lane cannot go on.
+func TestAHeldRequestThatTheLaneRefusesIsOnRecordAsHeld(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		id := uuid.NewString()
+		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerKeepalive, "off", headerRequestID, id))
+		pass(time.Second)
+		r.slots.up(engineA, 1)
+		require.ErrorIs(t, x.end(), io.EOF)
+		r.decide = func(*Request) Decision { return Decision{Refusal: refusal.BackendError("m")} }
+		require.ErrorIs(t, r.again(t, id, engineA, 100).end(), io.EOF)
+		pass(logWait + time.Second)
+		rec := r.only(t)
+		require.Equal(t, []any{VerdictHold, holdstate.OutcomeReleased, 502}, []any{rec.Verdict, rec.Outcome, rec.Status})
+	})
 }
 
 func TestTraceIDs(t *testing.T) {

@@ -167,7 +167,10 @@ func (st *stream) begin(lane string) (begun bool) {
 	st.req.Method, st.req.PathAndQuery = string(st.head.method), string(st.head.path)
 	st.req.body = &st.body
 	st.flight.note(func(r *Record) {
-		r.Method, r.TraceID, r.Verdict = method(st.req.Method), st.head.traceID, VerdictRefuse
+		r.Method, r.TraceID = method(st.req.Method), st.head.traceID
+		if r.Verdict != VerdictHold {
+			r.Verdict = VerdictRefuse
+		}
 	})
 	st.noteRequest()
 	return true
@@ -204,12 +207,16 @@ func (st *stream) noteRefusal(why *refusal.Refusal) {
 	st.flight.note(func(r *Record) { r.refuse(why) })
 }
 
-// left records that the client went away, unless it has the whole answer.
+// left records that the client went away, unless it has the whole answer. When the
+// server is closing it was the server that ended the stream.
 func (st *stream) left() {
-	if st.events.passed {
-		return
+	switch {
+	case st.events.passed:
+	case st.s.isClosing():
+		st.noteRefusal(refusal.For(holdstate.ErrDraining, refusal.Wait{}))
+	default:
+		st.flight.note(func(r *Record) { r.Status, r.ErrorCode = StatusClientGone, "" })
 	}
-	st.flight.note(func(r *Record) { r.Status, r.ErrorCode = StatusClientGone, "" })
 }
 
 // keepPlace remembers where the request stands among the waiters.
