@@ -65,6 +65,17 @@ func TestTheStatusesAreInTheDocs(t *testing.T) {
 	require.Equal(t, want, string(text), "run: go test ./internal/refusal -update")
 }
 
+func TestTheLabelsAreInTheDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/metrics.md")
+	require.NoError(t, err)
+	_, row, _ := strings.Cut(string(text), "_admission_rejections_total`")
+	row, _, _ = strings.Cut(row, "\n")
+	for _, label := range Labels() {
+		require.Contains(t, row, "`"+label+"`")
+	}
+}
+
 // A message says when to come back if Retry-After does, unless it says what to change.
 func TestTextsAndRetryAfterAgree(t *testing.T) {
 	t.Parallel()
