@@ -140,6 +140,9 @@ func (c *Capacity) Take(r *holdstate.Request, room holdstate.Room) (holdstate.Gr
 // room, and whether a slot is free. The error is Admit's.
 func (c *Capacity) Look(t sitemap.Target, w *Wish) (room, slot bool, err error) {
 	p := c.Of(t.Model)
+	if w.exhausted(p.Steps) {
+		return false, false, holdstate.ErrTriesUsed
+	}
 	if room, err = c.gate.Fits(c.ask(t, w, limits(p))); err != nil {
 		return false, false, err
 	}

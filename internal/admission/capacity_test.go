@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+func TestLoadsListsTheModelsWithLimits(t *testing.T) {
+	t.Parallel()
+	bubble(t, "{max_inflight: 4, admit_budget_tokens: 100}, other: {aliases: [o]}, z: {max_inflight: 2}", func(t *testing.T, r *rig) {
+		sleeping := Load{Model: "m", RequestLimit: 4, TokenLimit: 90}
+		z := Load{Model: "z", RequestLimit: 2}
+		require.ElementsMatch(t, []Load{sleeping, z}, r.Loads(), "a model that sleeps counts as one replica")
+
+		r.join("a", "", 9)
+		r.join("b", "", 9)
+		r.join("c", "", 9, "embedding")
+		g, _ := r.take(request(30))
+		all := Load{Model: "m", Requests: 1, RequestLimit: 8, Tokens: 30, TokenLimit: 180}
+		require.ElementsMatch(t, []Load{all, z}, r.Loads(), "the kind with most replicas counts")
+		g.Release()
+		g.Release()
+		all.Requests, all.Tokens = 0, 0
+		require.ElementsMatch(t, []Load{all, z}, r.Loads())
+	})
+}
+
+func TestAModelWithoutLimitsIsNotCounted(t *testing.T) {
+	t.Parallel()
+	bubble(t, "", func(t *testing.T, r *rig) {
+		r.join("a", "", 9)
+		g, _ := r.take(request(1 << 40))
+		require.Empty(t, r.Loads())
+		requests, tokens := r.gate.InHand("m")
+		require.Zero(t, requests)
+		require.Zero(t, tokens)
+		g.Release()
+	})
+}
+
+// A request behind others learns only whether it can have room at all.
+func TestBehindOthersNothingIsReserved(t *testing.T) {
+	t.Parallel()
+	bubble(t, "{admit_budget_tokens: 100}", func(t *testing.T, r *rig) {
+		r.join("a", "", 9)
+		room, err := r.Admit(request(10), true)
+		require.NoError(t, err)
+		require.Nil(t, room, "though there is room")
+		_, err = r.Admit(request(91), true)
+		require.ErrorIs(t, err, holdstate.ErrTooLarge)
+		requests, _ := r.gate.InHand("m")
+		require.Zero(t, requests)
+
+		again := request(91)
+		wishOf(again).again = true
+		room, err = r.Admit(again, true)
+		require.NoError(t, err)
+		require.NotNil(t, room, "it was let in before")
+		requests, tokens := r.gate.InHand("m")
+		require.Equal(t, []int64{1, 91}, []int64{requests, tokens})
+		room.Release()
+	})
+}
+
+func TestAShareIsOfAllReplicas(t *testing.T) {
+	t.Parallel()
+	bubble(t, "{admit_budget_tokens: 100}", func(t *testing.T, r *rig) {
+		quarter := &access.Key{ID: "quarter", Share: 0.25}
+		of := func(tokens int64) *holdstate.Request {
+			return &holdstate.Request{Target: chatOfM, Detail: &Wish{Key: quarter, Tokens: tokens}}
+		}
+		_, err := r.Admit(of(26), false)
+		require.ErrorIs(t, err, holdstate.ErrOverShareAlways)
+		r.join("a", "", 9)
+		r.join("b", "", 9)
+		g, _ := r.take(of(26))
+		_, err = r.Admit(of(25), false)
+		require.ErrorIs(t, err, holdstate.ErrOverShare, "51 of 50")
+		_, _, err = r.Look(chatOfM, wishOf(of(25)))
+		require.ErrorIs(t, err, holdstate.ErrOverShare)
+		_, _ = r.take(of(24))
+		_, _ = r.take(request(100)) // of another caller
+		room, err := r.Admit(request(31), false)
+		require.NoError(t, err)
+		require.Nil(t, room, "181 of 180: it may wait")
+		g.Release()
+		_, _ = r.take(of(26))
+	})
+}
+
+func TestAReplicaIsLeftAloneByTheRequestThatItDiedUnder(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"without steps": "{max_inflight: 9}", "with steps": "{max_inflight: 9, steps: [{name: near, match: {region: eu}}, {name: any}]}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, text, func(t *testing.T, r *rig) {
+				a := r.join("a", "eu", 9)
+				q := request(0)
+				for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second} {
+					g, _ := r.take(q)
+					g.Failed("it dropped the connection", true)
+					g.Release()
+					pass(200 * time.Millisecond)
+					a.healthy()
+					require.Equal(t, holdstate.Later, r.took(q))
+					require.Equal(t, holdstate.Taken, r.took(request(0)), "others may use it")
+					_, slot, err := r.Look(chatOfM, wishOf(q))
+					require.NoError(t, err)
+					require.False(t, slot)
+					pass(pause - 200*time.Millisecond - time.Nanosecond)
+					require.Equal(t, holdstate.Later, r.took(q))
+					before := r.changes.Load()
+					pass(time.Nanosecond)
+					require.Equal(t, before+1, r.changes.Load(), "those who wait are told")
+					require.Equal(t, holdstate.Taken, r.took(q))
+				}
+			})
+		})
+	}
+}
+
+func TestAPauseIsOfOneReplica(t *testing.T) {
+	t.Parallel()
+	bubble(t, "", func(t *testing.T, r *rig) {
+		a := r.join("a", "", 9)
+		q := request(0)
+		g, _ := r.take(q)
+		g.Failed("it dropped the connection", true)
+		g.Release()
+		a.healthy()
+		r.join("b", "", 1)
+		taken, on := r.take(q)
+		require.Equal(t, "b", on)
+		require.Equal(t, holdstate.Later, r.took(q), "b is full, and a is for later")
+		taken.Release()
+	})
+}
+
+func TestDuringAPauseAStepHasOnlyItsOwnReplicas(t *testing.T) {
+	t.Parallel()
+	bubble(t, nearThenAny, func(t *testing.T, r *rig) {
+		a := r.join("a", "eu", 9)
+		q := request(0)
+		wishOf(q).died(addressOf("a"))
+		a.healthy()
+		require.Equal(t, holdstate.Later, r.took(q))
+		r.join("b", "us", 1)
+		g, on := r.take(q)
+		require.Equal(t, "b", on)
+		require.Equal(t, "far", g.step)
+	})
+}
+
+// A replica that refused the request did not die under it.
+func TestARefusalMakesNoPause(t *testing.T) {
+	t.Parallel()
+	bubble(t, "", func(t *testing.T, r *rig) {
+		a := r.join("a", "", 9)
+		q := request(0)
+		g, _ := r.take(q)
+		g.Failed("connection refused", false)
+		g.Release()
+		require.Equal(t, holdstate.Full, r.took(q), "it is out of routing")
+		a.healthy()
+		require.Equal(t, holdstate.Taken, r.took(q))
+		require.True(t, wishOf(q).Again())
+	})
+}
+
+// bubbleTB hides the test's deadline, which a bubble may not ask for.
+type bubbleTB struct{ rapid.TB }
+
+// anyWish is a request's wish in any state.
+func anyWish(t *rapid.T) *Wish {
+	w := &Wish{
+		Key:    &access.Key{ID: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key"), Share: rapid.SampledFrom([]float64{0.3, 1}).Draw(t, "share")},
+		Tokens: rapid.Int64Range(0, 120).Draw(t, "tokens"),
+		reach:  rapid.IntRange(0, 2).Draw(t, "reach"),
+		again:  rapid.Bool().Draw(t, "again"),
+	}
+	for _, step := range []string{"eu", "us", "any"} {
+		if n := rapid.Int64Range(0, 2).Draw(t, "tries in "+step); n > 0 {
+			if w.tries == nil {
+				w.tries = map[string]int64{}
+			}
+			w.tries[step] = n
+		}
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		if rapid.IntRange(0, 3).Draw(t, "died on "+id) == 0 {
+			w.died(addressOf(id))
+		}
+	}
+	return w
+}
+
+// What Look says is what Admit and Take give.
+func TestLookSaysWhatTakeGives(t *testing.T) {
+	t.Parallel()
+	policies := []string{
+		"", "{max_inflight: 2}", "{admit_budget_tokens: 100}",
+		"{max_inflight: 3, admit_budget_tokens: 60, steps: [{name: eu, match: {region: eu}, max_tries: 1}, {name: us, match: {region: us}, max_tries: 2}]}",
+		"{steps: [{name: eu, match: {region: eu}}, {name: us, match: {region: us}, max_tries: 1}, {name: any, max_tries: 2}]}",
+	}
+	synctest.Test(t, func(t *testing.T) {
+		rapid.Check(bubbleTB{t}, func(t *rapid.T) {
+			r := newRig(t.Context(), t, rapid.SampledFrom(policies).Draw(t, "policy"))
+			for _, id := range []string{"a", "b", "c"} {
+				if region := rapid.SampledFrom([]string{"none", "eu", "us"}).Draw(t, "region of "+id); region != "none" {
+					r.join(id, region, rapid.Uint32Range(1, 2).Draw(t, "slots of "+id))
+				}
+			}
+			for range rapid.IntRange(0, 3).Draw(t, "slots in use") {
+				_, _ = r.registry.TakeFrom(chatOfM, nil)
+			}
+			for range rapid.IntRange(0, 3).Draw(t, "requests in hand") {
+				_, _ = r.Admit(&holdstate.Request{Target: chatOfM, Detail: &Wish{Key: &access.Key{ID: "k", Share: 0.5}, Tokens: 15}}, false)
+			}
+
+			w := anyWish(t)
+			room, slot, err := r.Look(chatOfM, w)
+			q := &holdstate.Request{Target: chatOfM, Detail: w}
+			got, gotErr := r.Admit(q, false)
+			require.Equal(t, gotErr, err)
+			require.Equal(t, got != nil, room)
+			if err != nil {
+				return
+			}
+			_, took := r.Take(q, unlimited{})
+			require.Equal(t, took == holdstate.Taken, slot)
+		})
+	})
+}
+
+func TestAnotherKindHasItsOwnReplicas(t *testing.T) {
+	t.Parallel()
+	bubble(t, "{max_inflight: 1}", func(t *testing.T, r *rig) {
+		r.join("a", "", 9, "embedding")
+		require.False(t, r.Serving(chatOfM))
+		require.True(t, r.Serving(sitemap.Target{Model: "m", Kind: sitemap.Embedding}))
+		require.Equal(t, holdstate.Full, r.took(request(0)))
+	})
+}
