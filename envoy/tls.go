@@ -162,7 +162,7 @@ func (c Config) checkTLS(extProc endpoint) []error {
 	case c.ExtProcCertFile != "" && extProc.pipe != "":
 		bad("ExtProcCertFile", errors.New("goes with a host:port: there is no TLS on a unix socket"))
 	case c.ExtProcCertFile == "" && !c.ExtProcInsecure && extProc.host != "" && !loopback(extProc.host):
-		bad("ExtProc", errors.New("is an address that others can reach: use TLS with a certificate of Envoy's own, or a loopback address or a unix socket"))
+		bad("ExtProc", errors.New("is an address that others can reach: name the certificate, the key and the authorities of its TLS, or use a loopback address or a unix socket"))
 	}
 	return errs
 }

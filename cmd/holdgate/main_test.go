@@ -41,14 +41,15 @@ func TestUpNeedsOneFile(t *testing.T) {
 func TestWrongArgumentsAreNamed(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"statu":           `holdgate has no command "statu"; is status meant?; see 'holdgate --help'`,
-		"envoy rendr":     `holdgate envoy has no command "rendr"; is render meant?; see 'holdgate envoy --help'`,
-		"map":             "",
-		"serve now":       `holdgate serve takes flags only, not "now"; see 'holdgate serve --help'`,
-		"map push m.json": `holdgate map push takes flags only, not "m.json"; see 'holdgate map push --help'`,
-		"envoy check":     "holdgate envoy check takes one file, or - for standard input",
-		"map check a b":   "holdgate map check takes one file, or - for standard input",
-		"wake m --for 3h": "--for is 3h0m0s: must be above 0 and at most 1h",
+		"statu":               `holdgate has no command "statu"; is status meant?; see 'holdgate --help'`,
+		"envoy rendr":         `holdgate envoy has no command "rendr"; is render meant?; see 'holdgate envoy --help'`,
+		"map":                 "",
+		"serve now":           `holdgate serve takes flags only, not "now"; see 'holdgate serve --help'`,
+		"map push m.json":     `holdgate map push takes flags only, not "m.json"; see 'holdgate map push --help'`,
+		"envoy check":         "holdgate envoy check takes one file, or - for standard input",
+		"map check a b":       "holdgate map check takes one file, or - for standard input",
+		"check --config none": "--config: reading the file: open none: no such file or directory",
+		"wake m --for 3h":     "--for is 3h0m0s: must be above 0 and at most 1h",
 	} {
 		root := newRootCommand()
 		root.SetOut(&bytes.Buffer{})

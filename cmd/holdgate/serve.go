@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -48,7 +49,7 @@ func serveFlags(cmd *cobra.Command, c *config.Serve, file *string) {
 func settings(cmd *cobra.Command, c *config.Serve, file string) error {
 	if file != "" {
 		if err := c.ReadFile(file, cmd.Flags()); err != nil {
-			return usageError{err}
+			return usageError{fmt.Errorf("--config: %w", err)}
 		}
 	}
 	if err := config.ReadEnvironment(cmd.Flags()); err != nil {

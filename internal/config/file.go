@@ -23,7 +23,7 @@ var fileRules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true, Nothin
 func (c *Serve) ReadFile(path string, flags *pflag.FlagSet) error {
 	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
 	if err != nil {
-		return fmt.Errorf("--config: %w", err)
+		return fmt.Errorf("reading the file: %w", err)
 	}
 	err = fileRules.Parse(text, func(top strictyaml.Value) {
 		top.Mapping(func(key *yaml.Node, v strictyaml.Value) {
