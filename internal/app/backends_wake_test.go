@@ -32,12 +32,18 @@ func (r *rig) hookedUp(calls http.RoundTripper) {
 	synctest.Wait()
 }
 
-// refuses is a hook that answers 403 to whatever wakes what it takes to be up.
-type refuses struct{ called }
+// refuses is hooks that answer 403, all of them or those of one path.
+type refuses struct {
+	called
+
+	path string
+}
 
 func (h *refuses) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := h.called.RoundTrip(r)
-	resp.StatusCode = http.StatusForbidden
+	if h.path == "" || h.path == r.URL.Path {
+		resp.StatusCode = http.StatusForbidden
+	}
 	return resp, err
 }
 
@@ -107,6 +113,39 @@ func TestNothingFailsWhileAQuestionIsOpen(t *testing.T) {
 		one.gone()
 		pass(time.Second)
 		r.envoyEnds()
+	})
+}
+
+// A hook that refuses, or an agent that cannot start, is no reason to give up a backend
+// that another hook is waking.
+func TestAHookThatRefusesEndsNoWaitForAnotherBackend(t *testing.T) {
+	t.Parallel()
+	backed(t, twoBackends, func(r *rig, e *elsewhere) {
+		e.up.Store(true)
+		e.down("192.0.2.1:8000", true)
+		e.down("192.0.2.2:8000", true)
+		r.hookedUp(&refuses{path: "/own"})
+		one := r.chat("m", off...)
+		pass(2 * time.Second)
+		require.Empty(r.t, one.all())
+		r.wakeRefused("m", "the engine ended")
+		require.Empty(r.t, one.all())
+		e.down("192.0.2.2:8000", false)
+		pass(time.Second)
+		require.Contains(r.t, one.all(), "serve on 192.0.2.2:8000")
+		one.gone()
+		pass(time.Second)
+		r.envoyEnds()
+	})
+}
+
+func TestTheWaitEndsWhenTheHooksOfAllBackendsRefuse(t *testing.T) {
+	t.Parallel()
+	backed(t, twoBackends, func(r *rig, _ *elsewhere) {
+		r.hookedUp(&refuses{})
+		one := r.chat("m", off...)
+		require.Contains(r.t, one.all(), "its wake hook answered 403")
+		require.Equal(r.t, 1, r.holds("wake_failed"))
 	})
 }
 

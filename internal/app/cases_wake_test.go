@@ -136,6 +136,30 @@ func TestAHookThatRefusesEndsNoWaitForAnAgentThatWakes(t *testing.T) {
 	})
 }
 
+// Nor is it one to give up what an agent will wake when its group has room.
+func TestAHookThatRefusesEndsNoWaitForRoom(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		grouped := func(h *pb.Hello) { h.Group = &pb.Group{Name: "gpu", Room: 1, Cost: 1} }
+		busy := r.joinAs("b", pb.State_STATE_SERVING, grouped, "other")
+		p := r.joinAs("a", pb.State_STATE_ASLEEP, grouped, "m")
+		other := r.chat("other")
+		require.Contains(r.t, other.all(), "serve")
+		first := r.chat("m")
+		synctest.Wait()
+		r.wakeRefused("m", "its wake hook answered 404")
+		synctest.Wait()
+		require.Equal(r.t, 1, r.demand("m"))
+		busy.leave()
+		p.leave()
+		synctest.Wait()
+		first.gone()
+		other.gone()
+		pass(time.Second)
+		r.envoyEnds()
+	}, "--group-grace=0s")
+}
+
 // What an engine printed is for those who run the router, and for no caller.
 func TestACallerIsNotToldWhatTheEnginePrinted(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
@@ -61,13 +62,25 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 }
 
 // wakeRefused ends the waiters of a model that could not be woken in one way, unless
-// another way is still open: an agent that is bringing it up, or a backend whose
-// health is being asked for.
+// another way is still open: an agent that is bringing it up or waits for room to, a
+// backend whose health is being asked for, or one whose hook has not refused.
 func (a *App) wakeRefused(model, reason string) {
-	if a.registry.Waking(model) || a.isUp(model, sitemap.Kinds[:]) {
+	if a.registry.Waking(model) || a.registry.RoomWait(model) != nil || a.isUp(model, sitemap.Kinds[:]) {
 		return
 	}
-	a.backends.UnlessUp(model, func() { a.machine.Fail(model, reason) })
+	a.backends.UnlessUp(model, func() {
+		if !a.backendMayWake(model) {
+			a.machine.Fail(model, reason)
+		}
+	})
+}
+
+// backendMayWake says whether the hook of one of the model's backends has not refused.
+func (a *App) backendMayWake(model string) bool {
+	hs := a.hooks.Load()
+	return slices.ContainsFunc(hs.of[model], func(name string) bool {
+		return hs.all[name].backend != nil && !a.outside.hooks.Refused(name)
+	})
 }
 
 // stop tells nobody any more. KEDA connects again at once when its streams end

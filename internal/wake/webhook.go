@@ -80,6 +80,7 @@ type model struct {
 	key     string    // of the wish, empty without one
 	again   time.Time // no call before
 	tries   int       // calls in a row that are to be repeated
+	refused bool      // the last call was
 	running bool      // it has its goroutine
 	changed chan struct{}
 }
@@ -128,7 +129,7 @@ func (w *Webhooks) set(name string, hook *Hook) {
 	h.Cooldown = cmp.Or(h.Cooldown, w.o.Cooldown)
 	// A map that is pushed again must not cause a call.
 	if !h.calls(m.last) {
-		m.again, m.tries = time.Time{}, 0
+		m.again, m.tries, m.refused = time.Time{}, 0, false
 	}
 	m.hook, m.last = &h, h
 }
@@ -150,6 +151,14 @@ func (w *Webhooks) Wanted(name string, wanted, up bool) {
 		m.key, m.since, m.tries = uuid.NewString(), time.Now(), 0
 	}
 	w.settled(m)
+}
+
+// Refused says whether the last call of a hook was refused.
+func (w *Webhooks) Refused(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := w.models[name]
+	return m != nil && m.refused
 }
 
 // Stop ends all waiting. Calls that are on their way may end until ctx does; then
@@ -250,12 +259,14 @@ func (w *Webhooks) done(m *model, c *call, r result) {
 	switch {
 	case !m.last.calls(*c.hook): // the hook of an earlier map
 	case r.outcome.retried():
+		m.refused = false
 		m.tries++
 		m.again = time.Now().Add(r.delay(c))
 	default:
 		m.tries = 0
 		m.again = time.Now().Add(c.hook.Cooldown)
-		failed = r.outcome == refused && !m.up
+		m.refused = r.outcome == refused
+		failed = m.refused && !m.up
 	}
 	w.mu.Unlock()
 	if !failed {
