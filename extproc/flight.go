@@ -76,9 +76,9 @@ func (f *flights) start(id []byte, stream, envoy string) *flight {
 	return fl
 }
 
-// of is the request that a record is about, nil when it is none of these. A record
-// of somebody else's Envoy has only the request id, which a client may have chosen
-// too where the request did not come to us.
+// of returns the flight that an access-log entry belongs to, or nil. An entry of
+// somebody else's Envoy has only the request id. A request that did not come to us may
+// have the same id, as clients choose it, so only an entry of one that Envoy carried counts.
 func (f *flights) of(e *logEntry) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,9 +92,8 @@ func (f *flights) of(e *logEntry) *flight {
 	return nil
 }
 
-// sentTo is the request in flight by Envoy's name, with its model and the slot on the
-// replica that it was sent to; nil when several replicas have had it. It is not found
-// when no replica has.
+// sentTo looks up a request in flight by the name that Envoy gave it. It is found only
+// when it was sent to a replica, and g is nil when it was sent to several.
 func (f *flights) sentTo(stream string) (g holdstate.Grant, model string, found bool) {
 	f.mu.Lock()
 	fl := f.byStream[stream]
@@ -110,8 +109,8 @@ func (f *flights) sentTo(stream string) (g holdstate.Grant, model string, found 
 	return g, fl.rec.Request.Model, fl.rec.Grant != nil
 }
 
-// end removes a request, gives its slot back and returns its record. It is not ok
-// when the request had ended before.
+// end removes a request, gives its slot back and returns its record. ok is false when
+// the request had ended before.
 func (f *flights) end(fl *flight) (rec *Record, ok bool) {
 	f.mu.Lock()
 	if f.by[fl.id] == fl {
@@ -280,7 +279,8 @@ func (fl *flight) isFreed() bool {
 	return fl.freed
 }
 
-// firstSlot is true once.
+// firstSlot reports whether this is the request's first slot. Only the first call
+// returns true.
 func (fl *flight) firstSlot() bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()

@@ -130,8 +130,8 @@ func (h *head) sender(name, value []byte) {
 	}
 }
 
-// clock reads the headers in which clients say how long they wait. Those of the
-// SDKs are in seconds; what they cannot mean is ignored.
+// clock reads the headers in which clients say how long they wait. Those of the SDKs
+// are in seconds; values that are no time are ignored.
 func (h *head) clock(name, value string) {
 	switch name {
 	case headerKeepalive:
@@ -209,7 +209,8 @@ func (h *head) asksForModels() bool {
 	return ok && string(h.method) == http.MethodGet
 }
 
-// bodyless is a request to an endpoint that cannot be a call of it.
+// bodyless reports whether a request to an endpoint is no call of it: calls are POSTs
+// without an Upgrade.
 func (h *head) bodyless() bool { return string(h.method) != http.MethodPost || h.upgrade }
 
 // spareHeaderBytes is room for what is set in a request that is served: an id, and an

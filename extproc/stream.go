@@ -144,8 +144,8 @@ func (st *stream) send(m any) (sent bool) {
 // canceled says whether the stream was reset.
 func (st *stream) canceled() bool { return st.gs.Context().Err() != nil }
 
-// begin makes the request known, or finds it again in the rehold lane. It does not
-// when its client left on the way there.
+// begin makes the request known, or finds it again in the rehold lane. It returns false
+// when the client left on the way there.
 func (st *stream) begin(lane string) (begun bool) {
 	if lane == envoy.LaneRehold {
 		var left bool
