@@ -82,6 +82,9 @@ func TestStartAnswersOnPortsOfItsOwnAndStopLeavesNothing(t *testing.T) {
 		info, err := NewAdmin(p.Admin()).text(t.Context(), "/server_info")
 		require.NoError(t, err)
 		require.Contains(t, string(info), "/"+b.Version+"/")
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.Pid()))
+		require.NoError(t, err)
+		require.NotContains(t, string(maps), "envoy_shared_memory", "it would stay in /dev/shm")
 
 		sockets := []string{ReholdSocket, RelaySocket}
 		if admin == "" {

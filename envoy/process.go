@@ -89,9 +89,9 @@ func (b Binary) command(o Options) (*exec.Cmd, error) {
 	if level == "" {
 		level = "warning"
 	}
-	// Hot restart is not supported with unix-socket listeners, and a base id of
-	// its own lets several Envoys run side by side.
-	args := []string{"-c", config, "--admin-address-path", admin, "--use-dynamic-base-id", "--log-level", level}
+	// Hot restart does not work with unix-socket listeners. With it, Envoy would make a
+	// file in /dev/shm that stays, and by which Envoys of two users exclude each other.
+	args := []string{"-c", config, "--admin-address-path", admin, "--disable-hot-restart", "--log-level", level}
 	if o.Concurrency > 0 {
 		args = append(args, "--concurrency", strconv.Itoa(o.Concurrency))
 	}
