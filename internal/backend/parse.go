@@ -37,15 +37,15 @@ func Read(v strictyaml.Value) []Config {
 }
 
 func readOne(v strictyaml.Value, c *Config) {
-	var kinds, secure []strictyaml.Value
-	var none strictyaml.Value
+	var secure []strictyaml.Value
+	var kinds strictyaml.Value
 	v.Fields(map[string]func(strictyaml.Value){
 		"name":        func(v strictyaml.Value) { c.Name = readID(v) },
 		"url":         func(v strictyaml.Value) { c.URL = readChecked(v, agent.CheckBackendURL) },
 		"engine":      func(v strictyaml.Value) { c.Engine = readChecked(v, checkEngine) },
 		"health_path": func(v strictyaml.Value) { c.HealthPath = readPath(v) },
 		"models":      func(v strictyaml.Value) { c.Models = readModels(v) },
-		"kinds":       func(v strictyaml.Value) { none = v; v.List(func(v strictyaml.Value) { kinds = append(kinds, v) }) },
+		"kinds":       func(v strictyaml.Value) { kinds = v },
 		"slots":       func(v strictyaml.Value) { c.Slots = int(v.Number(agentreg.MaxSlots)) },
 		"region":      func(v strictyaml.Value) { c.Region = v.Name() },
 		"labels":      func(v strictyaml.Value) { c.Labels = readLabels(v) },
@@ -61,11 +61,8 @@ func readOne(v strictyaml.Value, c *Config) {
 		"health_model": func(v strictyaml.Value) { c.HealthModel = readBool(v) },
 		"api_key_file": func(v strictyaml.Value) { c.APIKeyFile, c.keyLine = v.Name(), v.Line },
 	}, "name", "url")
-	if len(kinds) == 0 && none.Node != nil {
-		none.Add("at least one is needed, or leave it out for the engine's usual one")
-	}
-	for _, v := range kinds {
-		c.addKind(v)
+	if kinds.Node != nil {
+		c.Kinds = ReadKinds(kinds, c.Engine)
 	}
 	for _, v := range secure {
 		if !c.Secure() {
@@ -168,22 +165,25 @@ func readModels(v strictyaml.Value) []string {
 	return models
 }
 
-// addKind reads a kind, once the engine is known.
-func (c *Config) addKind(v strictyaml.Value) {
-	name := v.Name()
-	if name == "" {
-		return
+// ReadKinds reads what an engine is for. What is wrong with an unknown engine is for
+// the caller to report.
+func ReadKinds(v strictyaml.Value, engine string) (kinds []sitemap.Kind) {
+	if len(v.Content) == 0 {
+		v.Add("at least one is needed, or leave it out for the engine's usual one")
 	}
-	k, err := agentreg.ParseKind(name)
-	possible, unknown := agent.KindsOf(c.Engine)
-	switch {
-	case err != nil:
-		v.Bad("must be chat, embedding or rerank")
-	case unknown == nil && !slices.Contains(possible, k):
-		v.Add("%s has no %s", c.Engine, k)
-	case !slices.Contains(c.Kinds, k):
-		c.Kinds = append(c.Kinds, k)
-	}
+	possible, unknown := agent.KindsOf(engine)
+	v.List(func(v strictyaml.Value) {
+		k, err := agentreg.ParseKind(v.Value)
+		switch {
+		case err != nil:
+			v.Bad("must be chat, embedding or rerank")
+		case unknown == nil && !slices.Contains(possible, k):
+			v.Add("%s has no %s", engine, k)
+		case !slices.Contains(kinds, k):
+			kinds = append(kinds, k)
+		}
+	})
+	return kinds
 }
 
 func readLabels(v strictyaml.Value) map[string]string {

@@ -180,21 +180,10 @@ func (m *Model) checkEngine(v, kinds value) {
 		}
 		return
 	}
-	if kinds.Node != nil && len(kinds.Content) == 0 {
-		kinds.Add("at least one is needed, or leave it out for the engine's usual one")
-	}
 	if kinds.Node != nil {
-		kinds.List(func(v value) {
-			k, err := agentreg.ParseKind(v.Value)
-			switch {
-			case err != nil:
-				v.Bad("must be chat, embedding or rerank")
-			case !slices.Contains(possible, k):
-				v.Add("%s has no %s", m.Engine, v.Value)
-			case !slices.Contains(m.Kinds, k.String()):
-				m.Kinds = append(m.Kinds, k.String())
-			}
-		})
+		for _, k := range backend.ReadKinds(kinds, m.Engine) {
+			m.Kinds = append(m.Kinds, k.String())
+		}
 	}
 	if len(m.Kinds) == 0 {
 		m.Kinds = []string{possible[0].String()}
