@@ -108,11 +108,10 @@ func (b *body) decoded(c coding, limit int64, take func(piece []byte) error) err
 		}
 		return nil
 	}
-	r, done, err := decode(c, &chunkReader{rest: b.chunks}, limit)
+	r, err := decode(c, &chunkReader{rest: b.chunks}, limit)
 	if err != nil {
 		return wronglyEncoded()
 	}
-	defer done()
 	buffer := decodeBuffers.Get().(*[decodeSize]byte)
 	defer decodeBuffers.Put(buffer)
 	for {

@@ -92,23 +92,25 @@ func (c coding) extra(limit int64) int64 {
 }
 
 // decode reads a compressed body, at most limit bytes of it.
-func decode(c coding, r io.Reader, limit int64) (io.Reader, func(), error) {
+func decode(c coding, r io.Reader, limit int64) (io.Reader, error) {
+	plain, err := newDecoder(c, r, uint64(max(limit, zstdWindow)))
+	if err != nil {
+		return nil, err
+	}
+	return &limited{r: plain, left: limit}, nil
+}
+
+// newDecoder makes a decoder of a coding that can be read; zstd may ask for a window of
+// so many bytes. None of them needs to be closed: zstd's has no goroutines.
+func newDecoder(c coding, r io.Reader, window uint64) (io.Reader, error) {
 	switch c {
 	case gzipCoding:
-		z, err := gzip.NewReader(r)
-		if err != nil {
-			return nil, nil, err
-		}
-		return &limited{r: z, left: limit}, func() { _ = z.Close() }, nil
+		return gzip.NewReader(r)
 	case zstdCoding:
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(uint64(max(limit, zstdWindow))))
-		if err != nil {
-			return nil, nil, err
-		}
-		return &limited{r: z, left: limit}, z.Close, nil
+		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(window))
 	case brotliCoding:
-		return &limited{r: brotli.NewReader(r), left: limit}, func() {}, nil
+		return brotli.NewReader(r), nil
 	default:
-		return r, func() {}, nil
+		return r, nil
 	}
 }

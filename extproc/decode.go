@@ -10,11 +10,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/flate"
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zlib"
-	"github.com/klauspost/compress/zstd"
 )
 
 // errCoded is an answer whose coding is unknown, or whose bytes are not of it.
@@ -42,7 +39,7 @@ type decoder struct {
 
 func (d *decoder) Read(p []byte) (n int, err error) {
 	if d.plain == nil {
-		if d.plain, err = newDecoder(d.coding, d.coded); err != nil {
+		if d.plain, err = newAnswerDecoder(d.coding, d.coded); err != nil {
 			return 0, undecodable(err)
 		}
 	}
@@ -58,19 +55,17 @@ func undecodable(err error) error {
 	return fmt.Errorf("%w: %w", errCoded, err)
 }
 
-// newDecoder makes a decoder of a Content-Encoding. None of them needs to be closed.
-func newDecoder(coding string, r io.Reader) (io.Reader, error) {
-	switch coding {
-	case "gzip", "x-gzip":
-		return gzip.NewReader(r)
-	case "zstd":
-		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(zstdWindow))
-	case "br":
-		return brotli.NewReader(r), nil
-	case "deflate":
+// newAnswerDecoder makes a decoder of a Content-Encoding: of one that requests may have,
+// or of deflate.
+func newAnswerDecoder(contentEncoding string, r io.Reader) (io.Reader, error) {
+	if contentEncoding == "deflate" {
 		return newInflater(r)
 	}
-	return nil, fmt.Errorf("content-encoding %q is unknown", coding)
+	c := codingOf(contentEncoding)
+	if c == unknownCoding {
+		return nil, fmt.Errorf("content-encoding %q is unknown", contentEncoding)
+	}
+	return newDecoder(c, r, zstdWindow)
 }
 
 // newInflater reads the zlib format, which deflate stands for, or the bare one that
