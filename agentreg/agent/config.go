@@ -8,13 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +20,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/sitemap"
 )
 
 // Defaults of a Config.
@@ -118,141 +115,6 @@ type Config struct {
 	roundTrip func(at netip.AddrPort, r *http.Request) (*http.Response, error)
 	// lookup replaces the resolver in tests.
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-}
-
-// Validate says everything that is wrong, by the names of the flags.
-func (c *Config) Validate() error {
-	var errs []error
-	bad := func(flag, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: %s", flag, fmt.Sprintf(format, args...)))
-	}
-	check := func(flag string, err error) {
-		if err != nil {
-			bad(flag, "%s", err.Error())
-		}
-	}
-	if len(c.Routers) == 0 {
-		bad("--router", "is required")
-	}
-	for _, r := range c.Routers {
-		check("--router", checkRouter(r, c.TLS.on()))
-	}
-	errs = append(errs, c.TLS.check()...)
-	check("--id", agentreg.CheckName(c.ID))
-	_, err := KindsOf(c.Engine)
-	check("--engine", err)
-	_, err = parseBackend(c.BackendURL)
-	check("--backend-url", err)
-	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
-		bad("--health-path", "must begin with /, is %q", c.HealthPath)
-	}
-	if c.UnhealthyAfter < 0 {
-		bad("--unhealthy-after", "must be at least 1, is %d", c.UnhealthyAfter)
-	}
-	errs = append(errs, c.checkTargets()...)
-	if c.Slots < 1 || c.Slots > agentreg.MaxSlots {
-		bad("--capacity", "must be between 1 and %d, is %d", agentreg.MaxSlots, c.Slots)
-	}
-	if c.Region != "" {
-		check("--region", agentreg.CheckName(c.Region))
-	}
-	errs = append(errs, c.checkLabels()...)
-	errs = append(errs, c.Group.check()...)
-	return errors.Join(append(errs, c.checkExec()...)...)
-}
-
-// checkTargets checks what the engine serves.
-func (c *Config) checkTargets() (errs []error) {
-	if len(c.Models) == 0 && len(c.Exec) > 0 {
-		errs = append(errs, errors.New("--model: is required with --exec: an engine that sleeps cannot be asked for its models"))
-	}
-	if len(c.Models) > agentreg.MaxModels {
-		errs = append(errs, fmt.Errorf("--model: at most %d, are %d", agentreg.MaxModels, len(c.Models)))
-	}
-	for i, m := range c.Models {
-		if err := agentreg.CheckName(m); err != nil {
-			errs = append(errs, fmt.Errorf("--model: %w", err))
-		}
-		if slices.Contains(c.Models[:i], m) {
-			errs = append(errs, fmt.Errorf("--model: %q is there twice", m))
-		}
-	}
-	return append(errs, c.checkKinds()...)
-}
-
-func (c *Config) checkKinds() (errs []error) {
-	possible, unknown := KindsOf(c.Engine)
-	for _, name := range c.Kinds {
-		k, err := agentreg.ParseKind(name)
-		if err == nil && unknown == nil && !slices.Contains(possible, k) {
-			err = fmt.Errorf("%s has no %s", c.Engine, name)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--capability: %w", err))
-		}
-	}
-	if c.Warmup == nil || !*c.Warmup || unknown != nil {
-		return errs
-	}
-	kinds := c.kinds()
-	if len(c.Kinds) == 0 {
-		kinds = possible[:1]
-	}
-	if !slices.Contains(kinds, sitemap.Chat) {
-		errs = append(errs, errors.New("--warmup: is a chat completion: it needs --capability llm"))
-	}
-	return errs
-}
-
-func (c *Config) checkLabels() (errs []error) {
-	if len(c.Labels) > agentreg.MaxLabels {
-		errs = append(errs, fmt.Errorf("--label: at most %d, are %d", agentreg.MaxLabels, len(c.Labels)))
-	}
-	for _, k := range slices.Sorted(maps.Keys(c.Labels)) {
-		if err := agentreg.CheckName(k); err != nil {
-			errs = append(errs, fmt.Errorf("--label %q: the name %w", k, err))
-		}
-		if v := c.Labels[k]; v != "" && agentreg.CheckName(v) != nil {
-			errs = append(errs, fmt.Errorf("--label %q: %w", k, agentreg.CheckName(v)))
-		}
-	}
-	return errs
-}
-
-func (c *Config) checkExec() (errs []error) {
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{
-		{"--idle-timeout", c.IdleTimeout},
-		{"--min-up-time", c.MinUpTime},
-		{"--wake-timeout", c.WakeTimeout},
-		{"--stop-grace", c.StopGrace},
-		{"--drain-timeout", c.DrainTimeout},
-	} {
-		if d.value < 0 {
-			errs = append(errs, fmt.Errorf("%s: must not be negative, is %v", d.flag, d.value))
-		}
-	}
-	for _, e := range c.Env {
-		if i := strings.IndexByte(e, '='); i < 1 {
-			errs = append(errs, fmt.Errorf("--exec-env: must be NAME=value, is %q", e))
-		}
-	}
-	if len(c.Exec) > 0 {
-		return errs
-	}
-	for _, f := range []struct {
-		flag string
-		set  bool
-	}{
-		{"--idle-timeout", c.IdleTimeout > 0}, {"--min-up-time", c.MinUpTime > 0}, {"--exec-env", len(c.Env) > 0}, {"--exec-dir", c.Dir != ""},
-	} {
-		if f.set {
-			errs = append(errs, fmt.Errorf("%s: needs --exec: without it the agent does not start the engine", f.flag))
-		}
-	}
-	return errs
 }
 
 // withDefaults fills in what is absent.

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	"github.com/holdgate/holdgate/agentreg"
@@ -36,30 +35,26 @@ type Group struct {
 	TotalMemory, Memory int64
 }
 
-func (g Group) check() (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func (g Group) check(p *problems) {
 	if g.Name == "" {
 		if g != (Group{}) {
-			bad("--group: is required with --group-max-awake, --group-memory and --memory")
+			p.add("--group", "is required with --group-max-awake, --group-memory and --memory")
 		}
-		return errs
+		return
 	}
-	if err := agentreg.CheckName(g.Name); err != nil {
-		bad("--group: %w", err)
-	}
+	p.check("--group", agentreg.CheckName(g.Name))
 	switch {
 	case g.MaxAwake != 0 && g.TotalMemory != 0:
-		bad("--group-max-awake and --group-memory: only one of them can be given")
+		p.add("--group-max-awake and --group-memory", "only one of them can be given")
 	case g.MaxAwake < 0 || g.MaxAwake > agentreg.MaxSlots:
-		bad("--group-max-awake: must be between 1 and %d, is %d", agentreg.MaxSlots, g.MaxAwake)
+		p.add("--group-max-awake", "must be between 1 and %d, is %d", agentreg.MaxSlots, g.MaxAwake)
 	case g.TotalMemory < 0 || g.TotalMemory > agentreg.MaxRoom:
-		bad("--group-memory: must be at most %d bytes, is %d", int64(agentreg.MaxRoom), g.TotalMemory)
+		p.add("--group-memory", "must be at most %d bytes, is %d", int64(agentreg.MaxRoom), g.TotalMemory)
 	case g.TotalMemory == 0 && g.Memory != 0:
-		bad("--memory: needs --group-memory")
+		p.add("--memory", "needs --group-memory")
 	case g.TotalMemory > 0 && (g.Memory < 1 || g.Memory > g.TotalMemory):
-		bad("--memory: must be between 1 and --group-memory, is %d", g.Memory)
+		p.add("--memory", "must be between 1 and --group-memory, is %d", g.Memory)
 	}
-	return errs
 }
 
 // message is the group in the words of the protocol.

@@ -5,7 +5,6 @@ package agent
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"os"
 
@@ -32,28 +31,27 @@ type TLS struct {
 
 func (t TLS) on() bool { return t.On || t.CAFile != "" }
 
-// check says what is wrong, by the names of the flags.
-func (t TLS) check() (errs []error) {
+func (t TLS) check(p *problems) {
+	before := len(*p)
 	for _, f := range []struct{ flag, value string }{
 		{"--tls-cert-file", t.CertFile}, {"--tls-key-file", t.KeyFile}, {"--tls-server-name", t.ServerName},
 	} {
 		if f.value != "" && !t.on() {
-			errs = append(errs, fmt.Errorf("%s: needs --tls or --tls-ca-file", f.flag))
+			p.add(f.flag, "needs --tls or --tls-ca-file")
 		}
 	}
 	switch {
 	case t.CertFile != "" && t.KeyFile == "":
-		errs = append(errs, errors.New("--tls-cert-file: goes with --tls-key-file"))
+		p.add("--tls-cert-file", "goes with --tls-key-file")
 	case t.CertFile == "" && t.KeyFile != "":
-		errs = append(errs, errors.New("--tls-key-file: goes with --tls-cert-file"))
+		p.add("--tls-key-file", "goes with --tls-cert-file")
 	}
-	if len(errs) > 0 || !t.on() {
-		return errs
+	if len(*p) > before || !t.on() {
+		return
 	}
 	if _, err := t.config(""); err != nil {
-		errs = append(errs, err)
+		*p = append(*p, err) // it names the flag
 	}
-	return errs
 }
 
 // config reads the files, for a connection to host.

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// problems collects what is wrong with a Config, each with the name of its flag.
+type problems []error
+
+func (p *problems) add(flag, format string, args ...any) {
+	p.check(flag, fmt.Errorf(format, args...))
+}
+
+// check adds err, unless it is nil.
+func (p *problems) check(flag string, err error) {
+	if err != nil {
+		*p = append(*p, fmt.Errorf("%s: %w", flag, err))
+	}
+}
+
+// Validate says everything that is wrong, by the names of the flags.
+func (c *Config) Validate() error {
+	var p problems
+	if len(c.Routers) == 0 {
+		p.add("--router", "is required")
+	}
+	for _, r := range c.Routers {
+		p.check("--router", checkRouter(r, c.TLS.on()))
+	}
+	c.TLS.check(&p)
+	p.check("--id", agentreg.CheckName(c.ID))
+	_, err := KindsOf(c.Engine)
+	p.check("--engine", err)
+	_, err = parseBackend(c.BackendURL)
+	p.check("--backend-url", err)
+	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
+		p.add("--health-path", "must begin with /, is %q", c.HealthPath)
+	}
+	if c.UnhealthyAfter < 0 {
+		p.add("--unhealthy-after", "must be at least 1, is %d", c.UnhealthyAfter)
+	}
+	c.checkTargets(&p)
+	if c.Slots < 1 || c.Slots > agentreg.MaxSlots {
+		p.add("--capacity", "must be between 1 and %d, is %d", agentreg.MaxSlots, c.Slots)
+	}
+	if c.Region != "" {
+		p.check("--region", agentreg.CheckName(c.Region))
+	}
+	c.checkLabels(&p)
+	c.Group.check(&p)
+	c.checkExec(&p)
+	return errors.Join(p...)
+}
+
+// checkTargets checks what the engine serves.
+func (c *Config) checkTargets(p *problems) {
+	if len(c.Models) == 0 && len(c.Exec) > 0 {
+		p.add("--model", "is required with --exec: an engine that sleeps cannot be asked for its models")
+	}
+	if len(c.Models) > agentreg.MaxModels {
+		p.add("--model", "at most %d, are %d", agentreg.MaxModels, len(c.Models))
+	}
+	for i, m := range c.Models {
+		p.check("--model", agentreg.CheckName(m))
+		if slices.Contains(c.Models[:i], m) {
+			p.add("--model", "%q is there twice", m)
+		}
+	}
+	c.checkKinds(p)
+}
+
+func (c *Config) checkKinds(p *problems) {
+	possible, unknown := KindsOf(c.Engine)
+	for _, name := range c.Kinds {
+		k, err := agentreg.ParseKind(name)
+		if err == nil && unknown == nil && !slices.Contains(possible, k) {
+			err = fmt.Errorf("%s has no %s", c.Engine, name)
+		}
+		p.check("--capability", err)
+	}
+	if c.Warmup == nil || !*c.Warmup || unknown != nil {
+		return
+	}
+	kinds := c.kinds()
+	if len(c.Kinds) == 0 {
+		kinds = possible[:1]
+	}
+	if !slices.Contains(kinds, sitemap.Chat) {
+		p.add("--warmup", "is a chat completion: it needs --capability llm")
+	}
+}
+
+func (c *Config) checkLabels(p *problems) {
+	if len(c.Labels) > agentreg.MaxLabels {
+		p.add("--label", "at most %d, are %d", agentreg.MaxLabels, len(c.Labels))
+	}
+	for _, k := range slices.Sorted(maps.Keys(c.Labels)) {
+		flag := fmt.Sprintf("--label %q", k)
+		if err := agentreg.CheckName(k); err != nil {
+			p.add(flag, "the name %w", err)
+		}
+		if v := c.Labels[k]; v != "" {
+			p.check(flag, agentreg.CheckName(v))
+		}
+	}
+}
+
+func (c *Config) checkExec(p *problems) {
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"--idle-timeout", c.IdleTimeout},
+		{"--min-up-time", c.MinUpTime},
+		{"--wake-timeout", c.WakeTimeout},
+		{"--stop-grace", c.StopGrace},
+		{"--drain-timeout", c.DrainTimeout},
+	} {
+		if d.value < 0 {
+			p.add(d.flag, "must not be negative, is %v", d.value)
+		}
+	}
+	for _, e := range c.Env {
+		if i := strings.IndexByte(e, '='); i < 1 {
+			p.add("--exec-env", "must be NAME=value, is %q", e)
+		}
+	}
+	if len(c.Exec) > 0 {
+		return
+	}
+	for _, f := range []struct {
+		flag string
+		set  bool
+	}{
+		{"--idle-timeout", c.IdleTimeout > 0}, {"--min-up-time", c.MinUpTime > 0}, {"--exec-env", len(c.Env) > 0}, {"--exec-dir", c.Dir != ""},
+	} {
+		if f.set {
+			p.add(f.flag, "needs --exec: without it the agent does not start the engine")
+		}
+	}
+}
