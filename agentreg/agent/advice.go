@@ -6,6 +6,7 @@ import "strings"
 
 // advices say what to change when a connection fails with these words.
 var advices = []struct{ words, advice string }{
+	{"connect: connection refused", "is holdgate serve running there? --router names its --agents-listen"},
 	{"first record does not look like a TLS handshake", "the router speaks no TLS: leave out --tls and --tls-ca-file, or give the router --agents-tls-cert-file"},
 	{"looked like an HTTP/1.1 header", "is --router the address of the router's --agents-listen, and not of its --admin-listen?"},
 	{"signed by unknown authority", "--tls-ca-file must have the authority that signed the router's certificate (--agents-tls-cert-file)"},

@@ -178,3 +178,13 @@ func TestTokenIsReadAtEachConnection(t *testing.T) {
 	current.Store(new("new"))
 	r.await("agent registered")
 }
+
+func TestARouterThatIsNotThereComesWithAdvice(t *testing.T) {
+	t.Parallel()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, lis.Close())
+	_, err = new(net.Dialer).DialContext(t.Context(), "tcp", lis.Addr().String())
+	require.Error(t, err)
+	require.Contains(t, TLS{}.advice(err.Error()), "--agents-listen")
+}

@@ -62,6 +62,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, up.stop()) }()
+	fmt.Println("The model falls asleep 2 s after an answer. While a cold one starts, a keepalive goes out")
+	fmt.Println("every 300 ms; it is the first byte of a cold step.")
 	fmt.Printf("%-28s %9s %11s %10s  %s\n", "step", "at", "first byte", "done", "answer")
 	for _, s := range steps {
 		if s.cold {
