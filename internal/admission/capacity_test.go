@@ -17,7 +17,8 @@ import (
 
 func TestLoadsListsTheModelsWithLimits(t *testing.T) {
 	t.Parallel()
-	bubble(t, "{max_inflight: 4, admit_budget_tokens: 100}, other: {aliases: [o]}, z: {max_inflight: 2}", func(t *testing.T, r *rig) {
+	bubble(t, "{max_inflight: 4, admit_budget_tokens: 100}, other: {aliases: [o]}, z: {max_inflight: 2}", func(r *rig) {
+		t := r.t
 		sleeping := Load{Model: "m", RequestLimit: 4, TokenLimit: 90}
 		z := Load{Model: "z", RequestLimit: 2}
 		require.ElementsMatch(t, []Load{sleeping, z}, r.Loads(), "a model that sleeps counts as one replica")
@@ -37,7 +38,8 @@ func TestLoadsListsTheModelsWithLimits(t *testing.T) {
 
 func TestAModelWithoutLimitsIsNotCounted(t *testing.T) {
 	t.Parallel()
-	bubble(t, "", func(t *testing.T, r *rig) {
+	bubble(t, "", func(r *rig) {
+		t := r.t
 		r.join("a", "", 9)
 		g, _ := r.take(request(1 << 40))
 		require.Empty(t, r.Loads())
@@ -51,7 +53,8 @@ func TestAModelWithoutLimitsIsNotCounted(t *testing.T) {
 // A request behind others learns only whether it can have room at all.
 func TestBehindOthersNothingIsReserved(t *testing.T) {
 	t.Parallel()
-	bubble(t, "{admit_budget_tokens: 100}", func(t *testing.T, r *rig) {
+	bubble(t, "{admit_budget_tokens: 100}", func(r *rig) {
+		t := r.t
 		r.join("a", "", 9)
 		room, err := r.Admit(request(10), true)
 		require.NoError(t, err)
@@ -74,7 +77,8 @@ func TestBehindOthersNothingIsReserved(t *testing.T) {
 
 func TestAShareIsOfAllReplicas(t *testing.T) {
 	t.Parallel()
-	bubble(t, "{admit_budget_tokens: 100}", func(t *testing.T, r *rig) {
+	bubble(t, "{admit_budget_tokens: 100}", func(r *rig) {
+		t := r.t
 		quarter := &access.Key{ID: "quarter", Share: 0.25}
 		of := func(tokens int64) *holdstate.Request {
 			return &holdstate.Request{Target: chatOfM, Detail: &Wish{Key: quarter, Tokens: tokens}}
@@ -105,7 +109,8 @@ func TestAReplicaIsLeftAloneByTheRequestThatItDiedUnder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, text, func(t *testing.T, r *rig) {
+			bubble(t, text, func(r *rig) {
+				t := r.t
 				a := r.join("a", "eu", 9)
 				q := request(0)
 				for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second} {
@@ -133,7 +138,8 @@ func TestAReplicaIsLeftAloneByTheRequestThatItDiedUnder(t *testing.T) {
 
 func TestAPauseIsOfOneReplica(t *testing.T) {
 	t.Parallel()
-	bubble(t, "", func(t *testing.T, r *rig) {
+	bubble(t, "", func(r *rig) {
+		t := r.t
 		a := r.join("a", "", 9)
 		q := request(0)
 		g, _ := r.take(q)
@@ -150,7 +156,8 @@ func TestAPauseIsOfOneReplica(t *testing.T) {
 
 func TestDuringAPauseAStepHasOnlyItsOwnReplicas(t *testing.T) {
 	t.Parallel()
-	bubble(t, nearThenAny, func(t *testing.T, r *rig) {
+	bubble(t, nearThenAny, func(r *rig) {
+		t := r.t
 		a := r.join("a", "eu", 9)
 		q := request(0)
 		wishOf(q).died(addressOf("a"))
@@ -166,7 +173,8 @@ func TestDuringAPauseAStepHasOnlyItsOwnReplicas(t *testing.T) {
 // A replica that refused the request did not die under it.
 func TestARefusalMakesNoPause(t *testing.T) {
 	t.Parallel()
-	bubble(t, "", func(t *testing.T, r *rig) {
+	bubble(t, "", func(r *rig) {
+		t := r.t
 		a := r.join("a", "", 9)
 		q := request(0)
 		g, _ := r.take(q)
@@ -246,7 +254,8 @@ func TestLookSaysWhatTakeGives(t *testing.T) {
 
 func TestAnotherKindHasItsOwnReplicas(t *testing.T) {
 	t.Parallel()
-	bubble(t, "{max_inflight: 1}", func(t *testing.T, r *rig) {
+	bubble(t, "{max_inflight: 1}", func(r *rig) {
+		t := r.t
 		r.join("a", "", 9, "embedding")
 		require.False(t, r.Serving(chatOfM))
 		require.True(t, r.Serving(sitemap.Target{Model: "m", Kind: sitemap.Embedding}))

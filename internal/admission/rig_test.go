@@ -52,10 +52,10 @@ func newRig(ctx context.Context, t require.TestingT, text string) *rig {
 }
 
 // bubble runs f with a rig under a policy for the model m.
-func bubble(t *testing.T, text string, f func(t *testing.T, r *rig)) {
+func bubble(t *testing.T, text string, f func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f(t, newRig(t.Context(), t, text))
+		f(newRig(t.Context(), t, text))
 	})
 }
 

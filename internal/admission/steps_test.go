@@ -57,7 +57,8 @@ const nearThenAny = "{steps: [{name: near, match: {region: eu}, max_tries: 1}, {
 
 func TestTakeSaysWhyThereIsNoSlot(t *testing.T) {
 	t.Parallel()
-	bubble(t, nearThenAny, func(t *testing.T, r *rig) {
+	bubble(t, nearThenAny, func(r *rig) {
+		t := r.t
 		require.False(t, r.Serving(chatOfM))
 		require.Equal(t, holdstate.Full, r.took(request(0)), "no replica at all")
 		r.join("e", "eu", 1)
@@ -79,7 +80,8 @@ func TestWithoutStepsAnyReplicaDoes(t *testing.T) {
 	for name, text := range map[string]string{"a model without steps": "{max_inflight: 9}", "a model without a policy": ""} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, text, func(t *testing.T, r *rig) {
+			bubble(t, text, func(r *rig) {
+				t := r.t
 				require.Equal(t, holdstate.Full, r.took(request(0)), "no replica at all")
 				r.join("e", "eu", 1)
 				g, on := r.take(request(0))
@@ -98,7 +100,8 @@ func TestWithoutStepsAnyReplicaDoes(t *testing.T) {
 // Next opens one step after the other, past those without a replica or a try.
 func TestNextOpensTheNextStepWithAReplica(t *testing.T) {
 	t.Parallel()
-	bubble(t, nearThenAny, func(t *testing.T, r *rig) {
+	bubble(t, nearThenAny, func(r *rig) {
+		t := r.t
 		q := request(0)
 		require.False(t, r.Next(q), "no step has a replica")
 		require.Zero(t, wishOf(q).reach)
@@ -116,7 +119,8 @@ func TestNextOpensTheNextStepWithAReplica(t *testing.T) {
 
 func TestATryIsSpentWhereItFailed(t *testing.T) {
 	t.Parallel()
-	bubble(t, "{max_inflight: 1, steps: [{name: near, match: {region: eu}, max_tries: 2}, {name: far, match: {region: us}, max_tries: 1}]}", func(t *testing.T, r *rig) {
+	bubble(t, "{max_inflight: 1, steps: [{name: near, match: {region: eu}, max_tries: 2}, {name: far, match: {region: us}, max_tries: 1}]}", func(r *rig) {
+		t := r.t
 		e := r.join("e", "eu", 4)
 		u := r.join("u", "us", 4)
 		q := request(0)
