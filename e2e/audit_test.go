@@ -223,7 +223,7 @@ func TestAClientSaysHowLongItWaits(t *testing.T) {
 	for _, headers := range [][]string{{"X-Wake-Timeout", "200ms"}, {"X-Stainless-Timeout", "1.2"}} {
 		r := s.post(chatPath, chatBody("m", false), headers...)
 		require.Equal(t, http.StatusServiceUnavailable, r.status)
-		require.Contains(t, r.body, "is waking up; retry in 30 seconds")
+		require.Contains(t, r.body, "is waking up; retry in 1 second\"")
 		require.GreaterOrEqual(t, r.elapsed, 200*time.Millisecond)
 		require.Less(t, r.elapsed, 5*time.Second)
 	}
