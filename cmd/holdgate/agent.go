@@ -19,6 +19,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/enginekey"
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // agentFlags are the flags that need work before they are an agent.Config.
@@ -129,6 +130,10 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 		cfg.Labels[name] = value
 	}
 	cfg.Token = func() (string, error) {
+		// A named pipe would hang the start: commands that end may read one, agents may not.
+		if err := regular.Check(f.tokenFile); err != nil {
+			return "", fmt.Errorf("--token-file: %w", err)
+		}
 		token, err := readToken(f.tokenFile)
 		if err != nil {
 			return "", fmt.Errorf("--token-file: %w", err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 )
@@ -130,4 +131,14 @@ func TestTokenFileMustHoldOneToken(t *testing.T) {
 		_, err := readToken(path)
 		require.ErrorContains(t, err, "must hold one token", name)
 	}
+}
+
+// A named pipe as the file of an agent's token must not hang the start.
+func TestAPipeIsNoTokenFileOfAnAgent(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, unix.Mkfifo(path, 0o600))
+	err := (&agentFlags{tokenFile: path}).complete(newAgentCommand().Flags(), &agent.Config{Models: []string{"m"}})
+	require.ErrorContains(t, err, "--token-file: ")
+	require.ErrorContains(t, err, "is not a regular file")
 }

@@ -13,7 +13,7 @@ import (
 // minToken is how long a token is that nobody guesses: 16 characters of a random text.
 const minToken = 16
 
-// maxTokens is how much of a file of tokens is looked at.
+// maxTokens is the largest file of tokens that is read, in bytes.
 const maxTokens = 1 << 20
 
 // exposed warns of secrets that others may read, tokens that can be guessed, and
@@ -27,14 +27,7 @@ func (c *Serve) exposed() []string {
 		}
 	}
 	for _, f := range []flagFile{{"admin-token-file", c.AdminTokenFile}, {"agents-token-file", c.AgentsTokenFile}} {
-		if f.path == "" {
-			continue
-		}
-		text, _, err := regular.Read(f.path, maxTokens) // a pipe can be read once
-		if err != nil {
-			continue
-		}
-		tokens, err := ParseTokens(text)
+		tokens, err := ReadTokens(f.path) // an error is the start's to report
 		if err == nil && slices.ContainsFunc(tokens, func(t string) bool { return len(t) < minToken }) {
 			list = append(list, fmt.Sprintf("--%s: %s has a token of less than %d bytes, which can be guessed: make one with openssl rand -hex 16", f.flag, f.path, minToken))
 		}

@@ -69,3 +69,12 @@ func TestADirectoryThatOthersMayWriteIsWarnedOf(t *testing.T) {
 	require.Len(t, list, 1, "said once")
 	require.Contains(t, list[0], "others may put sockets into "+dir+" (owner "+regular.UserName(os.Geteuid())+", mode 0777) before the router does")
 }
+
+// A named pipe as a file of tokens must not hang the start.
+func TestAPipeIsNoFileOfTokens(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tokens")
+	require.NoError(t, unix.Mkfifo(path, 0o600))
+	_, err := ReadTokens(path)
+	require.ErrorContains(t, err, "is not a regular file")
+}

@@ -5,17 +5,19 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
+
+	"github.com/holdgate/holdgate/internal/reload"
 )
 
 // ReadTokens reads a file of bearer tokens, one a line. Empty lines and lines that
-// begin with # do not count. No path means no tokens.
+// begin with # do not count. No path means no tokens. A file that is not regular, such
+// as a named pipe, or that is larger than 1 MiB, is an error.
 func ReadTokens(path string) ([]string, error) {
 	if path == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	text, err := reload.Read(path, maxTokens)
 	if err != nil {
 		return nil, fmt.Errorf("reading tokens: %w", err)
 	}

@@ -3,13 +3,12 @@
 package hop
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/holdgate/holdgate/internal/reload"
 )
 
 const (
@@ -32,28 +31,15 @@ type Secrets struct {
 // move it up to the first place, then remove the old one. Empty lines and lines
 // that start with # do not count.
 func Load(path, site string) (*Secrets, error) {
-	text, err := read(path)
+	text, err := reload.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading the hop secrets: %w", err)
 	}
-	s, err := parse(text, site)
+	s, err := parse(string(text), site)
 	if err != nil {
 		return nil, fmt.Errorf("reading the hop secrets: %s %w", path, err)
 	}
 	return s, nil
-}
-
-func read(path string) (text string, err error) {
-	f, err := os.Open(path) //nolint:gosec // the operator names the file
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		return "", fmt.Errorf("%s is larger than %d bytes", path, maxFile)
-	}
-	return string(b), err
 }
 
 // parse never repeats a secret in its error.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/holdgate/holdgate/sitemap"
@@ -339,7 +340,7 @@ func TestLoad(t *testing.T) {
 		"":                             "has no secret",
 		"# only this\n\n":              "has no secret",
 		newSecret + "\n\nhunter2\n":    "has a secret of 7 bytes on line 3",
-		strings.Repeat("x", maxFile+1): "is larger than",
+		strings.Repeat("x", maxFile+1): "is too large",
 	} {
 		_, err := Load(file(text), "site-us-1")
 		require.ErrorContains(t, err, want)
@@ -420,4 +421,13 @@ func BenchmarkVerify(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// A named pipe as the file of secrets must not hang the start.
+func TestAPipeIsNoFileOfSecrets(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "secrets")
+	require.NoError(t, unix.Mkfifo(path, 0o600))
+	_, err := Load(path, "site-us-1")
+	require.ErrorContains(t, err, "is not a regular file")
 }
