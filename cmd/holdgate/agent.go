@@ -129,17 +129,7 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 		}
 		cfg.Labels[name] = value
 	}
-	cfg.Token = func() (string, error) {
-		// A named pipe would hang the start: commands that end may read one, agents may not.
-		if err := regular.Check(f.tokenFile); err != nil {
-			return "", fmt.Errorf("--token-file: %w", err)
-		}
-		token, err := readToken(f.tokenFile)
-		if err != nil {
-			return "", fmt.Errorf("--token-file: %w", err)
-		}
-		return token, nil
-	}
+	cfg.Token = f.token
 	if _, err := cfg.Token(); err != nil {
 		errs = append(errs, err)
 	}
@@ -191,6 +181,19 @@ func (f *agentFlags) completeGroup(fs *pflag.FlagSet, cfg *agent.Config) error {
 		return fmt.Errorf("--group-max-awake: must be at least 1, is %d", cfg.Group.MaxAwake)
 	}
 	return nil
+}
+
+// token reads the file of --token-file. Commands that end may read a named pipe; an
+// agent may not, for it would hang the start.
+func (f *agentFlags) token() (string, error) {
+	if err := regular.Check(f.tokenFile); err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	token, err := readToken(f.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	return token, nil
 }
 
 // readToken reads a file with one token; no file name gives no token.
