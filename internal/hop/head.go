@@ -25,7 +25,9 @@ func headSum(method, pathAndQuery string) [sha256.Size]byte {
 func appendNormal(out []byte, pathAndQuery string) []byte {
 	const digits = "0123456789ABCDEF"
 	_, rest := sitemap.Hops(pathAndQuery)
-	rest = strings.TrimSuffix(rest, "?")
+	if path, query, _ := strings.Cut(rest, "?"); query == "" {
+		rest = path // an empty query is none; one that is a question mark is not
+	}
 	for i := 0; i < len(rest); i++ {
 		c, escaped := rest[i], false
 		if c == '%' && i+2 < len(rest) {

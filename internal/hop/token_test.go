@@ -149,6 +149,8 @@ func TestClientsMayRewriteTheQuery(t *testing.T) {
 // same delimiters have the same.
 func TestNormalFormIsFixed(t *testing.T) {
 	t.Parallel()
+	require.Equal(t, "/", string(appendNormal(nil, "/?")))
+	require.Equal(t, "/??", string(appendNormal(nil, "/??")))
 	rapid.Check(t, func(t *rapid.T) {
 		in := rapid.StringMatching(`/[ -~]{0,8}(\?(%[0-9A-Fa-f]{2}|[ -~]){0,12})?`).Draw(t, "path")
 		once := string(appendNormal(nil, in))
