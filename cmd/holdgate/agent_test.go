@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,7 +23,7 @@ func runAgent(t *testing.T, args ...string) error {
 	cmd := newAgentCommand()
 	cmd.SetArgs(args)
 	cmd.SetOut(&bytes.Buffer{})
-	cmd.SetErr(&bytes.Buffer{})
+	cmd.SetErr(io.Discard)
 	return cmd.ExecuteContext(t.Context())
 }
 
@@ -104,7 +105,7 @@ func TestAnAgentAsksItsEngineWithTheKeyOfTheFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := newAgentCommand()
 	cmd.SetArgs([]string{"--router", "unix://" + filepath.Join(t.TempDir(), "none.sock"), "--backend-url", engine.URL, "--model", "m", "--api-key-file", key})
-	cmd.SetErr(&bytes.Buffer{})
+	cmd.SetErr(io.Discard)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.ExecuteContext(ctx) }()
 	require.Equal(t, "Bearer secret", <-asked)
