@@ -41,11 +41,11 @@ func (in area) lookAgain(after time.Duration) {
 
 // planInput describes groups and models to the planner. It also returns the agents
 // that the planner's stand for.
-func (r *Registry) planInput(in area, now time.Time) (share.Input, map[*share.Agent]*record) {
+func (r *Registry) planInput(in area, now time.Time) (share.Input, map[*share.Agent]*registration) {
 	input := share.Input{Now: now}
-	recs := map[*share.Agent]*record{}
-	agents := map[*record]*share.Agent{}
-	describe := func(rec *record, g *share.Group) *share.Agent {
+	recs := map[*share.Agent]*registration{}
+	agents := map[*registration]*share.Agent{}
+	describe := func(rec *registration, g *share.Group) *share.Agent {
 		a := r.planAgent(rec)
 		a.Group = g
 		recs[a], agents[rec] = rec, a
@@ -60,17 +60,17 @@ func (r *Registry) planInput(in area, now time.Time) (share.Input, map[*share.Ag
 	}
 	for m := range in.models {
 		m.wait = nil
-		if !m.wish.Wanted() {
+		if !m.need.Wanted() {
 			m.turn = 0
 			continue
 		}
-		sm := &share.Model{Name: m.name, Demand: m.wish.Demand, Turn: m.turn, Since: m.wantedSince}
+		sm := &share.Model{Name: m.name, Demand: m.need.Demand, Turn: m.turn, Since: m.wantedSince}
 		for rec := range m.agents {
 			a := agents[rec]
 			if a == nil { // of no group
 				a = describe(rec, nil)
 			}
-			if a.CanWake && rec.group != nil && !m.wish.Demand && m.wish.Ahead == m.spent {
+			if a.CanWake && rec.group != nil && !m.need.Demand && m.need.Ahead == m.spent {
 				spent := *a // the wish was for one start
 				spent.CanWake = false
 				a = &spent
@@ -83,7 +83,7 @@ func (r *Registry) planInput(in area, now time.Time) (share.Input, map[*share.Ag
 }
 
 // planAgent describes an agent to the planner.
-func (r *Registry) planAgent(rec *record) *share.Agent {
+func (r *Registry) planAgent(rec *registration) *share.Agent {
 	g := &rec.replica.gate
 	a := &share.Agent{
 		ID: rec.hello.info.ID, Cost: rec.hello.group.cost, Kinds: uint8(kindsOf(rec)),
@@ -95,8 +95,8 @@ func (r *Registry) planAgent(rec *record) *share.Agent {
 	}
 	for _, name := range rec.hello.info.Models {
 		if m := r.models[name]; m != nil {
-			a.Demand = a.Demand || m.wish.Demand
-			a.Wished = a.Wished || m.wish.Wanted()
+			a.Demand = a.Demand || m.need.Demand
+			a.Wanted = a.Wanted || m.need.Wanted()
 		}
 	}
 	return a
@@ -121,7 +121,7 @@ func (r *Registry) noteTurns(in area, plan *share.Plan) {
 }
 
 // carryOut does what the plan says. Agents are closed before others are woken.
-func (r *Registry) carryOut(plan *share.Plan, recs map[*share.Agent]*record) {
+func (r *Registry) carryOut(plan *share.Plan, recs map[*share.Agent]*registration) {
 	for a, rec := range recs {
 		switch {
 		case plan.Close[a]:

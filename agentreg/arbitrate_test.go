@@ -64,7 +64,7 @@ func TestAgentThatSaysByeKeepsItsRoomUntilItsAnswersHaveEnded(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				g := newOnGPU(t, member("a", 1, 1, edit), member("b", 1, 1))
-				slot, _ := g.Take(target("a"))
+				slot, _ := g.Take(chatOf("a"))
 				g.agents["a"].send(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}})
 				g.want("b")
 				require.Empty(t, g.told())
@@ -139,7 +139,7 @@ func TestModelOfTwoGroupsIsWokenWhereThereIsRoom(t *testing.T) {
 		g.want("a", "b")
 		g.serve("a")
 		g.serve("b")
-		slot, _ := g.Take(target("a"))
+		slot, _ := g.Take(chatOf("a"))
 		g.wait(minUp)
 		g.told()
 		g.want("c")

@@ -18,7 +18,7 @@ type area struct {
 func newArea() area { return area{map[*group]struct{}{}, map[*model]struct{}{}} }
 
 // areaOf is what a change of rec may concern.
-func (r *Registry) areaOf(rec *record) area {
+func (r *Registry) areaOf(rec *registration) area {
 	in := newArea()
 	for _, name := range rec.hello.info.Models {
 		if m := r.models[name]; m != nil {
@@ -75,7 +75,7 @@ func (r *Registry) grown(in area) area {
 }
 
 // levels is rec without what each heartbeat brings anew and no decision depends on.
-func (a *record) levels() record {
+func (a *registration) levels() registration {
 	l := *a
 	l.lastSeen, l.fewer, l.status = time.Time{}, fewer{}, nil
 	if a.status != nil {

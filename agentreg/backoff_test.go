@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // failing is a group in which a is up and has traffic, and b cannot start.
@@ -87,7 +88,7 @@ func TestAgentIsNotWokenBeforeItSaysThatItCanStart(t *testing.T) {
 		g := failing(t)
 		g.want("b")
 		g.tryB(time.Minute)
-		g.SetWish("b", Wish{Ahead: 1})
+		g.SetNeed("b", target.Need{Ahead: 1})
 		g.wait(time.Minute - time.Second)
 		require.Empty(t, g.told())
 		g.wait(time.Second)

@@ -2,7 +2,7 @@
 
 package agentreg
 
-import "github.com/holdgate/holdgate/sitemap"
+import "github.com/holdgate/holdgate/internal/target"
 
 // Capacity is what the replicas of a target could take at one moment.
 type Capacity struct {
@@ -14,10 +14,10 @@ type Capacity struct {
 }
 
 // Capacity looks at the replicas of t and takes nothing.
-func (r *Registry) Capacity(t sitemap.Target) Capacity { return r.CapacityFrom(t, nil) }
+func (r *Registry) Capacity(t target.Target) Capacity { return r.CapacityFrom(t, nil) }
 
 // CapacityFrom is Capacity of the replicas that fit.
-func (r *Registry) CapacityFrom(t sitemap.Target, f Filter) Capacity {
+func (r *Registry) CapacityFrom(t target.Target, f Filter) Capacity {
 	p := r.routing.of(t)
 	if p == nil {
 		return Capacity{}

@@ -16,7 +16,7 @@ import (
 const maxReason = 512
 
 // statusFrom takes in a Status.
-func (r *Registry) statusFrom(rec *record, s *pb.Status) {
+func (r *Registry) statusFrom(rec *registration, s *pb.Status) {
 	r.update(func() {
 		if rec.released {
 			return
@@ -41,7 +41,7 @@ func (r *Registry) statusFrom(rec *record, s *pb.Status) {
 }
 
 // apply changes rec's state to what s says.
-func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
+func (r *Registry) apply(rec *registration, s *pb.Status, handled uint64) {
 	before, healthyBefore := rec.reported, rec.healthy
 	if s.GetState() != pb.State_STATE_UNSPECIFIED {
 		rec.reported = s.GetState()
@@ -60,7 +60,7 @@ func (r *Registry) apply(rec *record, s *pb.Status, handled uint64) {
 }
 
 // serves notes that rec's engine is up and healthy.
-func (r *Registry) serves(rec *record, handled uint64) {
+func (r *Registry) serves(rec *registration, handled uint64) {
 	if rec.wakeSent || rec.upAt.IsZero() {
 		rec.upAt = time.Now()
 	}
@@ -76,7 +76,7 @@ func (r *Registry) serves(rec *record, handled uint64) {
 
 // sleeps notes that rec's engine, which was in another state or this one before, does
 // not run.
-func (r *Registry) sleeps(rec *record, before pb.State) {
+func (r *Registry) sleeps(rec *registration, before pb.State) {
 	short := !rec.upAt.IsZero() && time.Since(rec.upAt) < settled
 	rec.upAt = time.Time{}
 	r.route(rec)
@@ -92,7 +92,7 @@ func (r *Registry) sleeps(rec *record, before pb.State) {
 }
 
 // asleepAgain logs that an engine which served has ended.
-func (r *Registry) asleepAgain(rec *record) {
+func (r *Registry) asleepAgain(rec *registration) {
 	cause := "the engine ended by itself"
 	switch {
 	case rec.slept:
@@ -108,7 +108,7 @@ func (r *Registry) asleepAgain(rec *record) {
 // countOthers notes how many of the agent's slots are for this router, how many other
 // routers use, and how full the engine's cache is. The engine's number is some moments old, so it counts only where there are
 // other routers.
-func (r *Registry) countOthers(rec *record, s *pb.Status) {
+func (r *Registry) countOthers(rec *registration, s *pb.Status) {
 	g := &rec.replica.gate
 	var others int64
 	if s.InFlight != nil && s.GetRouters() > 1 {
@@ -123,7 +123,7 @@ func (r *Registry) countOthers(rec *record, s *pb.Status) {
 
 // countOwn notes an engine that has fewer requests than slots are taken, at two
 // heartbeats in a row. Statuses between them are not counted as another one.
-func (r *Registry) countOwn(rec *record, s *pb.Status) {
+func (r *Registry) countOwn(rec *registration, s *pb.Status) {
 	now := rec.lastSeen
 	before := rec.fewer
 	if s.InFlight == nil || int64(s.GetInFlight()) >= rec.replica.gate.inFlight()+rec.replica.earlier() {
@@ -143,7 +143,7 @@ func (r *Registry) countOwn(rec *record, s *pb.Status) {
 
 // resultFrom takes in a WakeResult. A success needs nothing: the Status that
 // follows it counts.
-func (r *Registry) resultFrom(rec *record, w *pb.WakeResult) {
+func (r *Registry) resultFrom(rec *registration, w *pb.WakeResult) {
 	r.update(func() {
 		if rec.released {
 			return

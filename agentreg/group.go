@@ -37,7 +37,7 @@ type groupSpec struct {
 type group struct {
 	name    string
 	room    int64
-	members map[*record]struct{}
+	members map[*registration]struct{}
 	timer   *time.Timer // arbitrates the group again
 }
 
@@ -59,14 +59,14 @@ func (r *Registry) conflict(h hello) *rejected {
 }
 
 // enterGroup makes rec a member of its group, if it has one.
-func (r *Registry) enterGroup(rec *record) {
+func (r *Registry) enterGroup(rec *registration) {
 	spec := rec.hello.group
 	if spec.name == "" {
 		return
 	}
 	g := r.groups[spec.name]
 	if g == nil {
-		g = &group{name: spec.name, members: map[*record]struct{}{}}
+		g = &group{name: spec.name, members: map[*registration]struct{}{}}
 		g.timer = time.AfterFunc(time.Hour, func() {
 			r.update(func() { r.arbitrate(r.areaOfGroup(g)) })
 		})
@@ -91,7 +91,7 @@ func (r *Registry) enterGroup(rec *record) {
 // orphanEnds is when the room of an agent that is gone is free again although nobody
 // said that its engine has ended: after the liveness time, or sooner if the agent was
 // killed and is back. An agent that was superseded is still ending its engine.
-func (r *Registry) orphanEnds(rec *record) time.Time {
+func (r *Registry) orphanEnds(rec *registration) time.Time {
 	if !rec.superseded && r.agents[rec.hello.info.ID] != nil {
 		return rec.leftAt.Add(min(orphanTime, r.opts.Liveness))
 	}
@@ -101,7 +101,7 @@ func (r *Registry) orphanEnds(rec *record) time.Time {
 // leaveGroup takes rec out of its group at once when its engine does not run, or
 // when it said Bye and the engine is not its to stop. Else it may come back, or
 // still be stopping its engine: it keeps its room for a while.
-func (r *Registry) leaveGroup(rec *record) {
+func (r *Registry) leaveGroup(rec *registration) {
 	g := rec.group
 	if g == nil {
 		return
@@ -121,11 +121,11 @@ func (r *Registry) leaveGroup(rec *record) {
 
 // followedBy says whether rec proves that the engine of an agent that is gone is rec's
 // now, or has ended: it is the same agent, or came after the end of one that took leave.
-func (a *record) followedBy(rec *record) bool {
+func (a *registration) followedBy(rec *registration) bool {
 	return a.hello.info.Instance == rec.hello.info.Instance || a.leaving && a.hello.info.ID == rec.hello.info.ID
 }
 
-func (g *group) drop(r *Registry, rec *record) {
+func (g *group) drop(r *Registry, rec *registration) {
 	delete(g.members, rec)
 	if len(g.members) == 0 && r.groups[g.name] == g {
 		g.timer.Stop()
@@ -136,13 +136,13 @@ func (g *group) drop(r *Registry, rec *record) {
 // occupies says whether the agent takes of its group's room: from the Wake to
 // the end of its engine. One that cannot sleep always does, and one that has
 // only just connected or not taken in the last word may, whatever it said before.
-func (a *record) occupies() bool {
+func (a *registration) occupies() bool {
 	return !a.hello.canWake || a.wakeSent || a.reported != pb.State_STATE_ASLEEP ||
 		a.status == nil || a.handled < a.command
 }
 
 // leaves says whether the room that the agent takes will be free soon.
-func (a *record) leaves() bool {
+func (a *registration) leaves() bool {
 	return a.occupies() && (a.leaving || a.released || a.hello.canWake && a.asleep())
 }
 
@@ -150,7 +150,7 @@ func (a *record) leaves() bool {
 // long enough. One that is still on its way to serve may be asked when nobody wishes for
 // it any more, or nobody has waited for it for as long as somebody had: clients that
 // give up and try again find their wake going on. Zero: never.
-func (r *Registry) closeFrom(a *record) time.Time {
+func (r *Registry) closeFrom(a *registration) time.Time {
 	switch {
 	case !a.hello.canWake || a.slept || a.leaving || a.released:
 		return time.Time{}
@@ -169,11 +169,11 @@ func (r *Registry) closeFrom(a *record) time.Time {
 }
 
 // turnEnds is from when on the agent may be asked to make room.
-func (a *record) turnEnds() time.Time { return a.upAt.Add(max(a.hello.minUp, shortestTurn)) }
+func (a *registration) turnEnds() time.Time { return a.upAt.Add(max(a.hello.minUp, shortestTurn)) }
 
 // crowded says why the agent can never be woken: what agents that cannot sleep
 // leave of its group's room is too little. Empty: it can.
-func (a *record) crowded() string {
+func (a *registration) crowded() string {
 	g := a.group
 	if g == nil {
 		return ""
@@ -195,7 +195,7 @@ func (a *record) crowded() string {
 }
 
 // evict takes rec out of routing, and says Sleep when nothing is in flight.
-func (r *Registry) evict(rec *record) {
+func (r *Registry) evict(rec *registration) {
 	if !rec.closing {
 		rec.closing = true
 		r.log.Info().Str("agent", rec.hello.info.ID).Str("group", rec.group.name).

@@ -19,7 +19,7 @@ import (
 
 // gpuAgent is an agent that does what it is told, when the test lets it.
 type gpuAgent struct {
-	rec     *record
+	rec     *registration
 	hello   *pb.Hello
 	cost    int64
 	told    []*pb.RouterMessage // not yet read
@@ -166,7 +166,7 @@ func (w *gpu) crash(t *rapid.T, a *gpuAgent) {
 }
 
 func (w *gpu) take(model string) {
-	slot, o := w.r.Take(target(model))
+	slot, o := w.r.Take(chatOf(model))
 	if o != Taken {
 		return
 	}
@@ -228,7 +228,7 @@ func (w *gpu) everyoneGetsATurn(t *rapid.T) {
 			return
 		}
 		for _, model := range models {
-			w.r.SetWanted(model, w.r.Serving(target(model)) == 0)
+			w.r.SetWanted(model, w.r.Serving(chatOf(model)) == 0)
 			w.take(model)
 		}
 		for _, a := range w.agents {

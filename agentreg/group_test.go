@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const minUp = 30 * time.Second
@@ -91,7 +91,7 @@ func (g *onGPU) wait(d time.Duration) {
 	}
 }
 
-func target(name string) sitemap.Target { return sitemap.Target{Model: name, Kind: sitemap.Chat} }
+func chatOf(name string) target.Target { return target.Target{Model: name, Kind: target.Chat} }
 
 type told = map[string][]string
 
@@ -105,7 +105,7 @@ func TestWakingAModelPutsAnIdleOneOfItsGroupToSleepFirst(t *testing.T) {
 		g.wait(minUp)
 		g.want("b")
 		require.Equal(t, told{"a": {"sleep"}}, g.told())
-		require.Zero(t, g.Serving(target("a")))
+		require.Zero(t, g.Serving(chatOf("a")))
 		g.agents["a"].status(pb.State_STATE_SERVING)
 		require.Empty(t, g.told(), "its engine has not ended")
 		g.agents["a"].status(pb.State_STATE_ASLEEP)
@@ -129,14 +129,14 @@ func TestBusyModelIsClosedSoThatTheNextOneGetsItsTurn(t *testing.T) {
 		g := newOnGPU(t, member("a", 1, 1), member("b", 1, 1), member("c", 1, 1))
 		g.want("a")
 		g.serve("a")
-		one, _ := g.Take(target("a"))
-		two, _ := g.Take(target("a"))
+		one, _ := g.Take(chatOf("a"))
+		two, _ := g.Take(chatOf("a"))
 		g.told()
 		g.want("b")
 		g.wait(minUp - time.Second)
-		require.Equal(t, 1, g.Serving(target("a")))
+		require.Equal(t, 1, g.Serving(chatOf("a")))
 		g.wait(time.Second)
-		require.Zero(t, g.Serving(target("a")), "closed for new requests")
+		require.Zero(t, g.Serving(chatOf("a")), "closed for new requests")
 		require.Empty(t, g.told(), "those in flight finish")
 		g.want("a", "c") // a's new requests are held
 		one.Release()
@@ -181,13 +181,13 @@ func TestClosedModelOpensAgainWhenNobodyNeedsItsRoom(t *testing.T) {
 		g := newOnGPU(t, member("a", 1, 1), member("b", 1, 1))
 		g.want("a")
 		g.serve("a")
-		slot, _ := g.Take(target("a"))
+		slot, _ := g.Take(chatOf("a"))
 		g.wait(minUp)
 		g.told()
 		g.want("b")
-		require.Zero(t, g.Serving(target("a")))
+		require.Zero(t, g.Serving(chatOf("a")))
 		g.SetWanted("b", false)
-		require.Equal(t, 1, g.Serving(target("a")))
+		require.Equal(t, 1, g.Serving(chatOf("a")))
 		slot.Release()
 		require.Empty(t, g.told())
 	})
@@ -201,16 +201,16 @@ func TestLongestIdleModelMakesRoom(t *testing.T) {
 		for _, id := range []string{"a", "b", "c"} {
 			g.serve(id)
 		}
-		busy, _ := g.Take(target("a"))
+		busy, _ := g.Take(chatOf("a"))
 		for _, id := range []string{"c", "b"} {
 			g.wait(minUp)
-			slot, _ := g.Take(target(id))
+			slot, _ := g.Take(chatOf(id))
 			slot.Release()
 		}
 		g.told()
 		g.want("d")
 		require.Equal(t, told{"c": {"sleep"}}, g.told())
-		require.Equal(t, 1, g.Serving(target("a")))
+		require.Equal(t, 1, g.Serving(chatOf("a")))
 		busy.Release()
 	})
 }

@@ -25,7 +25,7 @@ func allocated(f func()) int64 {
 }
 
 // crowd is a registry with so many agents that are asleep, each in a group of its own.
-func crowd(t *testing.T, n int) (r *Registry, one *record) {
+func crowd(t *testing.T, n int) (r *Registry, one *registration) {
 	t.Helper()
 	r = New(Options{Log: zerolog.Nop()})
 	time.Sleep(DefaultGroupGrace)
@@ -95,7 +95,7 @@ func TestGroupsOfOneModelArePlannedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := crowd(t, 4)
 		defer r.dismissAll()
-		join := func(id, group string, models ...string) *record {
+		join := func(id, group string, models ...string) *registration {
 			return offline(t, r, member(id, 1, 1, func(h *pb.Hello) {
 				h.Instance, h.Group.Name, h.Models = instance(int(id[0])), group, models
 			}))

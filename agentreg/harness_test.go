@@ -19,10 +19,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
-var llama = sitemap.Target{Model: "llama", Kind: sitemap.Chat}
+var llama = target.Target{Model: "llama", Kind: target.Chat}
 
 // unixListener makes connections that look as if they came over a unix socket.
 type unixListener struct{ net.Listener }
@@ -46,7 +46,7 @@ type router struct {
 	client pb.AgentRegistryClient
 
 	mu      sync.Mutex
-	changes map[sitemap.Target]int
+	changes map[target.Target]int
 	failed  []string
 	serving []string
 	onFail  func(model string)
@@ -54,10 +54,10 @@ type router struct {
 
 func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
 	t.Helper()
-	rt := &router{t: t, changes: map[sitemap.Target]int{}}
+	rt := &router{t: t, changes: map[target.Target]int{}}
 	rt.Registry = New(Options{
 		Log: zerolog.New(zerolog.NewTestWriter(t)), GroupGrace: DefaultGroupGrace,
-		OnChange: func(tg sitemap.Target) { rt.mu.Lock(); rt.changes[tg]++; rt.mu.Unlock() },
+		OnChange: func(tg target.Target) { rt.mu.Lock(); rt.changes[tg]++; rt.mu.Unlock() },
 		OnWakeFailed: func(model, reason string) {
 			rt.mu.Lock()
 			rt.failed = append(rt.failed, model+": "+reason)
@@ -84,7 +84,7 @@ func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
 	return rt
 }
 
-func (rt *router) changesOf(tg sitemap.Target) int {
+func (rt *router) changesOf(tg target.Target) int {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	return rt.changes[tg]
@@ -101,7 +101,7 @@ func instance(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d"
 
 // aHello is a valid Hello, changed by each edit.
 // Take takes a slot of any replica of t.
-func (r *Registry) Take(t sitemap.Target) (*Slot, Outcome) { return r.TakeFrom(t, nil) }
+func (r *Registry) Take(t target.Target) (*Slot, Outcome) { return r.TakeFrom(t, nil) }
 
 func aHello(edits ...func(*pb.Hello)) *pb.Hello {
 	h := &pb.Hello{
@@ -232,4 +232,6 @@ func (a *scripted) ended() bool {
 }
 
 // SetWanted is SetWish for requests that wait.
-func (r *Registry) SetWanted(model string, wanted bool) { r.SetWish(model, Wish{Demand: wanted}) }
+func (r *Registry) SetWanted(model string, wanted bool) {
+	r.SetNeed(model, target.Need{Demand: wanted})
+}

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Limits of a Hello that an agent can check before it says it.
@@ -40,14 +40,14 @@ const (
 
 // ParseKind reads the name of a kind as agents give it: a kind, or one of the
 // capabilities llm and reranker.
-func ParseKind(s string) (sitemap.Kind, error) {
+func ParseKind(s string) (target.Kind, error) {
 	switch s {
 	case "llm":
-		return sitemap.Chat, nil
+		return target.Chat, nil
 	case "reranker":
-		return sitemap.Rerank, nil
+		return target.Rerank, nil
 	}
-	k, err := sitemap.ParseKind(s)
+	k, err := target.ParseKind(s)
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a capability: use llm, embedding or reranker", s)
 	}
@@ -150,12 +150,12 @@ func (p *problems) models(models []string) {
 }
 
 // kinds gives the kinds in order, each once.
-func (p *problems) kinds(names []string) []sitemap.Kind {
+func (p *problems) kinds(names []string) []target.Kind {
 	if len(names) < 1 || len(names) > maxKinds {
 		p.add("kinds", "must be between 1 and %d, are %d", maxKinds, len(names))
 		return nil
 	}
-	kinds := make([]sitemap.Kind, 0, len(names))
+	kinds := make([]target.Kind, 0, len(names))
 	for i, name := range names {
 		k, err := ParseKind(name)
 		if err != nil {

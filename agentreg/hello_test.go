@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 var (
@@ -34,7 +34,7 @@ func TestHelloIsTaken(t *testing.T) {
 		h.Region, h.Labels = "eu", map[string]string{"gpu": "h100", "empty": ""}
 	}), onUnix, nil)
 	require.Nil(t, rej)
-	require.Equal(t, []sitemap.Kind{sitemap.Chat, sitemap.Rerank}, h.info.Kinds)
+	require.Equal(t, []target.Kind{target.Chat, target.Rerank}, h.info.Kinds)
 	require.Len(t, h.targets(), 4)
 	require.Equal(t, time.Minute, h.idleTimeout)
 	require.True(t, h.canWake)

@@ -6,7 +6,7 @@ import "time"
 
 // byeFrom takes in a Bye: the agent gets no new requests, no Wake and no Sleep.
 // Its stream ends when nothing is in flight any more.
-func (r *Registry) byeFrom(rec *record) {
+func (r *Registry) byeFrom(rec *registration) {
 	r.update(func() {
 		if rec.released || rec.leaving {
 			return
@@ -23,7 +23,7 @@ func (r *Registry) byeFrom(rec *record) {
 }
 
 // offerNoMore takes rec out of what its models can count on.
-func (r *Registry) offerNoMore(rec *record) {
+func (r *Registry) offerNoMore(rec *registration) {
 	for _, name := range rec.hello.info.Models {
 		if m := r.models[name]; m != nil {
 			delete(m.agents, rec)
@@ -32,7 +32,7 @@ func (r *Registry) offerNoMore(rec *record) {
 }
 
 // leftWhenIdle ends the stream of an agent that said Bye and has nothing to do.
-func (r *Registry) leftWhenIdle(rec *record) {
+func (r *Registry) leftWhenIdle(rec *registration) {
 	if rec.leaving && rec.replica.gate.inFlight() == 0 {
 		r.remove(rec, errBye)
 	}

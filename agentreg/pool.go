@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // AgentInfo is what a request needs to know about the agent that serves it. It
@@ -18,7 +18,7 @@ type AgentInfo struct {
 	Region   string
 	Labels   map[string]string
 	Models   []string
-	Kinds    []sitemap.Kind
+	Kinds    []target.Kind
 	// Address is ip:port as Envoy takes it, IPv6 in brackets.
 	Address string
 }
@@ -65,7 +65,7 @@ func (g *gate) divide(share *uint32) (before int64) {
 // replica is an agent as the hot path sees it.
 type replica struct {
 	info    *AgentInfo
-	targets []sitemap.Target
+	targets []target.Target
 	gate    gate
 	// before are replicas that the engine was to earlier instances of its agent: what
 	// was sent to them is in flight until its slots are released.
@@ -136,7 +136,7 @@ func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 }
 
 // Serving says how many replicas of t are in routing.
-func (r *Registry) Serving(t sitemap.Target) int {
+func (r *Registry) Serving(t target.Target) int {
 	if p := r.routing.of(t); p != nil {
 		return len(p.replicas)
 	}
@@ -146,7 +146,7 @@ func (r *Registry) Serving(t sitemap.Target) int {
 // TakeFrom takes a slot on the least loaded of the replicas of t that fit; a nil
 // Filter fits all. The slot is nil unless the outcome is Taken; then the caller must
 // release it.
-func (r *Registry) TakeFrom(t sitemap.Target, f Filter) (*Slot, Outcome) {
+func (r *Registry) TakeFrom(t target.Target, f Filter) (*Slot, Outcome) {
 	for {
 		p := r.routing.of(t)
 		if p == nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // offline registers an agent without a stream; what is sent to it stays in the
 // session's outbox.
-func offline(tb require.TestingT, r *Registry, h *pb.Hello) *record {
+func offline(tb require.TestingT, r *Registry, h *pb.Hello) *registration {
 	checked, rej := checkHello(h, onUnix, nil)
 	require.Nil(tb, rej)
 	s := newSession()
@@ -47,7 +47,7 @@ func TestTakePicksTheLeastLoadedShare(t *testing.T) {
 	require.Equal(t, map[string]int{"a": 2, "b": 6, "even": 1}, count)
 	_, o := r.Take(llama)
 	require.Equal(t, Full, o)
-	_, o = r.Take(sitemap.Target{Model: "llama", Kind: sitemap.Rerank})
+	_, o = r.Take(target.Target{Model: "llama", Kind: target.Rerank})
 	require.Equal(t, None, o)
 }
 
@@ -161,7 +161,7 @@ type only string
 func (f only) Fits(a *AgentInfo) bool { return a.ID == string(f) }
 
 func TestTakeAndReleaseAllocateOneSlot(t *testing.T) {
-	r := New(Options{Log: zerolog.Nop(), OnChange: func(sitemap.Target) {}})
+	r := New(Options{Log: zerolog.Nop(), OnChange: func(target.Target) {}})
 	offline(t, r, aHello())
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() {
 		slot, _ := r.Take(llama)
@@ -247,7 +247,7 @@ func TestSlotsAddUpUnderRaces(t *testing.T) {
 }
 
 func BenchmarkTakeRelease(b *testing.B) {
-	r := New(Options{Log: zerolog.Nop(), OnChange: func(sitemap.Target) {}})
+	r := New(Options{Log: zerolog.Nop(), OnChange: func(target.Target) {}})
 	for _, id := range []string{"a", "b", "c", "d"} {
 		offline(b, r, aHello(named(id), func(h *pb.Hello) { h.Slots = 64 }))
 	}

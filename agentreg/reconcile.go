@@ -5,7 +5,7 @@ package agentreg
 // kindSet is a set of kinds.
 type kindSet uint8
 
-func kindsOf(rec *record) kindSet {
+func kindsOf(rec *registration) kindSet {
 	var s kindSet
 	for _, k := range rec.hello.info.Kinds {
 		s |= 1 << k
@@ -17,11 +17,11 @@ func kindsOf(rec *record) kindSet {
 // arbitrate, which must follow it, sends those. It is called after every change that
 // could make one due, and may be called at any time.
 func (r *Registry) reconcile(m *model) {
-	if !m.wish.Wanted() || r.draining || m.needsRoom() {
+	if !m.need.Wanted() || r.draining || m.needsRoom() {
 		return
 	}
 	for covered := m.covered(); ; {
-		best := (*record)(nil)
+		best := (*registration)(nil)
 		missing := false
 		for rec := range m.agents {
 			if kindsOf(rec)&^covered == 0 {
@@ -58,7 +58,7 @@ func (m *model) needsRoom() bool {
 // failed to wake or can never be woken. The reason is that of the wake that failed last.
 func (r *Registry) fail(m *model) {
 	covered := m.covered()
-	var last *record
+	var last *registration
 	crowded := ""
 	for rec := range m.agents {
 		if kindsOf(rec)&^covered == 0 || !rec.hello.canWake || !rec.asleep() {

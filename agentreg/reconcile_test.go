@@ -19,7 +19,7 @@ import (
 // its check compares the registry with what must be true of any.
 type world struct {
 	r      *Registry
-	agents []*record
+	agents []*registration
 	slots  []*Slot
 	wanted bool
 	next   int
@@ -49,8 +49,8 @@ func (w *world) join(t *rapid.T) {
 	w.agents = append(w.agents, rec)
 }
 
-func (w *world) any(t *rapid.T) *record {
-	w.agents = slices.DeleteFunc(w.agents, func(a *record) bool {
+func (w *world) any(t *rapid.T) *registration {
+	w.agents = slices.DeleteFunc(w.agents, func(a *registration) bool {
 		if a.released {
 			w.r.dismiss(a.session)
 		}

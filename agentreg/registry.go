@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // DefaultLiveness is how long a silent agent is believed, unless Options say
@@ -31,7 +31,7 @@ type Options struct {
 	// OnChange says that something about t changed: an agent joined or left
 	// routing, or a slot became free. It is called without locks from any
 	// goroutine, and must be cheap.
-	OnChange func(t sitemap.Target)
+	OnChange func(t target.Target)
 	// OnWakeFailed says that every agent that could be asked to wake model has
 	// failed. It is called once until another Wake is sent for the model.
 	OnWakeFailed func(model, reason string)
@@ -56,7 +56,7 @@ type Registry struct {
 	routing routing
 
 	mu          sync.Mutex
-	agents      map[string]*record
+	agents      map[string]*registration
 	models      map[string]*model
 	groups      map[string]*group
 	turns       uint64              // given to models in need of a group's room
@@ -78,13 +78,13 @@ func New(o Options) *Registry {
 		log:       o.Log,
 		routerID:  uuid.NewString(),
 		epoch:     time.Now(),
-		agents:    map[string]*record{},
+		agents:    map[string]*registration{},
 		models:    map[string]*model{},
 		groups:    map[string]*group{},
 		lingering: map[string]*replica{},
 		sessions:  map[*session]struct{}{},
 	}
-	r.routing.pools = map[sitemap.Target]*pool{}
+	r.routing.pools = map[target.Target]*pool{}
 	return r
 }
 
@@ -92,7 +92,7 @@ func New(o Options) *Registry {
 // the mutex and run after it.
 type effects struct {
 	serving []*AgentInfo
-	changed []sitemap.Target
+	changed []target.Target
 	failed  []wakeFailure
 	fewer   []fewer
 }
@@ -130,7 +130,7 @@ func (r *Registry) update(change func()) {
 	}
 }
 
-func (r *Registry) changed(targets []sitemap.Target) {
+func (r *Registry) changed(targets []target.Target) {
 	if r.opts.OnChange == nil {
 		return
 	}

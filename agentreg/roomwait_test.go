@@ -22,7 +22,7 @@ func TestModelThatWaitsForRoomSaysForWhose(t *testing.T) {
 			}
 			return ""
 		}
-		slot, _ := g.Take(target("a"))
+		slot, _ := g.Take(chatOf("a"))
 		require.Empty(t, text("b"))
 		g.want("b", "c")
 		g.wait(minUp - 5*time.Second)

@@ -6,18 +6,18 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // routing is the replicas that requests can be sent to. A change costs no more than the
 // targets of its replica, however many others there are.
 type routing struct {
 	mu    sync.RWMutex
-	pools map[sitemap.Target]*pool // a pool never changes, it is replaced
+	pools map[target.Target]*pool // a pool never changes, it is replaced
 }
 
 // of gives the replicas of t, nil for none.
-func (r *routing) of(t sitemap.Target) *pool {
+func (r *routing) of(t target.Target) *pool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.pools[t]

@@ -129,7 +129,7 @@ func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
 }
 
 // listen takes the agent's messages until the stream ends.
-func (s *service) listen(st stream, rec *record) error {
+func (s *service) listen(st stream, rec *registration) error {
 	for {
 		m, err := st.Recv()
 		if err != nil {

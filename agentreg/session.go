@@ -51,8 +51,8 @@ type session struct {
 	outbox chan *pb.RouterMessage
 	done   chan struct{}
 	once   sync.Once
-	cause  error   // valid once done is closed
-	agent  *record // once registered; guarded by the registry's mutex
+	cause  error         // valid once done is closed
+	agent  *registration // once registered; guarded by the registry's mutex
 }
 
 func newSession() *session {

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // ModelState sums up the agents of one model.
 type ModelState struct {
 	Model string
-	Kinds []sitemap.Kind
+	Kinds []target.Kind
 	// Serving is the number of replicas in routing, Asleep of those that a Wake
 	// would help.
 	Serving int
@@ -113,7 +113,7 @@ func (r *Registry) Agents() []AgentStatus {
 	return list
 }
 
-func (a *record) view() AgentStatus {
+func (a *registration) view() AgentStatus {
 	v := AgentStatus{
 		AgentInfo: a.replica.info,
 		State:     a.stateName(), Healthy: a.healthy, InRouting: a.routed,
@@ -134,7 +134,7 @@ func (a *record) view() AgentStatus {
 	return v
 }
 
-func (a *record) stateName() string {
+func (a *registration) stateName() string {
 	switch {
 	case a.leaving:
 		return "leaving"

@@ -7,7 +7,7 @@ import "time"
 // arm sets rec's timer to the next moment at which something about it could be
 // due. Releases and statuses do not touch the timer: it looks again when it
 // fires.
-func (r *Registry) arm(rec *record) {
+func (r *Registry) arm(rec *registration) {
 	if rec.released || rec.timer == nil {
 		return
 	}
@@ -35,7 +35,7 @@ func (r *Registry) arm(rec *record) {
 
 // idleEnd is when rec is due to be told Sleep. With a slot taken it is the
 // earliest time that could be so.
-func (r *Registry) idleEnd(rec *record, now time.Time) (time.Time, bool) {
+func (r *Registry) idleEnd(rec *registration, now time.Time) (time.Time, bool) {
 	if !rec.routed || rec.hello.idleTimeout <= 0 || r.wantedAny(rec) {
 		return time.Time{}, false
 	}
@@ -51,7 +51,7 @@ func (r *Registry) idleEnd(rec *record, now time.Time) (time.Time, bool) {
 }
 
 // tick does what is due for rec.
-func (r *Registry) tick(rec *record) {
+func (r *Registry) tick(rec *registration) {
 	r.update(func() {
 		if rec.released {
 			return
@@ -73,7 +73,7 @@ func (r *Registry) tick(rec *record) {
 }
 
 // lost says why rec can no longer be believed, nil when it can.
-func (r *Registry) lost(rec *record, now time.Time) error {
+func (r *Registry) lost(rec *registration, now time.Time) error {
 	if !now.Before(rec.lastSeen.Add(r.opts.Liveness)) {
 		return errSilent
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // wakeCooldown is how long an agent whose wake failed is left alone while the
@@ -21,18 +21,6 @@ const maxGroupCooldown = 5 * time.Minute
 // settled is how long an agent must have served for its failed wakes to be forgotten.
 const settled = 30 * time.Second
 
-// Wish says why a model should be up.
-type Wish struct {
-	// Demand says that requests wait for it.
-	Demand bool
-	// Ahead is the number of the last wish that needs no waiting request, such as one
-	// ahead of traffic; 0: none is in force.
-	Ahead uint64
-}
-
-// Wanted says whether the model should be up.
-func (w Wish) Wanted() bool { return w.Demand || w.Ahead != 0 }
-
 // maxProbeDelay bounds the wait before an agent that keeps refusing requests
 // is asked for its health again.
 const maxProbeDelay = 2 * time.Second
@@ -40,8 +28,8 @@ const maxProbeDelay = 2 * time.Second
 // model is what the registry knows about one name.
 type model struct {
 	name        string
-	agents      map[*record]struct{}
-	wish        Wish
+	agents      map[*registration]struct{}
+	need        target.Need
 	spent       uint64 // the last wish ahead during which the model was up
 	wantedSince time.Time
 	// exhausted: OnWakeFailed was called and no Wake sent since.
@@ -57,33 +45,33 @@ type model struct {
 func (r *Registry) model(name string) *model {
 	m := r.models[name]
 	if m == nil {
-		m = &model{name: name, agents: map[*record]struct{}{}}
+		m = &model{name: name, agents: map[*registration]struct{}{}}
 		r.models[name] = m
 	}
 	return m
 }
 
 func (r *Registry) tidy(m *model) {
-	if len(m.agents) == 0 && !m.wish.Wanted() {
+	if len(m.agents) == 0 && !m.need.Wanted() {
 		delete(r.models, m.name)
 	}
 }
 
-// SetWish says whether and why model should be up. While it is wanted and nothing
+// SetNeed says whether and why model should be up. While it is wanted and nothing
 // serves it, agents that can are asked to wake. When requests begin to wait for it, or
 // it is wanted anew, agents that failed to wake before are asked again, unless they are
 // in a group, where a try may cost another model its place.
-func (r *Registry) SetWish(name string, w Wish) {
+func (r *Registry) SetNeed(name string, w target.Need) {
 	r.update(func() {
 		m := r.models[name]
 		if !w.Wanted() && m == nil {
 			return
 		}
 		m = r.model(name)
-		if w == m.wish {
+		if w == m.need {
 			return
 		}
-		r.setWish(m, w)
+		r.setNeed(m, w)
 		r.reconcile(m)
 		in := newArea()
 		in.addModel(m)
@@ -92,9 +80,9 @@ func (r *Registry) SetWish(name string, w Wish) {
 	})
 }
 
-func (r *Registry) setWish(m *model, w Wish) {
-	before := m.wish
-	m.wish = w
+func (r *Registry) setNeed(m *model, w target.Need) {
+	before := m.need
+	m.need = w
 	if w.Wanted() && !before.Wanted() {
 		m.wantedSince = time.Now()
 	}
@@ -144,7 +132,7 @@ func (r *Registry) WakeDetail(name string) string {
 }
 
 // wake sends a Wake for m to rec.
-func (r *Registry) wake(rec *record, m *model) {
+func (r *Registry) wake(rec *registration, m *model) {
 	r.log.Info().Str("model", m.name).Str("agent", rec.hello.info.ID).Msg("waking")
 	m.exhausted = false
 	rec.slept = false
@@ -159,7 +147,7 @@ func (r *Registry) wake(rec *record, m *model) {
 
 // wakeFailed notes that rec's engine could not be woken, and is not to be tried again
 // for a while, and for notBefore at least. The detail is for operators alone.
-func (r *Registry) wakeFailed(rec *record, reason, detail string, notBefore time.Duration) {
+func (r *Registry) wakeFailed(rec *registration, reason, detail string, notBefore time.Duration) {
 	rec.failures++
 	pause := wakeCooldown
 	if rec.group != nil {
@@ -187,7 +175,7 @@ func (r *Registry) wakeFailed(rec *record, reason, detail string, notBefore time
 
 // endedSoon notes that an engine of a group ended by itself soon after it had come up.
 // The first time it may start again at once.
-func (r *Registry) endedSoon(rec *record) {
+func (r *Registry) endedSoon(rec *registration) {
 	if rec.failures == 0 {
 		rec.failures = 1
 		return
@@ -202,7 +190,7 @@ const (
 )
 
 // sleep says Sleep to an idle agent, unless a slot was taken in the meantime.
-func (r *Registry) sleep(rec *record) {
+func (r *Registry) sleep(rec *registration) {
 	if rec.replica.gate.n.CompareAndSwap(0, closed) {
 		r.saySleep(rec, causeIdle)
 	}
@@ -210,7 +198,7 @@ func (r *Registry) sleep(rec *record) {
 
 // saySleep says Sleep to an agent that is out of routing, or whose slots are
 // closed, with nothing in flight.
-func (r *Registry) saySleep(rec *record, cause string) {
+func (r *Registry) saySleep(rec *registration, cause string) {
 	if !rec.upAt.IsZero() {
 		rec.failures = 0
 	}
@@ -224,7 +212,7 @@ func (r *Registry) saySleep(rec *record, cause string) {
 }
 
 // backendFailed takes rec out of routing because a request saw it refuse.
-func (r *Registry) backendFailed(rec *record, reason string) {
+func (r *Registry) backendFailed(rec *registration, reason string) {
 	if rec.failed {
 		return
 	}
@@ -251,7 +239,7 @@ func probeDelay(row int) time.Duration {
 }
 
 // probe asks a failed agent for its health when it is time to.
-func (r *Registry) probe(rec *record, now time.Time) {
+func (r *Registry) probe(rec *registration, now time.Time) {
 	if rec.probeAt.IsZero() || now.Before(rec.probeAt) {
 		return
 	}
@@ -261,18 +249,18 @@ func (r *Registry) probe(rec *record, now time.Time) {
 }
 
 // wantedAny says whether a model of rec should be up.
-func (r *Registry) wantedAny(rec *record) bool {
+func (r *Registry) wantedAny(rec *registration) bool {
 	return slices.ContainsFunc(rec.hello.info.Models, func(name string) bool {
 		m := r.models[name]
-		return m != nil && m.wish.Wanted()
+		return m != nil && m.need.Wanted()
 	})
 }
 
 // demandAny says whether requests wait for a model of rec.
-func (r *Registry) demandAny(rec *record) bool {
+func (r *Registry) demandAny(rec *registration) bool {
 	return slices.ContainsFunc(rec.hello.info.Models, func(name string) bool {
 		m := r.models[name]
-		return m != nil && m.wish.Demand
+		return m != nil && m.need.Demand
 	})
 }
 
@@ -316,7 +304,7 @@ func (m *model) state() ModelState {
 			s.Asleep++
 		}
 	}
-	for _, k := range sitemap.Kinds {
+	for _, k := range target.Kinds {
 		if kinds&(1<<k) != 0 {
 			s.Kinds = append(s.Kinds, k)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 func (rt *router) want(wanted bool) {
@@ -26,7 +26,7 @@ func TestWantedModelWakesAnAsleepAgentOnce(t *testing.T) {
 		a, b := rt.connect(aHello(asleep)), rt.connect(aHello(asleep, named("b")))
 		a.took()
 		b.took()
-		require.Equal(t, []ModelState{{Model: "llama", Kinds: []sitemap.Kind{sitemap.Chat}, Asleep: 2}}, rt.Models())
+		require.Equal(t, []ModelState{{Model: "llama", Kinds: []target.Kind{target.Chat}, Asleep: 2}}, rt.Models())
 		rt.want(true)
 		rt.want(true)
 		require.Equal(t, []string{"wake llama"}, a.took())
@@ -39,7 +39,7 @@ func TestWantedModelWakesAnAsleepAgentOnce(t *testing.T) {
 		rt.want(true)
 		require.Empty(t, a.took())
 		require.Empty(t, b.took())
-		require.Equal(t, []ModelState{{Model: "llama", Kinds: []sitemap.Kind{sitemap.Chat}, Serving: 1, Asleep: 1}}, rt.Models())
+		require.Equal(t, []ModelState{{Model: "llama", Kinds: []target.Kind{target.Chat}, Serving: 1, Asleep: 1}}, rt.Models())
 	})
 }
 
@@ -280,7 +280,7 @@ func TestWakeCoversTheKindsThatNothingServes(t *testing.T) {
 		chat := rt.connect(aHello(asleep, named("b")))
 		rt.want(true)
 		require.Equal(t, []string{"welcome", "wake llama"}, chat.took())
-		require.Equal(t, []sitemap.Kind{sitemap.Chat, sitemap.Embedding}, rt.Models()[0].Kinds)
+		require.Equal(t, []target.Kind{target.Chat, target.Embedding}, rt.Models()[0].Kinds)
 	})
 }
 
@@ -295,7 +295,7 @@ func TestAgentWithTwoModelsIsWokenForEither(t *testing.T) {
 		require.Equal(t, []string{"welcome", "wake qwen"}, a.took())
 		a.status(pb.State_STATE_SERVING)
 		require.Equal(t, 1, rt.Serving(llama))
-		require.Equal(t, 1, rt.Serving(sitemap.Target{Model: "qwen"}))
+		require.Equal(t, 1, rt.Serving(target.Target{Model: "qwen"}))
 	})
 }
 

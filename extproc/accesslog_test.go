@@ -100,7 +100,7 @@ func TestARecordThatComesBeforeTheSlotIsCarried(t *testing.T) {
 		r.slots.up(engineA, 1)
 		usual := r.decide
 		r.decide = func(*Request) Decision {
-			g, took := r.slots.Take(&holdstate.Request{Target: target}, nil)
+			g, took := r.slots.Take(&holdstate.Request{Target: chatOfM}, nil)
 			require.Equal(t, holdstate.Taken, took)
 			r.record(&logEntry{streamID: "s1", left: true}) // it was sent before Envoy had an answer
 			return Decision{Grant: g}

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"pgregory.net/rapid"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Only the bytes of the value change, wherever they stand and however the body is
@@ -30,7 +30,7 @@ func TestAnAliasChangesOnlyTheModelsValue(t *testing.T) {
 			b.add(mem.SliceBuffer(rest[:n]))
 			rest = rest[n:]
 		}
-		f, err := b.readFields(sitemap.Chat, identity, 1<<20)
+		f, err := b.readFields(target.Chat, identity, 1<<20)
 		require.NoError(t, err)
 		require.Equal(t, "alias", f.Model)
 		require.NoError(t, b.setModel(&f, "the \"real\" one", identity, 1<<20))

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // body is a request's body in the chunks that Envoy sent.
@@ -81,7 +81,7 @@ func (b *body) addAll(all []byte) {
 
 // readFields reads the decision's fields, of a body in coding c and of at most
 // limit bytes, and measures its text. Every error is a *refusal.Refusal.
-func (b *body) readFields(kind sitemap.Kind, c coding, limit int64) (Fields, error) {
+func (b *body) readFields(kind target.Kind, c coding, limit int64) (Fields, error) {
 	s := newScanner(kind)
 	defer s.release()
 	err := b.decoded(c, limit, s.scan)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // FuzzFields compares with the reader that most Go servers use, where both accept.
@@ -32,8 +32,8 @@ func FuzzFields(f *testing.F) {
 		f.Add([]byte(seed), uint16(64))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, size uint16) {
-		got, err := bodyOf(data, len(data)+1).readFields(sitemap.Chat, identity, testLimit)
-		cut, cutErr := bodyOf(data, 1+int(size)).readFields(sitemap.Chat, identity, testLimit)
+		got, err := bodyOf(data, len(data)+1).readFields(target.Chat, identity, testLimit)
+		cut, cutErr := bodyOf(data, 1+int(size)).readFields(target.Chat, identity, testLimit)
 		require.Equal(t, err, cutErr, "a cut in pieces reads the same")
 		requireSyntax(t, data, err)
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const testLimit = 1 << 20
@@ -34,7 +34,7 @@ func bodyOf(data []byte, size int) *body {
 
 // read reads data as a chat body that came in one piece.
 func read(data string) (Fields, error) {
-	return bodyOf([]byte(data), max(len(data), 1)).readFields(sitemap.Chat, identity, testLimit)
+	return bodyOf([]byte(data), max(len(data), 1)).readFields(target.Chat, identity, testLimit)
 }
 
 // plain are the fields of a body with nothing but a model.
@@ -143,7 +143,7 @@ func TestBodiesThatAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, size := range []int{len(c.body) + 1, 7, 1} {
-				_, err := bodyOf([]byte(c.body), size).readFields(sitemap.Chat, identity, testLimit)
+				_, err := bodyOf([]byte(c.body), size).readFields(target.Chat, identity, testLimit)
 				r := requireRefusal(t, err, http.StatusBadRequest)
 				require.Equal(t, "request_invalid", r.Code)
 				require.Contains(t, r.Message, c.message)
@@ -155,7 +155,7 @@ func TestBodiesThatAreRefused(t *testing.T) {
 // Only chat streams; a field of that name elsewhere is the engine's business.
 func TestStreamIsReadForChatOnly(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []sitemap.Kind{sitemap.Embedding, sitemap.Rerank} {
+	for _, kind := range []target.Kind{target.Embedding, target.Rerank} {
 		for _, value := range []string{`true`, `"yes"`, `[1]`, `true,"stream":false`} {
 			b := bodyOf([]byte(`{"stream":`+value+`,"model":"m"}`), 1<<10)
 			got, err := b.readFields(kind, identity, testLimit)
@@ -176,10 +176,10 @@ func TestTheCutOfABodyDoesNotMatter(t *testing.T) {
 		b := &body{}
 		b.add(mem.SliceBuffer(data[:cut]))
 		b.add(mem.SliceBuffer(data[cut:]))
-		got, err := b.readFields(sitemap.Chat, identity, testLimit)
+		got, err := b.readFields(target.Chat, identity, testLimit)
 		require.NoError(t, err, cut)
 		require.Equal(t, want, got, cut)
-		got, err = bodyOf(data, cut).readFields(sitemap.Chat, identity, testLimit)
+		got, err = bodyOf(data, cut).readFields(target.Chat, identity, testLimit)
 		require.NoError(t, err, cut)
 		require.Equal(t, want, got, cut)
 	}
@@ -253,18 +253,18 @@ func TestCompressedBodies(t *testing.T) {
 			for _, text := range [][]byte{small, large} {
 				data := encode(text)
 				for _, size := range []int{len(data), 64 << 10, 1000, 1} {
-					got, err := bodyOf(data, size).readFields(sitemap.Chat, c, limit)
+					got, err := bodyOf(data, size).readFields(target.Chat, c, limit)
 					require.NoError(t, err)
 					require.Equal(t, Fields{Model: "m", Stream: true, MaxTokens: -1, MaxCompletionTokens: -1}, got)
 				}
 			}
-			_, err := bodyOf(encode(bomb), chunkSize).readFields(sitemap.Chat, c, limit)
+			_, err := bodyOf(encode(bomb), chunkSize).readFields(target.Chat, c, limit)
 			_ = requireRefusal(t, err, http.StatusRequestEntityTooLarge)
-			_, err = bodyOf(encode(bomb[:limit]), chunkSize).readFields(sitemap.Chat, c, limit)
+			_, err = bodyOf(encode(bomb[:limit]), chunkSize).readFields(target.Chat, c, limit)
 			require.NoError(t, err, "exactly the limit")
-			_, err = bodyOf(encode(invalid), chunkSize).readFields(sitemap.Chat, c, limit)
+			_, err = bodyOf(encode(invalid), chunkSize).readFields(target.Chat, c, limit)
 			require.Contains(t, requireRefusal(t, err, http.StatusBadRequest).Message, "not valid JSON")
-			_, err = bodyOf(encode(nil), chunkSize).readFields(sitemap.Chat, c, limit)
+			_, err = bodyOf(encode(nil), chunkSize).readFields(target.Chat, c, limit)
 			require.Contains(t, requireRefusal(t, err, http.StatusBadRequest).Message, "empty")
 		})
 	}
@@ -282,16 +282,16 @@ func TestDamagedCompressedBodies(t *testing.T) {
 			c := codingOf(codingName(name))
 			data := encode(text)
 			for cut := range data {
-				_, err := bodyOf(data[:cut], chunkSize).readFields(sitemap.Chat, c, testLimit)
+				_, err := bodyOf(data[:cut], chunkSize).readFields(target.Chat, c, testLimit)
 				_ = requireRefusal(t, err, http.StatusBadRequest)
 			}
-			_, err := bodyOf(text, chunkSize).readFields(sitemap.Chat, c, testLimit)
+			_, err := bodyOf(text, chunkSize).readFields(target.Chat, c, testLimit)
 			require.Contains(t, requireRefusal(t, err, http.StatusBadRequest).Message, "content-encoding", "not compressed at all")
 			for i := range data {
 				flipped := bytes.Clone(data)
 				flipped[i] ^= 0x10
 				// Some bits do not matter; none may lead to more than a refusal.
-				if _, err := bodyOf(flipped, chunkSize).readFields(sitemap.Chat, c, testLimit); err != nil {
+				if _, err := bodyOf(flipped, chunkSize).readFields(target.Chat, c, testLimit); err != nil {
 					var r *refusal.Refusal
 					require.ErrorAs(t, err, &r)
 				}
@@ -344,7 +344,7 @@ func chatBody(n int) []byte {
 func TestReadingASmallBodyHardlyAllocates(t *testing.T) { //nolint:paralleltest // it counts allocations
 	b := bodyOf(chatBody(1<<10), chunkSize)
 	n := testing.AllocsPerRun(500, func() {
-		_, err := b.readFields(sitemap.Chat, identity, testLimit)
+		_, err := b.readFields(target.Chat, identity, testLimit)
 		require.NoError(t, err)
 	})
 	require.LessOrEqual(t, n, 6.0, "allocations")
@@ -358,7 +358,7 @@ func BenchmarkReadFields(b *testing.B) {
 			b.SetBytes(int64(len(data)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := body.readFields(sitemap.Chat, identity, 10<<20); err != nil {
+				if _, err := body.readFields(target.Chat, identity, 10<<20); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -370,7 +370,7 @@ func BenchmarkReadFields(b *testing.B) {
 			body := bodyOf(data, chunkSize)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := body.readFields(sitemap.Chat, codingOf(name), 10<<20); err != nil {
+				if _, err := body.readFields(target.Chat, codingOf(name), 10<<20); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -179,7 +179,7 @@ func TestACrowdThatLeavesIsGoneInTheSameInstant(t *testing.T) {
 			all = append(all, x)
 		}
 		synctest.Wait()
-		require.Equal(t, crowd, r.machine.Demand(target.Model))
+		require.Equal(t, crowd, r.machine.Demand(chatOfM.Model))
 		require.False(t, r.noBodies(), "their bodies count")
 		pass(20 * time.Second)
 		at := time.Now()

@@ -12,7 +12,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // allocated is how many bytes f allocates.
@@ -65,13 +65,13 @@ func TestDecodingTakesNoMoreMemoryThanIsCharged(t *testing.T) { //nolint:paralle
 		c := codingOf(coded)
 		for name, text := range texts {
 			b := bodyOf(encode([]byte(text)), chunkSize)
-			took := allocated(func() { _, _ = b.readFields(sitemap.Chat, c, limit) })
+			took := allocated(func() { _, _ = b.readFields(target.Chat, c, limit) })
 			require.LessOrEqual(t, took, c.memory(limit), "%s of %s", name, coded)
 		}
 	}
 	for name, text := range texts {
 		b := bodyOf([]byte(text), chunkSize)
-		took := allocated(func() { _, _ = b.readFields(sitemap.Chat, identity, limit) })
+		took := allocated(func() { _, _ = b.readFields(target.Chat, identity, limit) })
 		require.LessOrEqual(t, took, int64(512<<10), "%s, not compressed", name)
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"strings"
 
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Endpoint is one inference path.
 type Endpoint struct {
 	Path string
-	Kind sitemap.Kind
+	Kind target.Kind
 	API  refusal.API
 	// CountTokens marks the endpoint that is never held: the real request follows.
 	CountTokens bool
@@ -22,13 +22,13 @@ var endpoints = map[string]*Endpoint{}
 
 func init() { //nolint:gochecknoinits // one table, two ways to read it
 	for _, e := range []Endpoint{
-		{Path: "/v1/chat/completions", Kind: sitemap.Chat, API: refusal.OpenAI},
-		{Path: "/v1/completions", Kind: sitemap.Chat, API: refusal.OpenAI},
-		{Path: "/v1/responses", Kind: sitemap.Chat, API: refusal.Responses},
-		{Path: "/v1/messages", Kind: sitemap.Chat, API: refusal.Anthropic},
-		{Path: "/v1/messages/count_tokens", Kind: sitemap.Chat, API: refusal.Anthropic, CountTokens: true},
-		{Path: "/v1/embeddings", Kind: sitemap.Embedding, API: refusal.OpenAI},
-		{Path: "/v1/rerank", Kind: sitemap.Rerank, API: refusal.OpenAI},
+		{Path: "/v1/chat/completions", Kind: target.Chat, API: refusal.OpenAI},
+		{Path: "/v1/completions", Kind: target.Chat, API: refusal.OpenAI},
+		{Path: "/v1/responses", Kind: target.Chat, API: refusal.Responses},
+		{Path: "/v1/messages", Kind: target.Chat, API: refusal.Anthropic},
+		{Path: "/v1/messages/count_tokens", Kind: target.Chat, API: refusal.Anthropic, CountTokens: true},
+		{Path: "/v1/embeddings", Kind: target.Embedding, API: refusal.OpenAI},
+		{Path: "/v1/rerank", Kind: target.Rerank, API: refusal.OpenAI},
 	} {
 		endpoints[e.Path] = &e
 	}

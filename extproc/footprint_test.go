@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"pgregory.net/rapid"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // requestOf is a request with a body in chunks of this size.
@@ -25,7 +25,7 @@ func requestOf(t require.TestingT, text string, chunk int) *Request {
 		b.add(mem.SliceBuffer([]byte(rest[:n])))
 		rest = rest[n:]
 	}
-	fields, err := b.readFields(sitemap.Chat, identity, 1<<30)
+	fields, err := b.readFields(target.Chat, identity, 1<<30)
 	require.NoError(t, err)
 	return &Request{Fields: fields, TextTokens: b.text.tokens()}
 }
@@ -95,7 +95,7 @@ func TestTheFootprintOfACompressedBodyIsThatOfItsText(t *testing.T) {
 	require.NoError(t, z.Close())
 	b := &body{}
 	b.addAll(packed.Bytes())
-	fields, err := b.readFields(sitemap.Chat, gzipCoding, testLimit)
+	fields, err := b.readFields(target.Chat, gzipCoding, testLimit)
 	require.NoError(t, err)
 	require.EqualValues(t, 1000, (&Request{Fields: fields, TextTokens: b.text.tokens()}).Footprint())
 }

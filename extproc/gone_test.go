@@ -184,7 +184,7 @@ func (s *fakeSlots) free(n int) {
 	s.mu.Lock()
 	s.replicas[0].free += n
 	s.mu.Unlock()
-	s.machine.Update(target)
+	s.machine.Update(chatOfM)
 }
 
 // A slot is given back when the engine's side is closed, not before.

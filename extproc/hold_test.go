@@ -18,7 +18,7 @@ import (
 
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const (
@@ -45,7 +45,7 @@ func silent(o *Options) { o.Keepalive = 0 }
 // holding makes every request wait for at most d.
 func (r *rig) holding(d time.Duration) {
 	r.decide = func(q *Request) Decision {
-		w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq})
+		w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq})
 		if err != nil {
 			return r.refuse(q, err)
 		}
@@ -194,10 +194,10 @@ func TestTheKeepaliveClockRunsThroughARelease(t *testing.T) {
 		x := r.ask(t, chat(true))
 		pass(20 * time.Second)
 		r.slots.up(engineA, 0)
-		require.Equal(t, 1, r.machine.Demand(target.Model), "released, but without a slot")
+		require.Equal(t, 1, r.machine.Demand(chatOfM.Model), "released, but without a slot")
 		pass(20 * time.Second)
 		r.slots.up(engineB, 1)
-		require.Zero(t, r.machine.Demand(target.Model))
+		require.Zero(t, r.machine.Demand(chatOfM.Model))
 		call := r.engine.call(t, 1)
 		pass(22 * time.Second)
 		body := call.respond(200)
@@ -243,7 +243,7 @@ func TestAnEngineThatRefusesCostsOnlyTime(t *testing.T) {
 			call.fail(flags)
 			pass(time.Second)
 			require.Equal(t, []string{engineA + " refused the connection"}, r.slots.failures())
-			require.Equal(t, 2, r.machine.Demand(target.Model), "both are held again")
+			require.Equal(t, 2, r.machine.Demand(chatOfM.Model), "both are held again")
 			for i := range 4 { // it may happen as often as it likes
 				r.slots.up(engineB, 1)
 				r.engine.call(t, 2+i).fail(flags)
@@ -433,7 +433,7 @@ func TestAQueuedRequestIsHeldWhenTheLastReplicaLeaves(t *testing.T) {
 		}
 		r.slots.down(engineA)
 		synctest.Wait()
-		require.Equal(t, len(all), r.machine.Demand(target.Model))
+		require.Equal(t, len(all), r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineB, 1)
 		for i, x := range all {
 			call := r.engine.call(t, i+1)
@@ -474,7 +474,7 @@ func TestWhatEndsAHold(t *testing.T) {
 		"draining":    {func(r *rig) { r.machine.Drain() }, "503 " + draining, holdstate.OutcomeDraining},
 		"removed": {func(r *rig) {
 			r.decide = func(q *Request) Decision { return Decision{Refusal: refusal.ModelNotFound(q.Model)} }
-			r.machine.Reconcile(func(sitemap.Target) bool { return false })
+			r.machine.Reconcile(func(target.Target) bool { return false })
 		}, "404 " + removed, holdstate.OutcomeRemoved},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -82,13 +82,13 @@ func TestTheLaneKnowsTheClientsClocks(t *testing.T) {
 				t := r.t
 				r.slots.up(engineA, 1)
 				held := func(q *Request) Decision {
-					w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq})
+					w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq})
 					require.NoError(t, err)
 					return Decision{Waiter: w, Held: true, Budget: cmp.Or(max(q.Patience, 0), budget)}
 				}
 				r.decide = func(*Request) Decision {
 					r.decide = held
-					g, took := r.slots.Take(&holdstate.Request{Target: target}, nil)
+					g, took := r.slots.Take(&holdstate.Request{Target: chatOfM}, nil)
 					require.Equal(t, holdstate.Taken, took)
 					return Decision{Grant: g}
 				}
@@ -212,7 +212,7 @@ func TestTheLaneHolds(t *testing.T) {
 		id := r.served(t)
 		x := r.again(t, id, engineA, 200)
 		pass(20 * time.Second)
-		require.Equal(t, 1, r.machine.Demand(target.Model))
+		require.Equal(t, 1, r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineB, 1)
 		_ = r.engine.call(t, 1).respond(200).Close()
 		x.requireEnded(t, "15s head 200", "15s "+space, `20s "" end`)
@@ -242,7 +242,7 @@ func TestAPlaceIsKeptAcrossTheLane(t *testing.T) {
 		requireServed(t, first, "0s", engineA)
 		third := r.again(t, id, engineA, 0)
 		pass(time.Second)
-		require.Equal(t, 2, r.machine.Demand(target.Model))
+		require.Equal(t, 2, r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineB, 1)
 		requireServed(t, third, "1s", engineB)
 		require.Empty(t, second.all())

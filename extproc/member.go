@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Fields is what the decision needs of a body. What lies deeper than the top
@@ -174,7 +174,7 @@ func (s *scanner) begin(m *member) error {
 }
 
 // isRead says whether a member is read in a request of this kind.
-func (s *scanner) isRead(m *member) bool { return m.field != fieldStream || s.kind == sitemap.Chat }
+func (s *scanner) isRead(m *member) bool { return m.field != fieldStream || s.kind == target.Chat }
 
 // lookalike refuses a name that is not read, and which an engine may take for one
 // that is: most readers in Go ignore the case of letters.

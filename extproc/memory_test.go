@@ -322,7 +322,7 @@ func TestAHeldCompressedBodyCountsWithWhatIsKept(t *testing.T) {
 			t := r.t
 			x := r.ask(t, request(chatPath, came, "content-encoding", "gzip"))
 			require.Empty(t, x.all())
-			require.Equal(t, 1, r.machine.Demand(target.Model))
+			require.Equal(t, 1, r.machine.Demand(chatOfM.Model))
 			free := int64(large - kept(len(came), len(text)))
 			require.True(t, r.bodies.large.TryAcquire(free))
 			require.False(t, r.bodies.large.TryAcquire(1))

@@ -41,7 +41,7 @@ func TestAReleaseRacesATickAndADisconnect(t *testing.T) {
 			}
 			time.AfterFunc(interval, func() { r.slots.up(engineA, requests) })
 			synctest.Wait()
-			require.Equal(t, requests, r.machine.Demand(target.Model))
+			require.Equal(t, requests, r.machine.Demand(chatOfM.Model))
 			pass(interval)
 			r.slots.down(engineA)
 			for i, x := range all {
@@ -142,7 +142,7 @@ func TestOneRegistrationReleasesAThousand(t *testing.T) {
 			all = append(all, x)
 		}
 		synctest.Wait()
-		require.Equal(t, requests, r.machine.Demand(target.Model))
+		require.Equal(t, requests, r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineA, 4)
 		for _, x := range all {
 			x.requireEnded(t, "0s head 200", `0s "" end`)

@@ -14,7 +14,7 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // only is the one record there is.
@@ -221,7 +221,7 @@ func TestARecordThatComesWithTheSlotIsComplete(t *testing.T) {
 		t := r.t
 		r.slots.up(engineA, 1)
 		fl := r.flights.start(nil, "s1", "")
-		g, _ := r.slots.Take(&holdstate.Request{Target: target}, nil)
+		g, _ := r.slots.Take(&holdstate.Request{Target: chatOfM}, nil)
 		fl.note(func(rec *Record) { rec.Verdict = VerdictRefuse })
 		require.True(t, fl.carry(g))
 		r.record(&logEntry{streamID: "s1", left: true})
@@ -239,7 +239,7 @@ func TestARequestThatIsHeldAgainHasItsFirstOutcomeOnRecord(t *testing.T) {
 		t := r.t
 		counted := false
 		r.decide = func(q *Request) Decision {
-			w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq, Counted: counted})
+			w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Counted: counted})
 			require.NoError(t, err)
 			counted = true
 			return Decision{Waiter: w, Held: true, Budget: budget}
@@ -267,12 +267,12 @@ func TestARequestThatIsDecidedAnewHasBothWaitsOnRecord(t *testing.T) {
 		x := r.ask(t, chat(false))
 		pass(time.Minute)
 		r.decide = func(q *Request) Decision {
-			w, err := r.machine.Hold(holdstate.Request{Target: target, Bytes: q.BodySize, Seq: q.Seq, Counted: true})
+			w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Counted: true})
 			require.NoError(t, err)
 			return Decision{Waiter: w, Held: true, Budget: budget}
 		}
-		r.machine.Reconcile(func(sitemap.Target) bool { return false })
-		r.machine.Reconcile(func(sitemap.Target) bool { return true })
+		r.machine.Reconcile(func(target.Target) bool { return false })
+		r.machine.Reconcile(func(target.Target) bool { return true })
 		require.ErrorIs(t, x.end(), io.EOF)
 		pass(logWait + time.Second)
 		rec := r.only(t)

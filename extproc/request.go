@@ -10,7 +10,7 @@ import (
 
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Credentials are what a request says of its sender, in its headers.
@@ -66,8 +66,8 @@ type Request struct {
 func (r *Request) BodySum() [sha256.Size]byte { return r.body.sum() }
 
 // Target is the model and kind that the request asks for.
-func (r *Request) Target() sitemap.Target {
-	return sitemap.Target{Model: r.Model, Kind: r.Endpoint.Kind}
+func (r *Request) Target() target.Target {
+	return target.Target{Model: r.Model, Kind: r.Endpoint.Kind}
 }
 
 // Decision is what happens to a request. Exactly one of Grant, Waiter, Redirect and

@@ -34,10 +34,10 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
-var target = sitemap.Target{Model: "m", Kind: sitemap.Chat}
+var chatOfM = target.Target{Model: "m", Kind: target.Chat}
 
 const (
 	interval = 15 * time.Second
@@ -159,9 +159,9 @@ func (r *rig) requireAtRest(t *testing.T) {
 	require.Zero(t, r.holds.Load(), "holds")
 	require.True(t, r.noBodies(), "body bytes are taken")
 	require.Zero(t, r.slots.taken(), "slots are taken")
-	require.Zero(t, r.machine.Demand(target.Model), "demand")
-	require.False(t, r.machine.Waiting(target), "waiting")
-	w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "other"}, Bytes: maxHeld})
+	require.Zero(t, r.machine.Demand(chatOfM.Model), "demand")
+	require.False(t, r.machine.Waiting(chatOfM), "waiting")
+	w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "other"}, Bytes: maxHeld})
 	require.NotErrorIs(t, err, holdstate.ErrFull, "bytes are held")
 	if err == nil {
 		w.Tell(holdstate.Leave)
@@ -213,7 +213,7 @@ func (r *rig) Decide(q *Request) Decision {
 		}
 		return Decision{Waiter: w}
 	}
-	if q.Model != target.Model {
+	if q.Model != chatOfM.Model {
 		return Decision{Refusal: refusal.ModelNotFound(q.Model)}
 	}
 	w, err := r.machine.Hold(waiting)
@@ -239,7 +239,7 @@ func (r *rig) Recheck(*Request) *refusal.Refusal { return r.revoked }
 
 func (r *rig) Resolve(name string) string {
 	if name == "alias" {
-		return target.Model
+		return chatOfM.Model
 	}
 	return name
 }
@@ -271,7 +271,7 @@ func (r *rig) Models(_ Caller, model string) []byte {
 	switch model {
 	case "":
 		return []byte(`{"object":"list"}`)
-	case target.Model, "org/name":
+	case chatOfM.Model, "org/name":
 		return []byte(`{"id":"` + model + `"}`)
 	}
 	return nil
@@ -314,7 +314,7 @@ type fakeGrant struct {
 	released bool
 }
 
-func (s *fakeSlots) Serving(t sitemap.Target) bool {
+func (s *fakeSlots) Serving(t target.Target) bool {
 	s.mu.Lock()
 	before := s.before
 	s.before = nil
@@ -324,11 +324,11 @@ func (s *fakeSlots) Serving(t sitemap.Target) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t == target && len(s.replicas) > 0
+	return t == chatOfM && len(s.replicas) > 0
 }
 
 // Admit lets everybody in unless the gate is shut.
-func (s *fakeSlots) Admit(*holdstate.Request, bool) (holdstate.Room, error) {
+func (s *fakeSlots) Admit(*holdstate.Request, bool) (holdstate.Reservation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.never != nil {
@@ -364,20 +364,20 @@ func (s *fakeSlots) pauseFor(d time.Duration) {
 		s.mu.Lock()
 		s.pause = false
 		s.mu.Unlock()
-		s.machine.Update(target)
+		s.machine.Update(chatOfM)
 	})
 }
 
 func (*fakeSlots) Next(*holdstate.Request) bool { return false }
 
-func (s *fakeSlots) Take(r *holdstate.Request, _ holdstate.Room) (holdstate.Grant, holdstate.Took) {
+func (s *fakeSlots) Take(r *holdstate.Request, _ holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pause {
 		return nil, holdstate.Later
 	}
 	for _, rep := range s.replicas {
-		if r.Target == target && rep.free > 0 {
+		if r.Target == chatOfM && rep.free > 0 {
 			rep.free--
 			s.out++
 			return &fakeGrant{slots: s, replica: rep}, holdstate.Taken
@@ -391,7 +391,7 @@ func (s *fakeSlots) up(address string, free int) {
 	s.mu.Lock()
 	s.replicas = append(s.replicas, &replica{address: address, free: free})
 	s.mu.Unlock()
-	s.machine.Update(target)
+	s.machine.Update(chatOfM)
 }
 
 // down takes a replica out of routing.
@@ -399,7 +399,7 @@ func (s *fakeSlots) down(address string) {
 	s.mu.Lock()
 	s.replicas = slices.DeleteFunc(s.replicas, func(r *replica) bool { return r.address == address })
 	s.mu.Unlock()
-	s.machine.Update(target)
+	s.machine.Update(chatOfM)
 }
 
 func (s *fakeSlots) taken() int {
@@ -433,7 +433,7 @@ func (g *fakeGrant) Release() {
 	}
 	g.slots.mu.Unlock()
 	if !was {
-		g.slots.machine.Update(target)
+		g.slots.machine.Update(chatOfM)
 	}
 }
 

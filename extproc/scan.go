@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // scanner reads a request body once, in pieces that may be cut anywhere. It checks
@@ -15,7 +15,7 @@ import (
 // bit of structure per level of nesting, so that its memory does not depend on the
 // size of the body.
 type scanner struct {
-	kind   sitemap.Kind
+	kind   target.Kind
 	fields Fields
 	model  span // the model's value
 	seen   fieldSet
@@ -65,7 +65,7 @@ const maxKeptBuffer = 1 << 10
 
 var scanners = sync.Pool{New: func() any { return &scanner{} }}
 
-func newScanner(kind sitemap.Kind) *scanner {
+func newScanner(kind target.Kind) *scanner {
 	s := scanners.Get().(*scanner)
 	*s = scanner{
 		kind: kind, fields: Fields{MaxTokens: -1, MaxCompletionTokens: -1},

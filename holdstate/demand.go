@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // identity is who a waiter counts as in the demand: the same key and the same
@@ -40,31 +42,19 @@ func (m *Machine) Demand(name string) int {
 	return 0
 }
 
-// Wish says why a model should be up.
-type Wish struct {
-	// Demand says that requests wait for it.
-	Demand bool
-	// Ahead is the number of the last wish in force that needs no waiting request: a
-	// linger, or one that Want made. 0: there is none.
-	Ahead uint64
-}
-
-// Wanted says whether the model should be up.
-func (w Wish) Wanted() bool { return w.Demand || w.Ahead != 0 }
-
-// Wish says why the model should be up: requests wait for it, or did so less than the
+// Need says why the model should be up: requests wait for it, or did so less than the
 // linger ago, or Want asked for it.
-func (m *Machine) Wish(name string) Wish {
+func (m *Machine) Need(name string) target.Need {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if mod := m.models[name]; mod != nil {
-		return mod.wish(time.Now())
+		return mod.need(time.Now())
 	}
-	return Wish{}
+	return target.Need{}
 }
 
 // Wanted says whether the model should be up.
-func (m *Machine) Wanted(name string) bool { return m.Wish(name).Wanted() }
+func (m *Machine) Wanted(name string) bool { return m.Need(name).Wanted() }
 
 // Want keeps the model wanted for at least d from now.
 func (m *Machine) Want(name string, d time.Duration) {
@@ -75,8 +65,8 @@ func (m *Machine) Want(name string, d time.Duration) {
 	})
 }
 
-func (mod *model) wish(now time.Time) Wish {
-	w := Wish{Demand: len(mod.identities) > 0}
+func (mod *model) need(now time.Time) target.Need {
+	w := target.Need{Demand: len(mod.identities) > 0}
 	if now.Before(mod.wantedUntil) {
 		w.Ahead = mod.ahead
 	}
@@ -86,7 +76,7 @@ func (mod *model) wish(now time.Time) Wish {
 // tell reports a changed wish and forgets a model nothing is known of any more.
 func (m *Machine) tell(mod *model) {
 	now := time.Now()
-	wish := mod.wish(now)
+	wish := mod.need(now)
 	if wish != mod.told {
 		mod.told = wish
 		m.after = append(m.after, func() { m.o.OnWanted(mod.name) })

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const (
@@ -117,7 +117,7 @@ func TestAModelLingersAfterAWaiterThatLeftUnserved(t *testing.T) {
 		"went away without a slot":   {func(r *rig, w *Waiter) { r.up(llama, 0); w.Tell(Leave) }, true},
 		"waited too long for a slot": {func(r *rig, w *Waiter) { r.up(llama, 0); w.Tell(TimeOut) }, false},
 		"got its slot":               {func(r *rig, w *Waiter) { r.up(llama, 1); r.finish(w) }, false},
-		"the placement was removed":  {func(r *rig, _ *Waiter) { r.Reconcile(func(sitemap.Target) bool { return false }) }, false},
+		"the placement was removed":  {func(r *rig, _ *Waiter) { r.Reconcile(func(target.Target) bool { return false }) }, false},
 		"the router shuts down":      {func(r *rig, _ *Waiter) { r.Drain() }, false},
 		"the wake failed":            {func(r *rig, _ *Waiter) { r.Fail("llama", "no quota") }, false},
 	}
@@ -203,11 +203,11 @@ func TestEachChangeOfAWishIsTold(t *testing.T) {
 		r.Want("llama", time.Hour)
 		r.hold(t, Request{Target: llama}).Tell(Leave)
 		pass(time.Hour)
-		require.Equal(t, []Wish{
+		require.Equal(t, []target.Need{
 			{Demand: true}, {Demand: true, Ahead: 1}, {Ahead: 1}, {Ahead: 2}, {Demand: true, Ahead: 2}, {Ahead: 2}, {},
 		}, r.toldWishes("llama"))
 		r.Want("llama", time.Second)
-		require.Equal(t, Wish{Ahead: 3}, r.Wish("llama"), "a model that was forgotten does not count anew")
+		require.Equal(t, target.Need{Ahead: 3}, r.Need("llama"), "a model that was forgotten does not count anew")
 		pass(time.Second)
 		r.requireAtRest(t)
 	})

@@ -9,10 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
-func onlyQwen(t sitemap.Target) bool { return t == qwen }
+func onlyQwen(t target.Target) bool { return t == qwen }
 
 func TestReconcileEndsWhatMayNotBeHeld(t *testing.T) {
 	t.Parallel()

@@ -12,13 +12,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 var (
-	llama = sitemap.Target{Model: "llama", Kind: sitemap.Chat}
-	embed = sitemap.Target{Model: "llama", Kind: sitemap.Embedding} // another kind of the same model
-	qwen  = sitemap.Target{Model: "qwen", Kind: sitemap.Chat}
+	llama = target.Target{Model: "llama", Kind: target.Chat}
+	embed = target.Target{Model: "llama", Kind: target.Embedding} // another kind of the same model
+	qwen  = target.Target{Model: "qwen", Kind: target.Chat}
 )
 
 // wide are limits that no test reaches by accident.
@@ -27,12 +27,12 @@ var wide = Limits{PerModel: 1 << 20, PerKey: 1 << 20, Total: 1 << 20, Bytes: 1 <
 // fakeSlots is a registry: replicas that come and go, each with slots.
 type fakeSlots struct {
 	mu       sync.Mutex
-	replicas map[sitemap.Target][]*fakeReplica
+	replicas map[target.Target][]*fakeReplica
 	taken    int // slots that were not given back
 	failed   []string
 
-	budgets map[sitemap.Target]int // of the gate; none: no gate
-	used    map[sitemap.Target]int
+	budgets map[target.Target]int // of the gate; none: no gate
+	used    map[target.Target]int
 	asked   int // how often Admit was called
 	further int // how often a request may go on to further replicas
 }
@@ -50,7 +50,7 @@ var errTooLarge = errors.New("larger than the gate")
 // fakeRoom is room in the gate.
 type fakeRoom struct {
 	slots    *fakeSlots
-	target   sitemap.Target
+	target   target.Target
 	weight   int
 	released bool
 }
@@ -64,7 +64,7 @@ func (r *fakeRoom) Release() {
 	}
 }
 
-func (s *fakeSlots) Admit(r *Request, behind bool) (Room, error) {
+func (s *fakeSlots) Admit(r *Request, behind bool) (Reservation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
@@ -96,21 +96,21 @@ type fakeReplica struct {
 type fakeGrant struct {
 	slots    *fakeSlots
 	replica  *fakeReplica
-	room     Room
+	room     Reservation
 	released bool
 }
 
 func newFakeSlots() *fakeSlots {
-	return &fakeSlots{budgets: map[sitemap.Target]int{}, used: map[sitemap.Target]int{}}
+	return &fakeSlots{budgets: map[target.Target]int{}, used: map[target.Target]int{}}
 }
 
-func (s *fakeSlots) Serving(t sitemap.Target) bool {
+func (s *fakeSlots) Serving(t target.Target) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.replicas[t]) > 0
 }
 
-func (s *fakeSlots) Take(r *Request, room Room) (Grant, Took) {
+func (s *fakeSlots) Take(r *Request, room Reservation) (Grant, TakeResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, rep := range s.replicas[r.Target] {
@@ -124,19 +124,19 @@ func (s *fakeSlots) Take(r *Request, room Room) (Grant, Took) {
 }
 
 // add brings a replica into routing, without telling the machine.
-func (s *fakeSlots) add(t sitemap.Target, slots int) *fakeReplica {
+func (s *fakeSlots) add(t target.Target, slots int) *fakeReplica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &fakeReplica{address: "10.0.0.1:8000", free: slots}
 	if s.replicas == nil {
-		s.replicas = map[sitemap.Target][]*fakeReplica{}
+		s.replicas = map[target.Target][]*fakeReplica{}
 	}
 	s.replicas[t] = append(s.replicas[t], r)
 	return r
 }
 
 // drop takes a replica out of routing, without telling the machine.
-func (s *fakeSlots) drop(t sitemap.Target, r *fakeReplica) {
+func (s *fakeSlots) drop(t target.Target, r *fakeReplica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replicas[t] = slices.DeleteFunc(s.replicas[t], func(o *fakeReplica) bool { return o == r })
@@ -175,14 +175,14 @@ type rig struct {
 	mu       sync.Mutex
 	outcomes map[Outcome]int
 	held     []time.Duration
-	wishes   map[string][]Wish // what OnWanted found, per model
+	wishes   map[string][]target.Need // what OnWanted found, per model
 	woke     map[string][]time.Duration
 	queued   []time.Duration
 	refused  []error
 }
 
 func newRig(o Options) *rig {
-	r := &rig{slots: newFakeSlots(), outcomes: map[Outcome]int{}, wishes: map[string][]Wish{}, woke: map[string][]time.Duration{}}
+	r := &rig{slots: newFakeSlots(), outcomes: map[Outcome]int{}, wishes: map[string][]target.Need{}, woke: map[string][]time.Duration{}}
 	o.Slots = r.slots
 	o.OnOutcome = func(out Outcome, held time.Duration) {
 		r.mu.Lock()
@@ -193,7 +193,7 @@ func newRig(o Options) *rig {
 	o.OnWanted = func(name string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.wishes[name] = append(r.wishes[name], r.Wish(name))
+		r.wishes[name] = append(r.wishes[name], r.Need(name))
 	}
 	o.OnWake = func(name string, took time.Duration) {
 		r.mu.Lock()
@@ -215,14 +215,14 @@ func newRig(o Options) *rig {
 }
 
 // up registers a replica.
-func (r *rig) up(t sitemap.Target, slots int) *fakeReplica {
+func (r *rig) up(t target.Target, slots int) *fakeReplica {
 	replica := r.slots.add(t, slots)
 	r.Update(t)
 	return replica
 }
 
 // down removes a replica.
-func (r *rig) down(t sitemap.Target, replica *fakeReplica) {
+func (r *rig) down(t target.Target, replica *fakeReplica) {
 	r.slots.drop(t, replica)
 	r.Update(t)
 }
@@ -267,7 +267,7 @@ func (r *rig) told(name string) []bool {
 }
 
 // toldWishes is what OnWanted found, call by call.
-func (r *rig) toldWishes(name string) []Wish {
+func (r *rig) toldWishes(name string) []target.Need {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.wishes[name])
@@ -290,7 +290,7 @@ func (r *rig) requireAtRest(t require.TestingT) {
 	require.Zero(t, r.bytes, "bytes")
 	require.Empty(t, r.bytesOf, "bytes of models")
 	require.Empty(t, r.models, "models")
-	require.Empty(t, r.lines, "lines")
+	require.Empty(t, r.queues, "lines")
 	require.Empty(t, r.after, "callbacks")
 	require.Zero(t, r.slots.takenNow(), "slots")
 	for target, used := range r.slots.used {

@@ -181,7 +181,7 @@ func TestARequestMayQueueWithTheRoomItHas(t *testing.T) {
 	req := Request{Target: llama}
 	room, err := r.slots.Admit(&req, false)
 	require.NoError(t, err)
-	req.Room = room
+	req.Reservation = room
 	w := r.queue(t, req)
 	require.Equal(t, Admitted, w.Status().State)
 	_, err = r.Queue(Request{Target: llama})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // serveOut lets the waiters of a target through, batch by batch as slots are
@@ -227,7 +227,7 @@ func TestHeldTimeIsTheTimeWithoutAReplica(t *testing.T) {
 			r.Drain()
 		}, 11 * time.Second, 0},
 		"the placement goes": {func(r *rig, _ *Waiter) {
-			r.Reconcile(func(sitemap.Target) bool { return false })
+			r.Reconcile(func(target.Target) bool { return false })
 		}, 10 * time.Second, 0},
 	}
 	for name, tt := range tests {

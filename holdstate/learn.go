@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 // replica for that request's target.
 type wake struct {
 	running bool
-	target  sitemap.Target
+	target  target.Target
 	since   time.Time
 }
 
@@ -59,7 +59,7 @@ func (m *Machine) begin(mod *model, w *Waiter) {
 // woke ends the wake that waited for a replica of t, and learns how long it took. A
 // replica that is there sooner than any engine starts was up all the time: it was a
 // backend that nobody had looked at.
-func (m *Machine) woke(t sitemap.Target) {
+func (m *Machine) woke(t target.Target) {
 	mod := m.models[t.Model]
 	if mod == nil || !mod.wake.running || mod.wake.target != t {
 		return

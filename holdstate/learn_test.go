@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // bubble runs f with a machine in fake time, and has it at rest at the end.
@@ -28,7 +28,7 @@ func bubble(t *testing.T, f func(t *testing.T, r *rig)) {
 }
 
 // wakeUp has a model woken in d, by one request that is served then.
-func (r *rig) wakeUp(t *testing.T, target sitemap.Target, d time.Duration) {
+func (r *rig) wakeUp(t *testing.T, target target.Target, d time.Duration) {
 	t.Helper()
 	w := r.hold(t, Request{Target: target})
 	pass(d)

@@ -11,7 +11,7 @@ import (
 )
 
 // grantNext does what a granted slot does to a line.
-func (l *line) grantNext() *Waiter {
+func (l *queue) grantNext() *Waiter {
 	w := l.first()
 	if w != nil {
 		l.spend(w)
@@ -21,7 +21,7 @@ func (l *line) grantNext() *Waiter {
 }
 
 // first is the waiter whose turn it is, nil when nobody waits.
-func (l *line) first() *Waiter {
+func (l *queue) first() *Waiter {
 	for w := range l.inTurn() {
 		return w
 	}
@@ -33,8 +33,8 @@ func TestInTurnIsTheOrderOfTheGrants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		keys := rapid.SliceOf(rapid.SampledFrom([]string{"a", "b", "c", "d"})).Draw(t, "keys")
-		var stay, leave, grant line
-		for _, l := range []*line{&stay, &leave, &grant} {
+		var stay, leave, grant queue
+		for _, l := range []*queue{&stay, &leave, &grant} {
 			arrivals(l, keys...)
 		}
 		var left []*Waiter
@@ -49,7 +49,7 @@ func TestInTurnIsTheOrderOfTheGrants(t *testing.T) {
 	})
 }
 
-func arrivals(l *line, keys ...string) []*Waiter {
+func arrivals(l *queue, keys ...string) []*Waiter {
 	ws := make([]*Waiter, 0, len(keys))
 	for i, key := range keys {
 		w := &Waiter{turnKey: key, seq: uint64(i + 1)}
@@ -67,7 +67,7 @@ func seqs(ws []*Waiter) []uint64 {
 	return all
 }
 
-func granted(l *line) []*Waiter {
+func granted(l *queue) []*Waiter {
 	var ws []*Waiter
 	for w := l.grantNext(); w != nil; w = l.grantNext() {
 		ws = append(ws, w)
@@ -77,7 +77,7 @@ func granted(l *line) []*Waiter {
 
 func TestALightKeyIsAmongTheFirst(t *testing.T) {
 	t.Parallel()
-	var l line
+	var l queue
 	arrivals(&l, "a", "a", "a", "a", "b", "a", "c")
 	require.Equal(t, []uint64{1, 5, 7, 2, 3, 4, 6}, seqs(granted(&l)))
 	require.Nil(t, l.first())
@@ -85,7 +85,7 @@ func TestALightKeyIsAmongTheFirst(t *testing.T) {
 
 func TestATurnIsSpentOnlyByAGrant(t *testing.T) {
 	t.Parallel()
-	var l line
+	var l queue
 	ws := arrivals(&l, "a", "b", "a", "b")
 	l.remove(ws[0]) // the client left: "a" keeps its turn
 	require.Equal(t, []uint64{3, 2, 4}, seqs(granted(&l)))
@@ -93,7 +93,7 @@ func TestATurnIsSpentOnlyByAGrant(t *testing.T) {
 
 func TestAWaiterComesBackInItsPlace(t *testing.T) {
 	t.Parallel()
-	var l line
+	var l queue
 	ws := arrivals(&l, "a", "a", "a", "a")
 	require.Equal(t, ws[0], l.grantNext())
 	require.Equal(t, ws[1], l.grantNext())
@@ -104,7 +104,7 @@ func TestAWaiterComesBackInItsPlace(t *testing.T) {
 
 func TestEachMayRemoveTheOneItIsCalledWith(t *testing.T) {
 	t.Parallel()
-	var l line
+	var l queue
 	ws := arrivals(&l, "a", "b", "a", "c", "b", "a")
 	var seen []*Waiter
 	l.each(func(w *Waiter) {
@@ -124,7 +124,7 @@ func TestLineAgainstSlices(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var (
-			l     line
+			l     queue
 			seq   uint64
 			away  []*Waiter
 			in    []*Waiter

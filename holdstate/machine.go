@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Limits bound what may wait. Every field must be above 0, but for QueueDepth.
@@ -35,7 +35,7 @@ type Options struct {
 	// OnWanted is called when Wish(model) may have changed.
 	OnWanted func(model string)
 	// OnRelease is called with the number of waiters that a registration released.
-	OnRelease func(t sitemap.Target, waiters int)
+	OnRelease func(t target.Target, waiters int)
 	// OnWake is called with how long a wake took, from the first request that
 	// waited to the first replica.
 	OnWake func(model string, took time.Duration)
@@ -56,13 +56,13 @@ type Machine struct {
 
 	mu       sync.Mutex
 	models   map[string]*model
-	lines    map[sitemap.Target]*lines
+	queues   map[target.Target]*queues
 	held     int
 	bytes    int64
 	bytesOf  map[string]int64 // by model, those that are not 0
 	draining bool
-	wishes   uint64                    // that needed no waiting request
-	holdable func(sitemap.Target) bool // as last told by Reconcile
+	wishes   uint64                   // that needed no waiting request
+	holdable func(target.Target) bool // as last told by Reconcile
 	wakes    wakes
 	after    []func() // callbacks, run when the lock is free again
 }
@@ -78,18 +78,18 @@ type model struct {
 	linger      *time.Timer
 	failedUntil time.Time
 	failure     string
-	told        Wish
+	told        target.Need
 	wake        wake
 }
 
-// lines are the two lines of a target. Ordinary requests get a slot only when no
+// queues are the two queues of a target. Ordinary requests get a slot only when no
 // released one wants it, nor one whose replica gave no answer, which stands in the
 // same line.
-type lines struct {
+type queues struct {
 	serving  bool
 	look     bool // everybody is asked what the gate says of it, also who stands behind others
-	held     line
-	ordinary line
+	held     queue
+	ordinary queue
 }
 
 // New makes a machine.
@@ -101,7 +101,7 @@ func New(o Options) *Machine {
 		o.OnWanted = func(string) {}
 	}
 	if o.OnRelease == nil {
-		o.OnRelease = func(sitemap.Target, int) {}
+		o.OnRelease = func(target.Target, int) {}
 	}
 	if o.OnWake == nil {
 		o.OnWake = func(string, time.Duration) {}
@@ -116,8 +116,8 @@ func New(o Options) *Machine {
 		o.OnOutcome = func(Outcome, time.Duration) {}
 	}
 	return &Machine{
-		o: o, models: map[string]*model{}, bytesOf: map[string]int64{}, lines: map[sitemap.Target]*lines{},
-		holdable: func(sitemap.Target) bool { return true },
+		o: o, models: map[string]*model{}, bytesOf: map[string]int64{}, queues: map[target.Target]*queues{},
+		holdable: func(target.Target) bool { return true },
 	}
 }
 
@@ -134,20 +134,20 @@ func (m *Machine) change(f func()) {
 }
 
 // Waiting says whether somebody waits for t, so that a newcomer must queue.
-func (m *Machine) Waiting(t sitemap.Target) bool {
+func (m *Machine) Waiting(t target.Target) bool {
 	if m.waiting.Load() == 0 {
 		return false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := m.lines[t]
+	l := m.queues[t]
 	return l != nil && l.held.n+l.ordinary.n > 0
 }
 
 // Update looks again at who serves t: waiters are released or held again, and
 // free slots are granted. It must be called after every change of a replica and
 // whenever a slot became free.
-func (m *Machine) Update(t sitemap.Target) {
+func (m *Machine) Update(t target.Target) {
 	// The caller changed the replicas before this load, a waiter counts itself
 	// before it looks at them: one of the two sees the other.
 	// A wake whose waiters have all left is still there to be learned from.
@@ -156,7 +156,7 @@ func (m *Machine) Update(t sitemap.Target) {
 	}
 	m.change(func() {
 		m.update(t)
-		for other := range m.lines {
+		for other := range m.queues {
 			if other != t && other.Model == t.Model {
 				m.update(other) // room in the gate is for all kinds of a model
 			}
@@ -171,19 +171,19 @@ func (m *Machine) UpdateAll() {
 		return
 	}
 	m.change(func() {
-		for t, l := range m.lines {
+		for t, l := range m.queues {
 			l.look = true
 			m.update(t)
 		}
 	})
 }
 
-func (m *Machine) update(t sitemap.Target) {
+func (m *Machine) update(t target.Target) {
 	serving := m.o.Slots.Serving(t)
 	if serving {
 		m.woke(t)
 	}
-	l := m.lines[t]
+	l := m.queues[t]
 	if l == nil {
 		return
 	}
@@ -213,7 +213,7 @@ func (m *Machine) Fail(name, reason string) {
 		mod.failedUntil, mod.failure = time.Now().Add(m.o.Cooldown), reason
 		m.lookAgain(mod, m.o.Cooldown)
 		m.giveUp(mod)
-		m.eachHeld(func(t sitemap.Target, w *Waiter) {
+		m.eachHeld(func(t target.Target, w *Waiter) {
 			if t.Model == name && w.state == Held {
 				w.reason = reason
 				m.apply(w, Fail)
@@ -225,10 +225,10 @@ func (m *Machine) Fail(name, reason string) {
 
 // Reconcile ends the waiters whose target may no longer be held. holdable is
 // called under the lock and kept for waiters that a replica serves now.
-func (m *Machine) Reconcile(holdable func(sitemap.Target) bool) {
+func (m *Machine) Reconcile(holdable func(target.Target) bool) {
 	m.change(func() {
 		m.holdable = holdable
-		m.eachHeld(func(t sitemap.Target, w *Waiter) {
+		m.eachHeld(func(t target.Target, w *Waiter) {
 			if !holdable(t) {
 				m.apply(w, Unplace)
 			}
@@ -239,8 +239,8 @@ func (m *Machine) Reconcile(holdable func(sitemap.Target) bool) {
 // Revoke ends the waiters of keys that are no longer good.
 func (m *Machine) Revoke(good func(key string) bool) {
 	m.change(func() {
-		for _, l := range m.lines {
-			for _, line := range []*line{&l.held, &l.ordinary} {
+		for _, l := range m.queues {
+			for _, line := range []*queue{&l.held, &l.ordinary} {
 				line.each(func(w *Waiter) {
 					if w.request.Key != "" && !good(w.request.Key) {
 						m.apply(w, Revoke)
@@ -255,15 +255,15 @@ func (m *Machine) Revoke(good func(key string) bool) {
 func (m *Machine) Drain() {
 	m.change(func() {
 		m.draining = true
-		for _, l := range m.lines {
+		for _, l := range m.queues {
 			l.held.each(func(w *Waiter) { m.apply(w, Drain) })
 			l.ordinary.each(func(w *Waiter) { m.apply(w, Drain) })
 		}
 	})
 }
 
-func (m *Machine) eachHeld(f func(sitemap.Target, *Waiter)) {
-	for t, l := range m.lines {
+func (m *Machine) eachHeld(f func(target.Target, *Waiter)) {
+	for t, l := range m.queues {
 		l.held.each(func(w *Waiter) { f(t, w) })
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // twin drives a machine and the reference through the same life.
@@ -21,7 +21,7 @@ type twin struct {
 }
 
 var (
-	someTarget = rapid.SampledFrom([]sitemap.Target{llama, llama, llama, llama, embed, qwen})
+	someTarget = rapid.SampledFrom([]target.Target{llama, llama, llama, llama, embed, qwen})
 	someKey    = rapid.SampledFrom([]string{"", "a", "b", "c"})
 	someID     = rapid.SampledFrom([]string{"", "", idA, "6F9619FF-8B86-4D11-B42D-00CF4FC964FF", idB})
 )
@@ -181,13 +181,13 @@ func (tw *twin) fail(t *rapid.T) {
 
 func (tw *twin) push(t *rapid.T) {
 	seldom(t, 3)
-	unplaced := map[sitemap.Target]bool{}
-	for _, target := range []sitemap.Target{llama, embed, qwen} {
+	unplaced := map[target.Target]bool{}
+	for _, target := range []target.Target{llama, embed, qwen} {
 		unplaced[target] = rapid.IntRange(0, 3).Draw(t, "removed") == 0
 	}
 	tw.ref.unplaced = unplaced
 	tw.ref.endAll(OutcomeRemoved, "", func(q *refRequest) bool { return q.state == Held && unplaced[q.line.target] })
-	tw.Reconcile(func(target sitemap.Target) bool { return !unplaced[target] })
+	tw.Reconcile(func(target target.Target) bool { return !unplaced[target] })
 }
 
 func (tw *twin) drain(t *rapid.T) {
@@ -217,7 +217,7 @@ func (tw *twin) check(t *rapid.T) {
 			require.True(t, s.Grant == nil || s.Grant.(*fakeGrant).released, "request %d has a slot too many", i)
 		}
 	}
-	for _, target := range []sitemap.Target{llama, embed, qwen} {
+	for _, target := range []target.Target{llama, embed, qwen} {
 		model := target.Model
 		require.Equal(t, ref.demand(model), tw.Demand(model), model)
 		require.Equal(t, ref.wanted(model), tw.Wanted(model), model)

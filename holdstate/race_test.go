@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // both runs two functions at once and waits for them.
@@ -107,7 +107,7 @@ func TestTenThousandComeAndGo(t *testing.T) {
 	t.Parallel()
 	const times = 10_000
 	r := newRig(Options{Limits: wide})
-	targets := []sitemap.Target{llama, embed, qwen}
+	targets := []target.Target{llama, embed, qwen}
 	begin := make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range times {

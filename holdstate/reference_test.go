@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // reference tells the rules of a machine in the plainest way: one slice of all
@@ -18,12 +18,12 @@ import (
 type reference struct {
 	o        Options
 	requests []*refRequest
-	replicas map[sitemap.Target][]*refReplica
+	replicas map[target.Target][]*refReplica
 	turns    map[refLine][]string // keys that wait, the next in front
 
 	seq         uint64
 	draining    bool
-	unplaced    map[sitemap.Target]bool
+	unplaced    map[target.Target]bool
 	failedUntil map[string]time.Time
 	failure     map[string]string
 	wantedUntil map[string]time.Time
@@ -34,12 +34,12 @@ type reference struct {
 	outcomes map[Outcome]int
 	held     []time.Duration
 	grants   map[*refGrant]bool
-	budgets  map[sitemap.Target]int // of the gates; none: no gate
-	cameBack bool                   // a granted request entered again, which no limit refuses
+	budgets  map[target.Target]int // of the gates; none: no gate
+	cameBack bool                  // a granted request entered again, which no limit refuses
 }
 
 type refLine struct {
-	target   sitemap.Target
+	target   target.Target
 	ordinary bool
 }
 
@@ -50,7 +50,7 @@ type refReplica struct {
 
 // refGrant is a slot that was granted and not given back, with its room in the gate.
 type refGrant struct {
-	target sitemap.Target
+	target target.Target
 	weight int
 }
 
@@ -74,8 +74,8 @@ type refRequest struct {
 
 func newReference(o Options) *reference {
 	return &reference{
-		o: o, replicas: map[sitemap.Target][]*refReplica{}, turns: map[refLine][]string{},
-		unplaced: map[sitemap.Target]bool{}, outcomes: map[Outcome]int{},
+		o: o, replicas: map[target.Target][]*refReplica{}, turns: map[refLine][]string{},
+		unplaced: map[target.Target]bool{}, outcomes: map[Outcome]int{},
 		failedUntil: map[string]time.Time{}, failure: map[string]string{}, wantedUntil: map[string]time.Time{},
 		grants: map[*refGrant]bool{}, wakes: map[string]wake{}, woke: map[string][]time.Duration{},
 	}
@@ -263,7 +263,7 @@ func (ref *reference) end(q *refRequest, o Outcome) {
 }
 
 // look releases or holds the waiters of a target, and gives out its slots.
-func (ref *reference) look(t sitemap.Target) {
+func (ref *reference) look(t target.Target) {
 	if w := ref.wakes[t.Model]; w.running && w.target == t && len(ref.replicas[t]) > 0 {
 		delete(ref.wakes, t.Model)
 		if took := time.Since(w.since); took >= noWake {
@@ -302,7 +302,7 @@ func (ref *reference) look(t sitemap.Target) {
 }
 
 // admit lets those through the gate that fit, until one does not.
-func (ref *reference) admit(t sitemap.Target) {
+func (ref *reference) admit(t target.Target) {
 	budget, gated := ref.budgets[t]
 	behind := false
 	for _, q := range ref.inTurn(t, Released) {
@@ -328,7 +328,7 @@ func (ref *reference) admit(t sitemap.Target) {
 }
 
 // give gives out the slots.
-func (ref *reference) give(t sitemap.Target) {
+func (ref *reference) give(t target.Target) {
 	for _, r := range ref.replicas[t] {
 		for r.free > 0 {
 			of := ref.inTurn(t, Admitted)
@@ -347,7 +347,7 @@ func (ref *reference) give(t sitemap.Target) {
 }
 
 // inTurn lists the waiters in a state, in the order in which slots are theirs.
-func (ref *reference) inTurn(t sitemap.Target, state State) (list []*refRequest) {
+func (ref *reference) inTurn(t target.Target, state State) (list []*refRequest) {
 	for _, line := range []refLine{{t, false}, {t, true}} {
 		var keys [][]*refRequest
 		rounds := 0

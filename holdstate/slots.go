@@ -2,7 +2,7 @@
 
 package holdstate
 
-import "github.com/holdgate/holdgate/sitemap"
+import "github.com/holdgate/holdgate/internal/target"
 
 // Grant is a slot on a replica, taken for one request.
 type Grant interface {
@@ -16,18 +16,18 @@ type Grant interface {
 	Release()
 }
 
-// Room is what the admission gate reserved for one request.
-type Room interface {
+// Reservation is what the admission gate reserved for one request.
+type Reservation interface {
 	// Release gives it back. Calls after the first do nothing.
 	Release()
 }
 
-// Took is what came of an attempt to take a slot.
-type Took uint8
+// TakeResult is what came of an attempt to take a slot.
+type TakeResult uint8
 
 // What can come of it.
 const (
-	Taken Took = iota
+	Taken TakeResult = iota
 	// Unfit: no slot that the request may have is free; others might be.
 	Unfit
 	// Full: no slot is free, so that nobody else need try.
@@ -40,13 +40,13 @@ const (
 // Slots is who can serve, and how much at once.
 type Slots interface {
 	// Serving says whether a replica for t is in routing.
-	Serving(t sitemap.Target) bool
+	Serving(t target.Target) bool
 	// Admit reserves room for a request; nil when there is none at this moment. An
 	// error says that the request can never have any. Behind others that have no
 	// room yet nothing is reserved, and only the error counts.
-	Admit(r *Request, behind bool) (Room, error)
+	Admit(r *Request, behind bool) (Reservation, error)
 	// Take takes a slot for a request with room. The grant owns the room.
-	Take(r *Request, room Room) (Grant, Took)
+	Take(r *Request, room Reservation) (Grant, TakeResult)
 	// Next lets a request that has waited long enough take slots of further
 	// replicas; false when there are no further ones.
 	Next(r *Request) bool
@@ -54,23 +54,23 @@ type Slots interface {
 
 // grant lets waiters through the gate and gives out free slots, in the order of the
 // lines, released requests first.
-func (m *Machine) grant(l *lines) {
-	all := [...]*line{&l.held, &l.ordinary}
+func (m *Machine) grant(l *queues) {
+	all := [...]*queue{&l.held, &l.ordinary}
 	behind := false
-	for _, line := range all {
-		if line.gated > 0 && (l.look || !behind) {
-			behind = m.admit(line, behind, l.look)
+	for _, q := range all {
+		if q.gated > 0 && (l.look || !behind) {
+			behind = m.admit(q, behind, l.look)
 		}
 	}
 	l.look = false
-	for _, line := range all {
-		if full := m.give(line); full {
+	for _, q := range all {
+		if full := m.give(q); full {
 			break
 		}
 	}
 	if m.o.Limits.QueueDepth == 0 {
-		for _, line := range all {
-			m.turnAway(line)
+		for _, q := range all {
+			m.turnAway(q)
 		}
 	}
 }
@@ -78,8 +78,8 @@ func (m *Machine) grant(l *lines) {
 // admit lets a line through the gate until one has no room: nobody overtakes it. It
 // reports whether somebody has none. Those behind are asked only on a look at all:
 // each slot that becomes free would cost a question for each waiter.
-func (m *Machine) admit(line *line, behind, all bool) bool {
-	for w := range line.inTurn() {
+func (m *Machine) admit(q *queue, behind, all bool) bool {
+	for w := range q.inTurn() {
 		if w.state != Released {
 			continue
 		}
@@ -94,7 +94,7 @@ func (m *Machine) admit(line *line, behind, all bool) bool {
 		case room == nil:
 			behind = true
 		default:
-			w.room = room
+			w.reservation = room
 			m.apply(w, HasRoom)
 		}
 	}
@@ -103,10 +103,10 @@ func (m *Machine) admit(line *line, behind, all bool) bool {
 
 // give gives out slots, and reports whether none is free any more. A granted slot
 // spends its key's turn, so the next look begins anew.
-func (m *Machine) give(line *line) (full bool) {
-	for again := line.n > line.gated; again; {
+func (m *Machine) give(q *queue) (full bool) {
+	for again := q.n > q.gated; again; {
 		again = false
-		for w := range line.inTurn() {
+		for w := range q.inTurn() {
 			if w.state != Admitted {
 				continue
 			}
@@ -122,19 +122,19 @@ func (m *Machine) give(line *line) (full bool) {
 	return false
 }
 
-func (m *Machine) take(w *Waiter) Took {
-	grant, took := m.o.Slots.Take(&w.request, w.room)
+func (m *Machine) take(w *Waiter) TakeResult {
+	grant, took := m.o.Slots.Take(&w.request, w.reservation)
 	if took == Taken {
 		w.grant = grant
-		w.line.spend(w)
+		w.queue.spend(w)
 		m.apply(w, Slot)
 	}
 	return took
 }
 
 // turnAway ends those that have no slot where nobody waits for one.
-func (m *Machine) turnAway(line *line) {
-	for w := range line.inTurn() {
+func (m *Machine) turnAway(q *queue) {
+	for w := range q.inTurn() {
 		for w.state == Admitted {
 			if took := m.take(w); took == Taken || took == Later {
 				break

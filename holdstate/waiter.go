@@ -6,12 +6,12 @@ import (
 	"container/list"
 	"time"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Request is what a request waits with.
 type Request struct {
-	Target sitemap.Target
+	Target target.Target
 	Key    string // the API key's id, empty without one
 	// ClientIDs are the client's own request ids, the first UUID counts.
 	ClientIDs [2]string
@@ -23,9 +23,9 @@ type Request struct {
 	Counted bool
 	// Detail is what Slots knows of the request.
 	Detail any
-	// Room is what the gate reserved for a request before Queue, which owns it unless
+	// Reservation is what the gate reserved for a request before Queue, which owns it unless
 	// it returns an error; nil: the request waits for room.
-	Room Room
+	Reservation Reservation
 }
 
 // Waiter is one request that waits. Its methods are safe for concurrent use.
@@ -41,19 +41,19 @@ type Waiter struct {
 	changed  chan struct{}
 
 	// Guarded by the machine's lock.
-	state    State
-	outcome  Outcome
-	reason   string
-	err      error
-	room     Room // in state Admitted
-	grant    Grant
-	bytes    int64
-	placed   bool // counts against the limits and in the demand
-	line     *line
-	place    *list.Element
-	released time.Time
-	admitted time.Time
-	left     time.Time // the line, with a slot or at the end
+	state       State
+	outcome     Outcome
+	reason      string
+	err         error
+	reservation Reservation // in state Admitted
+	grant       Grant
+	bytes       int64
+	placed      bool // counts against the limits and in the demand
+	queue       *queue
+	place       *list.Element
+	released    time.Time
+	admitted    time.Time
+	left        time.Time // the line, with a slot or at the end
 }
 
 // Status is a waiter's state at one moment.
@@ -94,13 +94,13 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
 	m.change(func() {
-		if err = m.mayQueue(r, r.Room != nil); err != nil {
+		if err = m.mayQueue(r, r.Reservation != nil); err != nil {
 			return
 		}
 		w = m.newWaiter(r)
 		w.ordinary, w.state, w.released = true, Released, w.joined
-		if r.Room != nil {
-			w.state, w.room, w.admitted = Admitted, r.Room, w.joined
+		if r.Reservation != nil {
+			w.state, w.reservation, w.admitted = Admitted, r.Reservation, w.joined
 		}
 		m.enter(w)
 	})
@@ -110,7 +110,7 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 // mayQueue counts those that wait, unless the request was let in before. Without a
 // queue they may still wait for room, which is bounded by time alone.
 func (m *Machine) mayQueue(r Request, room bool) error {
-	l, depth := m.lines[r.Target], m.o.Limits.QueueDepth
+	l, depth := m.queues[r.Target], m.o.Limits.QueueDepth
 	switch {
 	case m.draining:
 		return ErrDraining
@@ -176,22 +176,22 @@ func (m *Machine) newWaiter(r Request) *Waiter {
 // stands in the line before the replicas are asked, so a registration in between
 // finds it.
 func (m *Machine) enter(w *Waiter) {
-	l := m.lines[w.request.Target]
+	l := m.queues[w.request.Target]
 	if l == nil {
-		l = &lines{}
-		m.lines[w.request.Target] = l
+		l = &queues{}
+		m.queues[w.request.Target] = l
 	}
 	m.waiting.Add(1)
 	l.look = true
 	w.left = time.Time{}
 	if w.ordinary {
-		line := &l.ordinary
+		q := &l.ordinary
 		if w.request.Again {
-			line = &l.held // it is no newcomer
+			q = &l.held // it is no newcomer
 		}
-		line.add(w)
+		q.add(w)
 		if w.state == Released {
-			line.gated++
+			q.gated++
 		}
 	} else {
 		l.held.add(w)
@@ -260,7 +260,7 @@ func (m *Machine) apply(w *Waiter, e Event) {
 		m.holdAgain(w, was)
 	case Released:
 		w.released = time.Now()
-		w.line.gated++
+		w.queue.gated++
 	case Admitted:
 		w.admitted = time.Now()
 	case Granted:
@@ -280,7 +280,7 @@ func (m *Machine) leaveGate(w *Waiter, was State, e Event) {
 	offered := false // to others: room that this one does not take
 	switch was {
 	case Released:
-		w.line.gated--
+		w.queue.gated--
 		if e == Expire {
 			w.err = ErrNoRoom
 		}
@@ -290,9 +290,9 @@ func (m *Machine) leaveGate(w *Waiter, was State, e Event) {
 		model, waited := w.request.Target.Model, time.Since(w.admitted)
 		m.after = append(m.after, func() { m.o.OnQueued(model, waited) })
 		if offered = w.state != Granted; offered {
-			w.room.Release()
+			w.reservation.Release()
 		}
-		w.room = nil // the grant's, if there is one
+		w.reservation = nil // the grant's, if there is one
 		if e == TimeOut {
 			w.err = ErrTimeout
 		}
@@ -321,12 +321,12 @@ func (m *Machine) holdAgain(w *Waiter, was State) {
 
 // depart takes w out of its line and of the counts.
 func (m *Machine) depart(w *Waiter) {
-	if w.line != nil {
-		w.line.remove(w)
+	if w.queue != nil {
+		w.queue.remove(w)
 		w.left = time.Now()
 		m.waiting.Add(-1)
-		if l := m.lines[w.request.Target]; l != nil && l.held.n+l.ordinary.n == 0 {
-			delete(m.lines, w.request.Target)
+		if l := m.queues[w.request.Target]; l != nil && l.held.n+l.ordinary.n == 0 {
+			delete(m.queues, w.request.Target)
 		}
 	}
 	if w.placed {

@@ -2,7 +2,7 @@
 
 package holdstate
 
-import "github.com/holdgate/holdgate/sitemap"
+import "github.com/holdgate/holdgate/internal/target"
 
 // WouldHold gives the error with which Hold would refuse r at this moment, nil
 // when it would not. Nothing changes by it.
@@ -17,7 +17,7 @@ func (m *Machine) WouldHold(r Request) error {
 }
 
 // WouldQueue is WouldHold for Queue, of a request that has room or has none.
-func (m *Machine) WouldQueue(t sitemap.Target, room bool) error {
+func (m *Machine) WouldQueue(t target.Target, room bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mayQueue(Request{Target: t}, room)
@@ -25,17 +25,17 @@ func (m *Machine) WouldQueue(t sitemap.Target, room bool) error {
 
 // Depths counts those of a model that wait for room in the gate, and those that
 // wait for a slot.
-func (m *Machine) Depths(model string) (gate, queue int) {
+func (m *Machine) Depths(model string) (gated, queued int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for t, l := range m.lines {
+	for t, l := range m.queues {
 		if t.Model != model || !l.serving {
 			continue
 		}
-		for _, line := range []*line{&l.held, &l.ordinary} {
-			gate += line.gated
-			queue += line.n - line.gated
+		for _, q := range []*queue{&l.held, &l.ordinary} {
+			gated += q.gated
+			queued += q.n - q.gated
 		}
 	}
-	return gate, queue
+	return gated, queued
 }

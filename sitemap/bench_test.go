@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // bigMap has n placements: one model of three at this site, the others at 20
@@ -38,7 +40,7 @@ func TestLookupsAllocateNothing(t *testing.T) { //nolint:paralleltest // see abo
 	store := NewStore(here, nil)
 	_, err := store.Push(bigMap(1000), false)
 	require.NoError(t, err)
-	target := Target{Model: strings.Clone("m-999"), Kind: Chat}
+	target := target.Target{Model: strings.Clone("m-999"), Kind: target.Chat}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		m := store.Current()
 		p, ok := m.Here(target)
@@ -70,7 +72,7 @@ func BenchmarkHere(b *testing.B) {
 			store := NewStore(here, nil)
 			_, err := store.Push(bigMap(n), false)
 			require.NoError(b, err)
-			target := Target{Model: "m-3", Kind: Chat}
+			target := target.Target{Model: "m-3", Kind: target.Chat}
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, ok := store.Current().Here(target); !ok {
@@ -104,7 +106,7 @@ func wideMap(tb testing.TB, n, sites int) *Map {
 // Not parallel: testing.AllocsPerRun counts every goroutine's allocations.
 func TestPickAllocatesNothing(t *testing.T) { //nolint:paralleltest // see above
 	m := wideMap(t, 1000, 20)
-	q := Query{Model: strings.Clone("m-7"), Kind: Chat, Key: strings.Clone("acme-prod"), Scopes: []string{"eu", "x"}}
+	q := Query{Model: strings.Clone("m-7"), Kind: target.Chat, Key: strings.Clone("acme-prod"), Scopes: []string{"eu", "x"}}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		if c := m.Pick(q, noon); !c.Redirect {
 			t.Error(c.Reason)
@@ -117,7 +119,7 @@ func BenchmarkPick(b *testing.B) {
 		for _, n := range []int{10, 1000, 100_000} {
 			b.Run(fmt.Sprintf("sites=%d/placements=%d", sites, n), func(b *testing.B) {
 				m := wideMap(b, n, sites)
-				q := Query{Model: "m-0", Kind: Chat, Key: "acme-prod", Scopes: []string{"eu"}}
+				q := Query{Model: "m-0", Kind: target.Chat, Key: "acme-prod", Scopes: []string{"eu"}}
 				// The longest way: the homes are not known, all others are warm.
 				_, list := m.Explain(q, noon)
 				for i, s := range m.hints.of(q.Target) {

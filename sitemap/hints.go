@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // ErrNoMap refuses hints while there is no map that they could be about.
@@ -13,7 +15,7 @@ var ErrNoMap = errors.New("there is no map in force: push one before its hints")
 
 // Hint is what a map writer saw of a model at a site.
 type Hint struct {
-	Target
+	target.Target
 
 	Site       string
 	Warm       bool
@@ -34,7 +36,7 @@ type HintsSummary struct {
 type hintSet struct {
 	list []Hint // sorted by model, kind and site
 
-	targets   map[Target]stretch
+	targets   map[target.Target]stretch
 	sightings []sighting
 	// received is when the hints came; zero: they are stale.
 	received time.Time
@@ -60,7 +62,7 @@ type sighting struct {
 
 // buildHints indexes hints for a map that has all their sites.
 func buildHints(list []Hint, c *core) (*hintSet, error) {
-	h := &hintSet{list: slices.Clip(list), targets: map[Target]stretch{}}
+	h := &hintSet{list: slices.Clip(list), targets: map[target.Target]stretch{}}
 	slices.SortFunc(h.list, func(a, b Hint) int { return compare(a.Target, a.Site, b.Target, b.Site) })
 	for i, one := range h.list {
 		if !c.atSibling(one.Target, one.Site) {
@@ -89,7 +91,7 @@ func (h *hintSet) receive(now time.Time, freshFor time.Duration) {
 }
 
 // of gives the sightings of a target.
-func (h *hintSet) of(t Target) []sighting {
+func (h *hintSet) of(t target.Target) []sighting {
 	s := h.targets[t]
 	return h.sightings[s.first:s.end]
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Site is where another router of the fleet is reached.
@@ -20,7 +22,7 @@ type Site struct {
 
 // Placement says that a model is served at a site, when it is awake.
 type Placement struct {
-	Target
+	target.Target
 
 	Site string
 	// ScaleFromZero: requests may be held at the site while no agent serves it.
@@ -46,7 +48,7 @@ type core struct {
 	sites      []Site
 	placements []Placement // sorted, so that those of a target stand together
 
-	targets  map[Target]span
+	targets  map[target.Target]span
 	holdable []string
 	models   []string
 	siblings siblings
@@ -88,7 +90,7 @@ func buildCore(d document, self string) (*core, error) {
 		numbered:   d.numbered,
 		sites:      d.sites,
 		placements: slices.Clip(d.placements),
-		targets:    map[Target]span{},
+		targets:    map[target.Target]span{},
 	}
 	for _, s := range c.sites {
 		slices.Sort(s.Scopes)
@@ -102,7 +104,7 @@ func buildCore(d document, self string) (*core, error) {
 	return c, c.encode()
 }
 
-func compare(a Target, aSite string, b Target, bSite string) int {
+func compare(a target.Target, aSite string, b target.Target, bSite string) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Kind, b.Kind), cmp.Compare(aSite, bSite))
 }
 
@@ -130,7 +132,7 @@ func (c *core) index(i int, p Placement, self string) {
 }
 
 // Here gives the placement of a target at this site.
-func (m *Map) Here(t Target) (Placement, bool) {
+func (m *Map) Here(t target.Target) (Placement, bool) {
 	s, ok := m.targets[t]
 	if !ok || s.here < 0 {
 		return Placement{}, false

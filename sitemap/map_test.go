@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const threeSites = `{"generation": 3,
@@ -36,17 +38,17 @@ func parse(t testing.TB, text string) *Map {
 func TestHereFindsOnlyThisSitesPlacementOfTheKind(t *testing.T) {
 	t.Parallel()
 	m := parse(t, threeSites)
-	for target, want := range map[Target]Placement{
-		{"a", Chat}:      {Target: Target{"a", Chat}, Site: here, ScaleFromZero: true},
-		{"b", Chat}:      {Target: Target{"b", Chat}, Site: here, ScaleFromZero: true, HoldBudget: 4 * time.Minute},
-		{"b", Rerank}:    {Target: Target{"b", Rerank}, Site: here, ScaleFromZero: true},
-		{"c", Embedding}: {Target: Target{"c", Embedding}, Site: here, HoldBudget: time.Hour},
+	for target, want := range map[target.Target]Placement{
+		{Model: "a", Kind: target.Chat}:      {Target: target.Target{Model: "a", Kind: target.Chat}, Site: here, ScaleFromZero: true},
+		{Model: "b", Kind: target.Chat}:      {Target: target.Target{Model: "b", Kind: target.Chat}, Site: here, ScaleFromZero: true, HoldBudget: 4 * time.Minute},
+		{Model: "b", Kind: target.Rerank}:    {Target: target.Target{Model: "b", Kind: target.Rerank}, Site: here, ScaleFromZero: true},
+		{Model: "c", Kind: target.Embedding}: {Target: target.Target{Model: "c", Kind: target.Embedding}, Site: here, HoldBudget: time.Hour},
 	} {
 		got, ok := m.Here(target)
 		require.True(t, ok, target)
 		require.Equal(t, want, got)
 	}
-	for _, target := range []Target{{"d", Chat}, {"b", Embedding}, {"A", Chat}, {"", Chat}, {"a", 77}} {
+	for _, target := range []target.Target{{Model: "d", Kind: target.Chat}, {Model: "b", Kind: target.Embedding}, {Model: "A", Kind: target.Chat}, {Model: "", Kind: target.Chat}, {Model: "a", Kind: 77}} {
 		got, ok := m.Here(target)
 		require.False(t, ok, target)
 		require.Zero(t, got)
@@ -82,8 +84,8 @@ func TestHintsAreKeptInOrderAndInUTC(t *testing.T) {
 	t.Parallel()
 	eight := time.Date(2026, 11, 29, 20, 0, 0, 0, time.UTC)
 	require.Equal(t, []Hint{
-		{Target: Target{"b", Chat}, Site: "fr", Warm: true, ObservedAt: eight.Add(time.Second / 2)},
-		{Target: Target{"b", Chat}, Site: "us", ObservedAt: eight},
+		{Model: "b", Kind: target.Chat, Site: "fr", Warm: true, ObservedAt: eight.Add(time.Second / 2)},
+		{Model: "b", Kind: target.Chat, Site: "us", ObservedAt: eight},
 	}, parse(t, threeSites).Hints())
 }
 
@@ -134,7 +136,7 @@ func TestOrderOfEntriesDoesNotMatter(t *testing.T) {
 		entries := rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) Placement {
 			return Placement{
 				Model:         rapid.SampledFrom([]string{"a", "b", "c", "ä", "A"}).Draw(t, "model"),
-				Kind:          rapid.SampledFrom(Kinds[:]).Draw(t, "kind"),
+				Kind:          rapid.SampledFrom(target.Kinds[:]).Draw(t, "kind"),
 				Site:          rapid.SampledFrom([]string{"fr", here, "us"}).Draw(t, "site"),
 				ScaleFromZero: rapid.Bool().Draw(t, "scale_from_zero"),
 			}
@@ -149,8 +151,8 @@ func TestOrderOfEntriesDoesNotMatter(t *testing.T) {
 
 		for _, model := range []string{"a", "b", "c", "ä", "A", "none"} {
 			holds := false
-			for _, k := range Kinds {
-				target := Target{model, k}
+			for _, k := range target.Kinds {
+				target := target.Target{Model: model, Kind: k}
 				i := slices.IndexFunc(entries, func(p Placement) bool { return p.Target == target && p.Site == here })
 				p, ok := m.Here(target)
 				require.Equal(t, i >= 0, ok)

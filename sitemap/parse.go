@@ -2,7 +2,11 @@
 
 package sitemap
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/holdgate/holdgate/internal/target"
+)
 
 // MaxBytes is the largest map that is read.
 const MaxBytes = 8 << 20
@@ -55,7 +59,7 @@ func (d *document) check(c *collector, self string) {
 
 // entryKey is what no two placements and no two hints have in common.
 type entryKey struct {
-	Target
+	target.Target
 	site string
 }
 

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // MaxHops is how often a request may be sent on.
@@ -13,7 +15,7 @@ const MaxHops = 2
 
 // Query is what a request asks of the map.
 type Query struct {
-	Target
+	target.Target
 
 	// Key is the id of the caller's key, or the tenant. It gives each caller two
 	// sites per model that it is sent to, so that few sites wake a model.

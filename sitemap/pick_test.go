@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // noon is when the hints of these tests come.
@@ -33,7 +35,7 @@ const fleet = `{"sites": [
   {"model": "pair", "kind": "chat", "site": "a"},
   {"model": "m", "kind": "rerank", "site": "c"}]`
 
-var chatOfM = Target{Model: "m", Kind: Chat}
+var chatOfM = target.Target{Model: "m", Kind: target.Chat}
 
 // fleetWith puts hints for the chat model m into the fleet's map, as site and
 // state, received at noon.
@@ -129,11 +131,11 @@ func TestPickWithoutASibling(t *testing.T) {
 		q    Query
 		want Reason
 	}{
-		"placed here alone":   {Query{Target: Target{"alone", Chat}}, ReasonNoSibling},
-		"not placed":          {Query{Target: Target{"none", Chat}}, ReasonNoSibling},
-		"another kind":        {Query{Target: Target{"m", Embedding}}, ReasonNoSibling},
+		"placed here alone":   {Query{Model: "alone", Kind: target.Chat}, ReasonNoSibling},
+		"not placed":          {Query{Model: "none", Kind: target.Chat}, ReasonNoSibling},
+		"another kind":        {Query{Model: "m", Kind: target.Embedding}, ReasonNoSibling},
 		"scope of no site":    {Query{Target: chatOfM, Scopes: []string{"asia"}}, ReasonOutOfScope},
-		"scope of other site": {Query{Target: Target{"pair", Chat}, Scopes: []string{"us"}}, ReasonOutOfScope},
+		"scope of other site": {Query{Model: "pair", Kind: target.Chat, Scopes: []string{"us"}}, ReasonOutOfScope},
 	} {
 		got := m.Pick(c.q, noon)
 		require.Equal(t, Choice{Reason: c.want}, got, name)
@@ -168,7 +170,7 @@ func TestOneColdHomeIsEnoughToHold(t *testing.T) {
 	t.Parallel()
 	m := parse(t, fleet+`, "hints": [{"model": "pair", "kind": "chat", "site": "a", "state": "cold", "observed_at": "2026-11-29T12:00:00Z"}]}`)
 	m.hints.receive(noon, DefaultHintsFreshFor)
-	q := Query{Target: Target{"pair", Chat}, Key: "k", CanHoldHere: true}
+	q := Query{Model: "pair", Kind: target.Chat, Key: "k", CanHoldHere: true}
 	require.Equal(t, ReasonHomesCold, m.Pick(q, noon).Reason)
 	q.CanHoldHere = false
 	require.Equal(t, ReasonFirstHome, m.Pick(q, noon).Reason)
@@ -234,7 +236,7 @@ func TestExplainNamesEverySibling(t *testing.T) {
 	choice, list = m.Explain(Query{Target: chatOfM, Key: "k", Hops: 2}, noon)
 	require.False(t, choice.Redirect)
 	require.Equal(t, "the request was sent on twice already", list[0].Why)
-	_, list = m.Explain(Query{Target: Target{"none", Chat}}, noon)
+	_, list = m.Explain(Query{Model: "none", Kind: target.Chat}, noon)
 	require.Empty(t, list)
 	text, err := json.Marshal(list)
 	require.NoError(t, err)
@@ -394,8 +396,8 @@ func TestHomesAreSpread(t *testing.T) {
 	hashes := map[uint64]string{}
 	for _, key := range []string{"", "a", "b", "ab"} {
 		for _, model := range []string{"", "a", "b", "ab"} {
-			for _, kind := range Kinds {
-				h := requestHash(key, Target{model, kind})
+			for _, kind := range target.Kinds {
+				h := requestHash(key, target.Target{Model: model, Kind: kind})
 				require.NotContains(t, hashes, h)
 				hashes[h] = key
 			}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // The limits of single values.
@@ -24,7 +26,7 @@ const (
 var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
 
 // badKind marks an entry whose kind was reported, for the checks that follow.
-const badKind Kind = 255
+const badKind target.Kind = 255
 
 // name reads the name of a model, a site or a scope. A bad one is noted and
 // comes back empty.
@@ -53,12 +55,12 @@ func checkName(s string) string {
 	return ""
 }
 
-func (r *reader) kind() Kind {
+func (r *reader) kind() target.Kind {
 	s, ok := r.text()
 	if !ok {
 		return badKind
 	}
-	k, err := ParseKind(s)
+	k, err := target.ParseKind(s)
 	if err != nil {
 		r.note("must be chat, embedding or rerank, not %s", quote(s))
 		return badKind

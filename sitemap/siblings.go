@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // siblings is what a choice reads of the sites, prepared so that it compares
@@ -53,7 +55,7 @@ func meet(sorted, others []string) bool {
 }
 
 // atSibling tells whether another site has a placement of a target.
-func (c *core) atSibling(t Target, site string) bool {
+func (c *core) atSibling(t target.Target, site string) bool {
 	s := c.targets[t]
 	i, found := slices.BinarySearchFunc(c.placements[s.first:s.end], site, func(p Placement, site string) int {
 		return compare(p.Target, p.Site, t, site)
@@ -62,7 +64,7 @@ func (c *core) atSibling(t Target, site string) bool {
 }
 
 // requestHash is the part of a rank that is the same for all sites.
-func requestHash(key string, t Target) uint64 {
+func requestHash(key string, t target.Target) uint64 {
 	var b [17]byte
 	binary.LittleEndian.PutUint64(b[0:], xxhash.Sum64String(key))
 	binary.LittleEndian.PutUint64(b[8:], xxhash.Sum64String(t.Model))

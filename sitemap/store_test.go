@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // numbered is a map with a generation (none below 0) that holds one model.
@@ -188,7 +190,7 @@ func TestPushAgainstCurrent(t *testing.T) {
 					continue
 				}
 				model := st.Map.Models()[0]
-				if _, ok := st.Map.Here(Target{model, Chat}); !ok || st.Source != SourcePushed {
+				if _, ok := st.Map.Here(target.Target{Model: model, Kind: target.Chat}); !ok || st.Source != SourcePushed {
 					t.Errorf("a map in parts: %q", model)
 					return
 				}

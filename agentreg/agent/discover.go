@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // listing is where an engine names its models.
@@ -23,16 +23,16 @@ type listing struct {
 // offer is a model that an engine has, and what it can do with it.
 type offer struct {
 	model string
-	kinds []sitemap.Kind // nil: the engine does not say
+	kinds []target.Kind // nil: the engine does not say
 }
 
 // capabilities are the words of the engines for the kinds.
-var capabilities = map[string]sitemap.Kind{
-	"completion": sitemap.Chat,
-	"embed":      sitemap.Embedding,
-	"embedding":  sitemap.Embedding,
-	"rerank":     sitemap.Rerank,
-	"reranker":   sitemap.Rerank,
+var capabilities = map[string]target.Kind{
+	"completion": target.Chat,
+	"embed":      target.Embedding,
+	"embedding":  target.Embedding,
+	"rerank":     target.Rerank,
+	"reranker":   target.Rerank,
 }
 
 // newOffer reads an engine's words; nil stands for none.
@@ -41,7 +41,7 @@ func newOffer(model string, words []string) offer {
 	if words == nil {
 		return o
 	}
-	o.kinds = []sitemap.Kind{}
+	o.kinds = []target.Kind{}
 	for _, w := range words {
 		if k, ok := capabilities[w]; ok && !slices.Contains(o.kinds, k) {
 			o.kinds = append(o.kinds, k)
@@ -161,12 +161,12 @@ func (a *agent) offers(ctx context.Context) ([]offer, error) {
 // choose gives the models that have one of the kinds that are wished for, or
 // may have it. Without a wish it is the usual kind, or what the first model has
 // where no model has that.
-func choose(offers []offer, wish []sitemap.Kind, usual sitemap.Kind) (models []string, kinds []sitemap.Kind) {
+func choose(offers []offer, wish []target.Kind, usual target.Kind) (models []string, kinds []target.Kind) {
 	fits := func(o offer) bool {
-		return o.kinds == nil || slices.ContainsFunc(o.kinds, func(k sitemap.Kind) bool { return slices.Contains(wish, k) })
+		return o.kinds == nil || slices.ContainsFunc(o.kinds, func(k target.Kind) bool { return slices.Contains(wish, k) })
 	}
 	if len(wish) == 0 {
-		wish = []sitemap.Kind{usual}
+		wish = []target.Kind{usual}
 		if len(offers) > 0 && !slices.ContainsFunc(offers, fits) {
 			wish = offers[0].kinds
 		}

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // The engines whose endpoints are known.
@@ -28,7 +28,7 @@ type engineKind struct {
 	// health is the path that answers 2xx when the engine can serve.
 	health string
 	// kinds are what the engine can have, the usual one first.
-	kinds []sitemap.Kind
+	kinds []target.Kind
 	// lists are where the engine names its models; the first that answers counts.
 	lists []listing
 	// warmup: a first chat completion takes much longer than the next ones.
@@ -44,7 +44,7 @@ var openAI = listing{"/v1/models", parseModels}
 var engines = map[string]engineKind{
 	VLLM: {
 		health: "/health",
-		kinds:  []sitemap.Kind{sitemap.Chat, sitemap.Embedding, sitemap.Rerank},
+		kinds:  []target.Kind{target.Chat, target.Embedding, target.Rerank},
 		lists:  []listing{openAI},
 		signals: []source{{"/metrics", prometheus{
 			running: "vllm:num_requests_running", waiting: "vllm:num_requests_waiting",
@@ -54,7 +54,7 @@ var engines = map[string]engineKind{
 	},
 	SGLang: {
 		health: "/health",
-		kinds:  []sitemap.Kind{sitemap.Chat, sitemap.Embedding, sitemap.Rerank},
+		kinds:  []target.Kind{target.Chat, target.Embedding, target.Rerank},
 		lists:  []listing{openAI},
 		warmup: true,
 		signals: []source{{"/metrics", prometheus{
@@ -64,13 +64,13 @@ var engines = map[string]engineKind{
 	},
 	Ollama: {
 		health: "/api/version",
-		kinds:  []sitemap.Kind{sitemap.Chat, sitemap.Embedding},
+		kinds:  []target.Kind{target.Chat, target.Embedding},
 		lists:  []listing{{"/api/tags", parseTags}},
 		warmup: true,
 	},
 	LlamaCpp: {
 		health: "/health",
-		kinds:  []sitemap.Kind{sitemap.Chat, sitemap.Embedding, sitemap.Rerank},
+		kinds:  []target.Kind{target.Chat, target.Embedding, target.Rerank},
 		lists:  []listing{openAI},
 		signals: []source{
 			{"/metrics", prometheus{
@@ -83,20 +83,20 @@ var engines = map[string]engineKind{
 	},
 	Infinity: {
 		health: "/health",
-		kinds:  []sitemap.Kind{sitemap.Embedding, sitemap.Rerank},
+		kinds:  []target.Kind{target.Embedding, target.Rerank},
 		// The second path is that of --url-prefix /v1.
 		lists:   []listing{{"/models", parseModels}, openAI},
 		signals: []source{{"/models", parseQueues}, {"/v1/models", parseQueues}},
 	},
 	TEI: {
 		health:  "/health",
-		kinds:   []sitemap.Kind{sitemap.Embedding, sitemap.Rerank},
+		kinds:   []target.Kind{target.Embedding, target.Rerank},
 		lists:   []listing{{"/info", parseInfo}},
 		signals: []source{{"/metrics", prometheus{waiting: "te_queue_size"}.parse}},
 	},
 	Custom: {
 		health: "/health",
-		kinds:  []sitemap.Kind{sitemap.Chat, sitemap.Embedding, sitemap.Rerank},
+		kinds:  []target.Kind{target.Chat, target.Embedding, target.Rerank},
 		lists:  []listing{openAI},
 	},
 }
@@ -105,8 +105,8 @@ var engines = map[string]engineKind{
 func Engines() string { return strings.Join(slices.Sorted(maps.Keys(engines)), ", ") }
 
 // kinds are the kinds that are given, those of the names that are right.
-func (c *Config) kinds() []sitemap.Kind {
-	var kinds []sitemap.Kind
+func (c *Config) kinds() []target.Kind {
+	var kinds []target.Kind
 	for _, name := range c.Kinds {
 		if k, err := agentreg.ParseKind(name); err == nil {
 			kinds = append(kinds, k)
@@ -116,7 +116,7 @@ func (c *Config) kinds() []sitemap.Kind {
 }
 
 // KindsOf gives the kinds that an engine can have, the usual one first.
-func KindsOf(engine string) ([]sitemap.Kind, error) {
+func KindsOf(engine string) ([]target.Kind, error) {
 	e, ok := engines[engine]
 	if !ok {
 		return nil, fmt.Errorf("%q is not known: use %s", engine, Engines())

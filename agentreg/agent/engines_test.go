@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // beside is an agent whose engine is a fake over real HTTP.
@@ -61,12 +61,12 @@ func TestEachEngineIsHealthyAndNamesItsModels(t *testing.T) {
 
 func TestModelsAreChosenByTheirKinds(t *testing.T) {
 	t.Parallel()
-	chat, embed, rerank := []sitemap.Kind{sitemap.Chat}, []sitemap.Kind{sitemap.Embedding}, []sitemap.Kind{sitemap.Rerank}
+	chat, embed, rerank := []target.Kind{target.Chat}, []target.Kind{target.Embedding}, []target.Kind{target.Rerank}
 	cases := map[string]struct {
 		offers []offer
-		wish   []sitemap.Kind
+		wish   []target.Kind
 		models []string
-		kinds  []sitemap.Kind
+		kinds  []target.Kind
 	}{
 		"none":                   {nil, nil, nil, embed},
 		"the usual kind":         {[]offer{{"r", rerank}, {"e", embed}}, nil, []string{"e"}, embed},
@@ -74,13 +74,13 @@ func TestModelsAreChosenByTheirKinds(t *testing.T) {
 		"the kind wished for":    {[]offer{{"r", rerank}, {"e", embed}}, rerank, []string{"r"}, rerank},
 		"two kinds wished for":   {[]offer{{"r", rerank}, {"e", embed}}, append(rerank, embed...), []string{"r", "e"}, append(rerank, embed...)},
 		"kinds not told":         {[]offer{{"a", nil}, {"b", nil}}, rerank, []string{"a", "b"}, rerank},
-		"a classifier":           {[]offer{{"a", []sitemap.Kind{}}}, nil, nil, []sitemap.Kind{}},
+		"a classifier":           {[]offer{{"a", []target.Kind{}}}, nil, nil, []target.Kind{}},
 		"names that cannot be":   {[]offer{{"", nil}, {"a\n", nil}, {"b", nil}, {"b", nil}}, nil, []string{"b"}, embed},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			models, kinds := choose(tc.offers, tc.wish, sitemap.Embedding)
+			models, kinds := choose(tc.offers, tc.wish, target.Embedding)
 			require.Equal(t, tc.models, models)
 			require.Equal(t, tc.kinds, kinds)
 		})
@@ -89,7 +89,7 @@ func TestModelsAreChosenByTheirKinds(t *testing.T) {
 	for _, name := range manyNames(agentreg.MaxModels + 1) {
 		many = append(many, offer{model: name})
 	}
-	models, _ := choose(many, nil, sitemap.Chat)
+	models, _ := choose(many, nil, target.Chat)
 	require.Len(t, models, agentreg.MaxModels)
 }
 
@@ -175,7 +175,7 @@ func TestTheEnginesAreInTheDocs(t *testing.T) {
 	table.WriteString("| engine | health | models | capabilities | warm-up | signals |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, name := range slices.Sorted(maps.Keys(engines)) {
 		e := engines[name]
-		words := map[sitemap.Kind]string{sitemap.Chat: "llm", sitemap.Embedding: "embedding", sitemap.Rerank: "reranker"}
+		words := map[target.Kind]string{target.Chat: "llm", target.Embedding: "embedding", target.Rerank: "reranker"}
 		var lists, kinds, tells []string
 		for _, l := range e.lists {
 			lists = append(lists, "`"+l.path+"`")

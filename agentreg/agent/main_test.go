@@ -22,7 +22,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // TestMain is also the engine that the tests start: the test binary again, with
@@ -75,7 +75,7 @@ func playEngine(mode string) int {
 	return 1
 }
 
-var llama = sitemap.Target{Model: "llama", Kind: sitemap.Chat}
+var llama = target.Target{Model: "llama", Kind: target.Chat}
 
 // event is a line of the router's or the agent's log.
 type event struct {
@@ -154,7 +154,7 @@ type router struct {
 
 // SetWanted is SetWish for requests that wait.
 func (r *router) SetWanted(model string, wanted bool) {
-	r.SetWish(model, agentreg.Wish{Demand: wanted})
+	r.SetNeed(model, target.Need{Demand: wanted})
 }
 
 func newRouter(t *testing.T, options ...grpc.ServerOption) *router {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // problems collects what is wrong with a Config, each with the name of its flag.
@@ -95,7 +95,7 @@ func (c *Config) checkKinds(p *problems) {
 	if len(c.Kinds) == 0 {
 		kinds = possible[:1]
 	}
-	if !slices.Contains(kinds, sitemap.Chat) {
+	if !slices.Contains(kinds, target.Chat) {
 		p.add("--warmup", "is a chat completion: it needs --capability llm")
 	}
 }

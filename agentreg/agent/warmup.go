@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // retryEvery is the pause before an engine that is healthy is asked again for
@@ -21,7 +21,7 @@ func (c *Config) warms() bool {
 	if c.Warmup != nil {
 		return *c.Warmup
 	}
-	return engines[c.Engine].warmup && slices.Contains(c.kinds(), sitemap.Chat)
+	return engines[c.Engine].warmup && slices.Contains(c.kinds(), target.Chat)
 }
 
 // ready waits until the engine can serve what it is registered for: its models

@@ -38,7 +38,7 @@ type Agent struct {
 	IdleSince time.Time // when it had its last request
 	UpSince   time.Time
 	Demand    bool // requests wait for one of its models
-	Wished    bool // one of its models is wished for
+	Wanted    bool // one of its models is wished for
 }
 
 // Model is a model that is wanted.

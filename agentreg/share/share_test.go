@@ -96,7 +96,7 @@ func (g gpu) input(wishes []string) Input {
 		}
 		m := &Model{Name: name, Demand: name == wish, Turn: uint64(i + 1), Agents: byModel[name]}
 		for _, a := range m.Agents {
-			a.Demand, a.Wished = a.Demand || m.Demand, true
+			a.Demand, a.Wanted = a.Demand || m.Demand, true
 		}
 		in.Models = append(in.Models, m)
 	}

@@ -26,7 +26,7 @@ const (
 
 func (a *Agent) class() class {
 	switch {
-	case !a.InFlight && !a.Demand && !a.Wished:
+	case !a.InFlight && !a.Demand && !a.Wanted:
 		return idle
 	case !a.InFlight && !a.Demand:
 		return wished
@@ -52,7 +52,7 @@ func (a *Agent) closeFrom(demand bool, now time.Time) time.Time {
 	switch {
 	case demand || a.CloseFrom.IsZero():
 		return a.CloseFrom
-	case a.Demand || a.Wished:
+	case a.Demand || a.Wanted:
 		return time.Time{}
 	}
 	quiet := a.IdleSince.Add(Quiet)

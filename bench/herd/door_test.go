@@ -30,7 +30,7 @@ type door struct {
 	envoy  *grpc.ClientConn
 
 	mu      sync.Mutex
-	arrived map[*admission.Wish]*client
+	arrived map[*admission.Attempts]*client
 	clients map[string]*client // by request id
 	records []*extproc.Record
 	routed  int
@@ -40,7 +40,7 @@ type door struct {
 // engine works at it for another second than more.
 func newDoor(t *testing.T, policyText string, slotWait, more time.Duration) *door {
 	t.Helper()
-	d := &door{site: newSite(t, policyText, false), arrived: map[*admission.Wish]*client{}, clients: map[string]*client{}}
+	d := &door{site: newSite(t, policyText, false), arrived: map[*admission.Attempts]*client{}, clients: map[string]*client{}}
 	d.server = extproc.New(extproc.Options{
 		Keepalive: interval, RequestTimeout: slotWait, AdmitPark: 250 * time.Millisecond, MaxRequestBytes: 1 << 20,
 		MaxBodyBytesTotal: 1 << 28, RelayMaxBytes: 1 << 20, LateError: extproc.LateErrorBody,
@@ -58,7 +58,7 @@ func (*door) Admit(c extproc.Credentials) extproc.Admission {
 
 // Decide is part of extproc.Decider.
 func (d *door) Decide(r *extproc.Request) extproc.Decision {
-	wish := &admission.Wish{Key: &access.Key{ID: r.Caller.KeyID, Share: 1}, Tokens: r.Footprint()}
+	wish := &admission.Attempts{Key: &access.Key{ID: r.Caller.KeyID, Share: 1}, Tokens: r.Footprint()}
 	d.mu.Lock()
 	d.arrived[wish] = d.clients[r.ID]
 	d.mu.Unlock()

@@ -36,7 +36,7 @@ const (
 type visitor struct {
 	n      int // of arrival
 	key    string
-	wish   *admission.Wish
+	wish   *admission.Attempts
 	waiter *holdstate.Waiter
 	leaves bool // before the release
 	ended  int  // how often
@@ -59,7 +59,7 @@ func crowd() []*visitor {
 		if i%1000 == 3 {
 			tokens = tooLarge
 		}
-		all[i].wish = &admission.Wish{Key: &access.Key{ID: key, Share: 1}, Tokens: tokens}
+		all[i].wish = &admission.Attempts{Key: &access.Key{ID: key, Share: 1}, Tokens: tokens}
 	}
 	return all
 }
@@ -93,15 +93,15 @@ func flood(t *testing.T, inOrder bool) (served []*visitor, after []time.Duration
 	t.Helper()
 	s := newSite(t, floodPolicy, inOrder)
 	all := crowd()
-	of := map[*admission.Wish]*visitor{}
+	of := map[*admission.Attempts]*visitor{}
 	var wg sync.WaitGroup
 	for _, v := range all {
-		w, err := s.machine.Hold(holdstate.Request{Target: target, Key: v.key, Detail: v.wish})
+		w, err := s.machine.Hold(holdstate.Request{Target: chatOfM, Key: v.key, Detail: v.wish})
 		require.NoError(t, err)
 		v.waiter, of[v.wish] = w, v
 		wg.Go(func() { v.wait(s) })
 	}
-	require.Equal(t, visitors, s.machine.Demand(target.Model))
+	require.Equal(t, visitors, s.machine.Demand(chatOfM.Model))
 	for _, v := range all {
 		if v.leaves {
 			v.waiter.Tell(holdstate.Leave)

@@ -31,7 +31,7 @@ func TestAThousandReleasedRequestsWhileReplicasJoin(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		require.Equal(t, requests+leave, d.machine.Demand(target.Model))
+		require.Equal(t, requests+leave, d.machine.Demand(chatOfM.Model))
 		time.Sleep(37 * time.Second)
 		d.join()
 		time.Sleep(5 * time.Second)

@@ -23,13 +23,13 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/policy"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // slots is what each engine takes at once.
 const slots = 4
 
-var target = sitemap.Target{Model: "m", Kind: sitemap.Chat}
+var chatOfM = target.Target{Model: "m", Kind: target.Chat}
 
 // site is what gives slots to those who wait, as holdgate serve puts it together.
 type site struct {
@@ -54,7 +54,7 @@ func newSite(t *testing.T, policyText string, inOrder bool) *site {
 	s := &site{t: t, outcomes: map[holdstate.Outcome]int{}, running: map[string]int{}, most: map[string]int{}}
 	s.registry = agentreg.New(agentreg.Options{
 		Log: zerolog.Nop(), Liveness: 24 * time.Hour,
-		OnChange: func(t sitemap.Target) { s.machine.Update(t) },
+		OnChange: func(t target.Target) { s.machine.Update(t) },
 	})
 	s.ledger = &ledger{t: t, Capacity: admission.NewCapacity(s.registry, func() *policy.Policy { return p })}
 	s.machine = holdstate.New(holdstate.Options{
@@ -130,7 +130,7 @@ func (s *site) join() {
 	s.joined++
 	require.NoError(s.t, stream.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: &pb.Hello{
 		AgentId: fmt.Sprint("agent-", s.joined), Instance: uuid.NewString(), Address: fmt.Sprint("127.0.0.1:", 8000+s.joined),
-		Models: []string{target.Model}, Kinds: []string{"chat"}, Slots: slots, Engine: "custom", State: pb.State_STATE_SERVING,
+		Models: []string{chatOfM.Model}, Kinds: []string{"chat"}, Slots: slots, Engine: "custom", State: pb.State_STATE_SERVING,
 	}}}))
 	m, err := stream.Recv()
 	require.NoError(s.t, err)
@@ -157,11 +157,11 @@ func (s *site) ends(engine string) {
 func (s *site) requireAtRest(ended int) {
 	s.t.Helper()
 	synctest.Wait()
-	require.Zero(s.t, s.machine.Demand(target.Model))
-	require.False(s.t, s.machine.Waiting(target))
-	gate, queue := s.machine.Depths(target.Model)
+	require.Zero(s.t, s.machine.Demand(chatOfM.Model))
+	require.False(s.t, s.machine.Waiting(chatOfM))
+	gate, queue := s.machine.Depths(chatOfM.Model)
 	require.Zero(s.t, gate+queue)
-	require.Equal(s.t, s.registry.Capacity(target).Slots, s.registry.Capacity(target).Free)
+	require.Equal(s.t, s.registry.Capacity(chatOfM).Slots, s.registry.Capacity(chatOfM).Free)
 	for _, l := range s.ledger.Loads() {
 		require.Zero(s.t, l.Requests+l.Tokens)
 	}
@@ -190,12 +190,12 @@ type ledger struct {
 
 // slot is one that was given to a request.
 type slot struct {
-	wish *admission.Wish
+	wish *admission.Attempts
 	at   time.Time
 }
 
 // Admit is part of holdstate.Slots.
-func (l *ledger) Admit(r *holdstate.Request, behind bool) (holdstate.Room, error) {
+func (l *ledger) Admit(r *holdstate.Request, behind bool) (holdstate.Reservation, error) {
 	room, err := l.Capacity.Admit(r, behind)
 	if room != nil {
 		l.requireWithinLimits()
@@ -204,11 +204,11 @@ func (l *ledger) Admit(r *holdstate.Request, behind bool) (holdstate.Room, error
 }
 
 // Take is part of holdstate.Slots.
-func (l *ledger) Take(r *holdstate.Request, room holdstate.Room) (holdstate.Grant, holdstate.Took) {
+func (l *ledger) Take(r *holdstate.Request, room holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
 	g, took := l.Capacity.Take(r, room)
 	if took == holdstate.Taken {
 		l.mu.Lock()
-		l.given = append(l.given, slot{r.Detail.(*admission.Wish), time.Now()})
+		l.given = append(l.given, slot{r.Detail.(*admission.Attempts), time.Now()})
 		l.mu.Unlock()
 	}
 	return g, took

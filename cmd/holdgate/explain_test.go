@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -56,7 +57,7 @@ func TestExplainPrintsTheDecisionAndItsReasons(t *testing.T) {
 	}, &asked)
 	out, err := runAgainst(t, d, "explain", "--model", "x", "--kind", "embedding", "--key", "acme", "--hops", "1")
 	require.NoError(t, err)
-	require.Equal(t, admin.ExplainQuery{Model: "x", Kind: sitemap.Embedding, KeyID: "acme", Hops: 1}, asked)
+	require.Equal(t, admin.ExplainQuery{Model: "x", Kind: target.Embedding, KeyID: "acme", Hops: 1}, asked)
 	require.Equal(t, `redirect: 307 to b at https://b.example
 
   alias     x is an alias of m

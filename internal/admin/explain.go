@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -23,7 +24,7 @@ const (
 // ExplainQuery is a request that is not made: what would happen to it?
 type ExplainQuery struct {
 	Model string // or an alias
-	Kind  sitemap.Kind
+	Kind  target.Kind
 	KeyID string // empty: a request without a key
 	Hops  int    // how often it was redirected before
 }
@@ -96,7 +97,7 @@ func readQuery(r *http.Request) (q ExplainQuery, err error) {
 		case "key":
 			q.KeyID = value
 		case "kind":
-			if q.Kind, err = sitemap.ParseKind(value); err != nil {
+			if q.Kind, err = target.ParseKind(value); err != nil {
 				return q, errors.New("kind: " + err.Error())
 			}
 		case "hops":

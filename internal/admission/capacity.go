@@ -6,7 +6,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/policy"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Capacity is what the registry and the policies give to requests. It is the
@@ -63,14 +63,14 @@ func (c *Capacity) Loads() (list []Load) {
 
 // replicas is how many replicas of a model are in routing, of the kind that has most.
 func (c *Capacity) replicas(model string) (most int) {
-	for _, kind := range sitemap.Kinds {
-		most = max(most, c.registry.Serving(sitemap.Target{Model: model, Kind: kind}))
+	for _, kind := range target.Kinds {
+		most = max(most, c.registry.Serving(target.Target{Model: model, Kind: kind}))
 	}
 	return most
 }
 
 // Serving is part of holdstate.Slots.
-func (c *Capacity) Serving(t sitemap.Target) bool { return c.registry.Serving(t) > 0 }
+func (c *Capacity) Serving(t target.Target) bool { return c.registry.Serving(t) > 0 }
 
 // unlimited is the room of a model without limits: it is not counted.
 type unlimited struct{}
@@ -78,7 +78,7 @@ type unlimited struct{}
 func (unlimited) Release() {}
 
 // ask is what a request asks of the gate.
-func (c *Capacity) ask(t sitemap.Target, w *Wish, l Limits) Ask {
+func (c *Capacity) ask(t target.Target, w *Attempts, l Limits) Ask {
 	return Ask{
 		Model: t.Model, Limits: l, Replicas: c.registry.Serving(t),
 		Tokens: w.Tokens, Key: w.Key.ID, Share: w.Key.Share, Again: w.again,
@@ -86,8 +86,8 @@ func (c *Capacity) ask(t sitemap.Target, w *Wish, l Limits) Ask {
 }
 
 // Admit is part of holdstate.Slots. Its errors are those of this package.
-func (c *Capacity) Admit(r *holdstate.Request, behind bool) (holdstate.Room, error) {
-	w, p := r.Detail.(*Wish), c.Of(r.Target.Model)
+func (c *Capacity) Admit(r *holdstate.Request, behind bool) (holdstate.Reservation, error) {
+	w, p := r.Detail.(*Attempts), c.Of(r.Target.Model)
 	if w.exhausted(p.Steps) {
 		return nil, holdstate.ErrTriesUsed
 	}
@@ -107,8 +107,8 @@ func (c *Capacity) Admit(r *holdstate.Request, behind bool) (holdstate.Room, err
 }
 
 // Take is part of holdstate.Slots.
-func (c *Capacity) Take(r *holdstate.Request, room holdstate.Room) (holdstate.Grant, holdstate.Took) {
-	w, steps := r.Detail.(*Wish), c.Of(r.Target.Model).Steps
+func (c *Capacity) Take(r *holdstate.Request, room holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
+	w, steps := r.Detail.(*Attempts), c.Of(r.Target.Model).Steps
 	if len(steps) == 0 {
 		slot, outcome := c.registry.TakeFrom(r.Target, w.among(nil))
 		switch {
@@ -138,7 +138,7 @@ func (c *Capacity) Take(r *holdstate.Request, room holdstate.Room) (holdstate.Gr
 
 // Look says what Admit and Take would give at this moment: whether the gate has
 // room, and whether a slot is free. The error is Admit's.
-func (c *Capacity) Look(t sitemap.Target, w *Wish) (room, slot bool, err error) {
+func (c *Capacity) Look(t target.Target, w *Attempts) (room, slot bool, err error) {
 	p := c.Of(t.Model)
 	if w.exhausted(p.Steps) {
 		return false, false, holdstate.ErrTriesUsed
@@ -163,7 +163,7 @@ func (c *Capacity) Look(t sitemap.Target, w *Wish) (room, slot bool, err error) 
 
 // Next is part of holdstate.Slots.
 func (c *Capacity) Next(r *holdstate.Request) bool {
-	w, steps := r.Detail.(*Wish), c.Of(r.Target.Model).Steps
+	w, steps := r.Detail.(*Attempts), c.Of(r.Target.Model).Steps
 	for i := w.reach + 1; i < len(steps); i++ {
 		if !w.spent(&steps[i]) && c.registry.CapacityFrom(r.Target, fits{&steps[i].Match}).Replicas > 0 {
 			w.reach = i

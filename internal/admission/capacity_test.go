@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 func TestLoadsListsTheModelsWithLimits(t *testing.T) {
@@ -81,7 +81,7 @@ func TestAShareIsOfAllReplicas(t *testing.T) {
 		t := r.t
 		quarter := &access.Key{ID: "quarter", Share: 0.25}
 		of := func(tokens int64) *holdstate.Request {
-			return &holdstate.Request{Target: chatOfM, Detail: &Wish{Key: quarter, Tokens: tokens}}
+			return &holdstate.Request{Target: chatOfM, Detail: &Attempts{Key: quarter, Tokens: tokens}}
 		}
 		_, err := r.Admit(of(26), false)
 		require.ErrorIs(t, err, holdstate.ErrOverShareAlways)
@@ -191,8 +191,8 @@ func TestARefusalMakesNoPause(t *testing.T) {
 type bubbleTB struct{ rapid.TB }
 
 // anyWish is a request's wish in any state.
-func anyWish(t *rapid.T) *Wish {
-	w := &Wish{
+func anyWish(t *rapid.T) *Attempts {
+	w := &Attempts{
 		Key:    &access.Key{ID: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key"), Share: rapid.SampledFrom([]float64{0.3, 1}).Draw(t, "share")},
 		Tokens: rapid.Int64Range(0, 120).Draw(t, "tokens"),
 		reach:  rapid.IntRange(0, 2).Draw(t, "reach"),
@@ -234,7 +234,7 @@ func TestLookSaysWhatTakeGives(t *testing.T) {
 				_, _ = r.registry.TakeFrom(chatOfM, nil)
 			}
 			for range rapid.IntRange(0, 3).Draw(t, "requests in hand") {
-				_, _ = r.Admit(&holdstate.Request{Target: chatOfM, Detail: &Wish{Key: &access.Key{ID: "k", Share: 0.5}, Tokens: 15}}, false)
+				_, _ = r.Admit(&holdstate.Request{Target: chatOfM, Detail: &Attempts{Key: &access.Key{ID: "k", Share: 0.5}, Tokens: 15}}, false)
 			}
 
 			w := anyWish(t)
@@ -258,7 +258,7 @@ func TestAnotherKindHasItsOwnReplicas(t *testing.T) {
 		t := r.t
 		r.join("a", "", 9, "embedding")
 		require.False(t, r.Serving(chatOfM))
-		require.True(t, r.Serving(sitemap.Target{Model: "m", Kind: sitemap.Embedding}))
+		require.True(t, r.Serving(target.Target{Model: "m", Kind: target.Embedding}))
 		require.Equal(t, holdstate.Full, r.took(request(0)))
 	})
 }

@@ -53,7 +53,7 @@ type inHand struct {
 
 // Admit reserves room. It returns nil when there is none at this moment, and an
 // error when there can be none.
-func (g *Gate) Admit(a Ask) (*Room, error) {
+func (g *Gate) Admit(a Ask) (*Reservation, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if fits, err := g.fits(a); !fits {
@@ -67,7 +67,7 @@ func (g *Gate) Admit(a Ask) (*Room, error) {
 		}
 		g.models[a.Model] = m
 	}
-	r := &Room{gate: g, model: a.Model, tokens: a.Tokens}
+	r := &Reservation{gate: g, model: a.Model, tokens: a.Tokens}
 	m.requests++
 	m.tokens += a.Tokens
 	if a.shared() {
@@ -110,8 +110,8 @@ func (g *Gate) fits(a Ask) (bool, error) {
 
 func (a Ask) shared() bool { return a.Key != "" && a.Share < 1 }
 
-// Room is what one request has reserved.
-type Room struct {
+// Reservation is what one request has reserved.
+type Reservation struct {
 	gate   *Gate
 	model  string
 	key    string // empty: without a share
@@ -121,7 +121,7 @@ type Room struct {
 }
 
 // Release gives the room back. Calls after the first do nothing.
-func (r *Room) Release() {
+func (r *Reservation) Release() {
 	if !r.released.CompareAndSwap(false, true) {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-func admitted(t *testing.T, g *Gate, a Ask) *Room {
+func admitted(t *testing.T, g *Gate, a Ask) *Reservation {
 	t.Helper()
 	r, err := g.Admit(a)
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestTheInflightCapHasNoFraction(t *testing.T) {
 	t.Parallel()
 	var g Gate
 	a := Ask{Model: "m", Limits: Limits{Inflight: 2}, Replicas: 2, Tokens: 1 << 40, Share: 1}
-	var rooms []*Room
+	var rooms []*Reservation
 	for range 4 {
 		rooms = append(rooms, admitted(t, &g, a))
 	}
@@ -94,7 +94,7 @@ func TestAKeyOverItsShareDoesNotWait(t *testing.T) {
 	other := admitted(t, &g, a)
 	a.Share, a.Key, a.Tokens = 1, "whole", 900
 	noRoom(t, &g, a)
-	for _, r := range []*Room{first, second, other} {
+	for _, r := range []*Reservation{first, second, other} {
 		r.Release()
 	}
 	require.Empty(t, g.models)
@@ -115,7 +115,7 @@ func TestTheBooksAreRight(t *testing.T) {
 		var g Gate
 		type run struct {
 			ask  Ask
-			room *Room
+			room *Reservation
 		}
 		var runs []run
 		limits := Limits{Inflight: rapid.Int64Range(0, 4).Draw(t, "inflight"), Tokens: rapid.Int64Range(0, 50).Draw(t, "tokens")}

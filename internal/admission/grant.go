@@ -14,8 +14,8 @@ import (
 type Grant struct {
 	*agentreg.Slot
 
-	room holdstate.Room
-	wish *Wish
+	room holdstate.Reservation
+	wish *Attempts
 	step string // of the policy; empty: it has none
 }
 

@@ -20,10 +20,10 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/policy"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
-var chatOfM = sitemap.Target{Model: "m", Kind: sitemap.Chat}
+var chatOfM = target.Target{Model: "m", Kind: target.Chat}
 
 // rig is a capacity under a policy, with the registry that it looks at.
 type rig struct {
@@ -41,7 +41,7 @@ func newRig(ctx context.Context, t require.TestingT, text string) *rig {
 	r.setPolicy(text)
 	r.registry = agentreg.New(agentreg.Options{
 		Liveness: 24 * time.Hour,
-		OnChange: func(target sitemap.Target) {
+		OnChange: func(target target.Target) {
 			if target == chatOfM {
 				r.changes.Add(1)
 			}
@@ -131,10 +131,10 @@ func (r *rig) join(id, region string, slots uint32, kinds ...string) *agent {
 
 // request is one for chatOfM with this footprint, of nobody in particular.
 func request(tokens int64) *holdstate.Request {
-	return &holdstate.Request{Target: chatOfM, Detail: &Wish{Key: access.Anonymous(), Tokens: tokens}}
+	return &holdstate.Request{Target: chatOfM, Detail: &Attempts{Key: access.Anonymous(), Tokens: tokens}}
 }
 
-func wishOf(q *holdstate.Request) *Wish { return q.Detail.(*Wish) }
+func wishOf(q *holdstate.Request) *Attempts { return q.Detail.(*Attempts) }
 
 // take gives a request room and a slot, and says on which agent.
 func (r *rig) take(q *holdstate.Request) (*Grant, string) {
@@ -147,7 +147,7 @@ func (r *rig) take(q *holdstate.Request) (*Grant, string) {
 }
 
 // took is what Take gives a request that has room, and gives it back.
-func (r *rig) took(q *holdstate.Request) holdstate.Took {
+func (r *rig) took(q *holdstate.Request) holdstate.TakeResult {
 	g, took := r.Take(q, unlimited{})
 	if g != nil {
 		g.Release()

@@ -37,7 +37,7 @@ func TestWalkStopsWhereReplicasAreFull(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			steps := []policy.Step{{Name: "a", MaxTries: 2}, {Name: "b"}, {Name: "c"}}
-			w := Wish{reach: tt.reach, tries: map[string]int64{tt.spent: 2}}
+			w := Attempts{reach: tt.reach, tries: map[string]int64{tt.spent: 2}}
 			var tried []string
 			step := w.walk(steps, func(s *policy.Step) agentreg.Outcome {
 				tried = append(tried, s.Name)

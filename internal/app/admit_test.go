@@ -19,6 +19,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -230,7 +231,7 @@ func TestARefusedHoldHasItsOutcome(t *testing.T) {
 		t := r.t
 		decide := func(patience time.Duration) extproc.Decision {
 			return r.decider.Decide(&extproc.Request{
-				Caller: extproc.Caller{Detail: &caller{key: access.Anonymous()}}, Endpoint: &extproc.Endpoint{Kind: sitemap.Chat}, Model: "m", Patience: patience,
+				Caller: extproc.Caller{Detail: &caller{key: access.Anonymous()}}, Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: patience,
 			})
 		}
 		require.Equal(t, holdstate.OutcomeExpired, decide(0).Outcome)

@@ -35,32 +35,33 @@ import (
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/reload"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
 // App is a running holdgate serve.
 type App struct {
-	c        *config.Serve
-	log      zerolog.Logger
-	maps     *sitemap.Store
-	registry *agentreg.Registry
-	machine  *holdstate.Machine
-	data     *extproc.Server
-	audit    *audit.Log
-	outside  *outside
-	watched  []watchedFile
-	keys     *access.Store
-	revoker  *revoker // nil without keys
-	engines  *enginekey.File
-	backends *backend.Set
-	hooks    atomic.Pointer[hooks]
-	placing  sync.Mutex // held while what follows from the placements is put in force
-	secrets  *hop.Secrets
-	decider  *decider
-	policy   *reload.File[policy.Policy]
-	metrics  *prometheus.Registry
-	series   *metrics
-	levels   *levels
+	c          *config.Serve
+	log        zerolog.Logger
+	maps       *sitemap.Store
+	registry   *agentreg.Registry
+	machine    *holdstate.Machine
+	data       *extproc.Server
+	audit      *audit.Log
+	notifiers  *notifiers
+	watched    []watchedFile
+	keys       *access.Store
+	revoker    *revoker // nil without keys
+	engines    *enginekey.File
+	backends   *backend.Set
+	hooks      atomic.Pointer[hooks]
+	placing    sync.Mutex // held while what follows from the placements is put in force
+	secrets    *hop.Secrets
+	decider    *decider
+	policy     *reload.File[policy.Policy]
+	metrics    *prometheus.Registry
+	series     *metrics
+	wakeSignal *wakeSignal
 
 	envoy, agents *grpc.Server
 	health        *health.Server
@@ -86,7 +87,7 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 		return nil, fmt.Errorf("--admin-token-file: %w", err)
 	}
 	a := &App{
-		c: c, log: log, metrics: prometheus.NewRegistry(), levels: newLevels(), health: health.NewServer(),
+		c: c, log: log, metrics: prometheus.NewRegistry(), wakeSignal: newWakeSignal(), health: health.NewServer(),
 		mapWait:       time.Now().Add(c.MapWait),
 		endBackground: func() {}, failed: make(chan error, 4), // one for each server
 	}
@@ -132,7 +133,7 @@ func (a *App) wire() error {
 		OnServing: func(agent *agentreg.AgentInfo) {
 			m.routed.serving(agent)
 			for _, model := range agent.Models {
-				a.levels.changed(model)
+				a.wakeSignal.changed(model)
 			}
 		},
 	})
@@ -145,12 +146,12 @@ func (a *App) wire() error {
 		Others: func(model string) bool { return a.placements().holdsOthers(model) },
 		Linger: c.WakeLinger, Cooldown: c.WakeCooldown, InOrder: c.WakeOrder == "arrival",
 		Slots:     capacity,
-		OnWanted:  a.levels.changed,
+		OnWanted:  a.wakeSignal.changed,
 		OnOutcome: m.outcome,
 		OnRefused: m.turnedAway,
 		OnQueued:  m.waited,
 		OnWake:    m.woke,
-		OnRelease: func(t sitemap.Target, n int) {
+		OnRelease: func(t target.Target, n int) {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
 		},
 	})
@@ -160,7 +161,7 @@ func (a *App) wire() error {
 	if a.agents, err = a.newAgents(files); err != nil {
 		return err
 	}
-	if a.outside, err = a.newOutside(files); err != nil {
+	if a.notifiers, err = a.newNotifiers(files); err != nil {
 		return err
 	}
 	a.maps = sitemap.NewStore(c.SiteID, func(_, m *sitemap.Map) {
@@ -182,9 +183,9 @@ func (a *App) wire() error {
 		return fmt.Errorf("--audit-file: %w", err)
 	}
 	a.decider = &decider{
-		door:   newDoor(c, a.keys, a.secrets, a.metrics),
-		siteID: c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, engines: a.engines, backends: a.backends, metrics: m, log: a.log, changed: a.levels.changed,
+		authenticator: newAuthenticator(c, a.keys, a.secrets, a.metrics),
+		siteID:        c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
+		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, engines: a.engines, backends: a.backends, metrics: m, log: a.log, changed: a.wakeSignal.changed,
 	}
 	var identities []string
 	if c.IdentityMetadata != "" {
@@ -202,7 +203,7 @@ func (a *App) wire() error {
 	}, extproc.Deps{
 		NotReady: a.notReady,
 		Decider:  a.decider,
-		Observer: observer{metrics: m, audit: a.audit, recent: a.outside.recent, log: a.log},
+		Observer: observer{metrics: m, audit: a.audit, recent: a.notifiers.recent, log: a.log},
 		Wakes:    a.machine,
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,

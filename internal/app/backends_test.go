@@ -24,8 +24,8 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
-	"github.com/holdgate/holdgate/sitemap"
 )
 
 const oneBackend = `backends:
@@ -71,7 +71,7 @@ func backed(t *testing.T, text string, f func(r *rig, e *elsewhere), flags ...st
 		r := &rig{App: backedApp(t, text, append([]string{"--agent-liveness=24h"}, flags...)...), t: t}
 		r.envoys, r.agents = r.serve(r.App.envoy), r.serve(r.App.agents)
 		background, end := context.WithCancel(t.Context())
-		go r.levels.run(background, r.look)
+		go r.wakeSignal.run(background, r.look)
 		e := &elsewhere{}
 		visited := make(chan struct{})
 		go func() {
@@ -84,7 +84,7 @@ func backed(t *testing.T, text string, f func(r *rig, e *elsewhere), flags ...st
 		require.Zero(t, r.InFlight())
 		_, _ = r.envoys.Close(), r.agents.Close()
 		r.App.envoy.Stop()
-		r.outside.stop(t.Context())
+		r.notifiers.stop(t.Context())
 		end()
 		<-visited
 		require.Empty(t, r.registry.Agents())
@@ -212,7 +212,7 @@ func TestABackendsModelIsKnownToAllWhoWake(t *testing.T) {
 func TestTheMapAndABackendMayHaveTheSameModel(t *testing.T) {
 	t.Parallel()
 	a := backedApp(t, oneBackend, "--site-id=here")
-	at := func(model string) sitemap.Target { return sitemap.Target{Model: model, Kind: sitemap.Chat} }
+	at := func(model string) target.Target { return target.Target{Model: model, Kind: target.Chat} }
 	push := func(text string) {
 		_, err := a.maps.Push([]byte(text), true)
 		require.NoError(t, err)
@@ -294,13 +294,13 @@ func TestABackendGetsItsOwnHost(t *testing.T) {
 func TestExplainKnowsBackends(t *testing.T) {
 	t.Parallel()
 	backed(t, oneBackend, func(r *rig, e *elsewhere) {
-		of := func() *admin.Explanation { return r.explain(admin.ExplainQuery{Model: "m", Kind: sitemap.Chat}) }
+		of := func() *admin.Explanation { return r.explain(admin.ExplainQuery{Model: "m", Kind: target.Chat}) }
 		x := of()
 		require.Equal(r.t, admin.DecisionHold, x.Decision)
 		require.Equal(r.t, "20s", x.HoldBudget)
 		require.Contains(r.t, x.Steps[4].Why, "a backend of this router needs none")
 		require.Contains(r.t, x.Steps[6].Why, "a backend of this router has the model")
-		require.Equal(r.t, 404, r.explain(admin.ExplainQuery{Model: "unknown", Kind: sitemap.Chat}).Status)
+		require.Equal(r.t, 404, r.explain(admin.ExplainQuery{Model: "unknown", Kind: target.Chat}).Status)
 		e.up.Store(true)
 		require.NoError(r.t, r.wakeModel("m", time.Minute))
 		synctest.Wait()

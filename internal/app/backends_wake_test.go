@@ -25,7 +25,7 @@ func TestABackendHasOneHookForAllItsModels(t *testing.T) {
 
 // hookedUp has the hooks of r call a transport.
 func (r *rig) hookedUp(calls http.RoundTripper) {
-	r.outside.hooks = wake.NewWebhooks(wake.WebhookOptions{
+	r.notifiers.hooks = wake.NewWebhooks(wake.WebhookOptions{
 		Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(), Demand: r.machine.Demand, OnFailed: r.wakeRefused,
 	})
 	r.placed()

@@ -16,7 +16,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const (
@@ -237,7 +237,7 @@ func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
 	bubble(t, func(r *rig) {
 		decide := func(seq uint64, who *caller) extproc.Decision {
 			return r.decider.Decide(&extproc.Request{
-				Caller: extproc.Caller{Detail: who}, Endpoint: &extproc.Endpoint{Kind: sitemap.Chat}, Model: "m", Patience: -1, Seq: seq,
+				Caller: extproc.Caller{Detail: who}, Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: -1, Seq: seq,
 			})
 		}
 		r.joinAs("a", pb.State_STATE_SERVING, inRegion("eu", 1), "m")

@@ -49,7 +49,7 @@ func bubble(t *testing.T, f func(r *rig), flags ...string) {
 		r.envoys = r.serve(r.App.envoy)
 		r.agents = r.serve(r.App.agents)
 		background, end := context.WithCancel(t.Context())
-		go r.levels.run(background, r.look)
+		go r.wakeSignal.run(background, r.look)
 		go keeper{r.App, r.c.MetricsKeep}.run(background)
 		if r.revoker != nil {
 			go r.revoker.run(background)
@@ -57,7 +57,7 @@ func bubble(t *testing.T, f func(r *rig), flags ...string) {
 		defer func() {
 			_, _ = r.envoys.Close(), r.agents.Close()
 			r.App.envoy.Stop()
-			r.outside.stop(t.Context())
+			r.notifiers.stop(t.Context())
 			end()
 			r.registry.Drain()
 			r.App.agents.Stop()

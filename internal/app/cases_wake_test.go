@@ -21,8 +21,8 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
-	"github.com/holdgate/holdgate/sitemap"
 )
 
 // A hook is called while its model is wanted and nothing of it is up, also when a
@@ -81,7 +81,7 @@ func TestEachKindHasItsHook(t *testing.T) {
 	hooked := func(f func(r *rig, calls *called), chat, rerank string) {
 		bubble(t, func(r *rig) {
 			calls := &called{}
-			r.outside.hooks = wake.NewWebhooks(wake.WebhookOptions{
+			r.notifiers.hooks = wake.NewWebhooks(wake.WebhookOptions{
 				Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(),
 				Demand: r.machine.Demand, OnFailed: func(_, reason string) { require.Fail(r.t, reason) },
 			})
@@ -176,7 +176,7 @@ func TestACallerIsNotToldWhatTheEnginePrinted(t *testing.T) {
 		require.NotContains(r.t, other.all(), "s3://")
 
 		require.Equal(r.t, "the engine ended with exit status 3: loading from s3://models/m", r.status().Agents[0].Error)
-		x := r.explain(admin.ExplainQuery{Model: "m", Kind: sitemap.Chat})
+		x := r.explain(admin.ExplainQuery{Model: "m", Kind: target.Chat})
 		require.NotContains(r.t, x.Message, "s3://", "it is the answer")
 		require.Contains(r.t, x.Steps[6].Why, "the wake failed: the engine ended with exit status 3: loading from s3://models/m")
 		p.leave()
@@ -229,7 +229,7 @@ func TestRoutersOfASiteExportTheirOwnDemand(t *testing.T) {
 		require.NoError(t, err)
 		var all []*holdstate.Waiter
 		for range holds {
-			w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "m", Kind: sitemap.Chat}})
+			w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "m", Kind: target.Chat}})
 			require.NoError(t, err)
 			all = append(all, w)
 		}

@@ -21,13 +21,14 @@ import (
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/refusal"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
 // decider decides what happens to each request, from snapshots of the map, the
 // registry and the files. It is the extproc.Decider.
 type decider struct {
-	*door
+	*authenticator
 	siteID   string
 	budget   time.Duration // of a placement without its own
 	grace    time.Time     // until then a model without agent may still be registering
@@ -152,7 +153,7 @@ func (d *decider) absent(model string, who *caller, fixed bool) *refusal.Refusal
 }
 
 // asks is what the caller's request asks of the map.
-func (c *caller) asks(t sitemap.Target, mayHold bool) sitemap.Query {
+func (c *caller) asks(t target.Target, mayHold bool) sitemap.Query {
 	return sitemap.Query{
 		Target: t, Key: cmp.Or(c.key.ID, c.key.Tenant), Scopes: c.key.Scopes,
 		Hops: c.hops, CanHoldHere: mayHold,

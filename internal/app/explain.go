@@ -14,6 +14,7 @@ import (
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/refusal"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -24,7 +25,7 @@ func (d *decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := sitemap.Target{Model: d.Resolve(q.Model), Kind: q.Kind}
+	t := target.Target{Model: d.Resolve(q.Model), Kind: q.Kind}
 	x := &explaining{decider: d, who: &caller{key: key, hops: q.Hops}, t: t, asked: q.Model, now: time.Now()}
 	x.Model, x.Kind, x.KeyID, x.Tenant, x.Hops = t.Model, t.Kind.String(), key.ID, key.Tenant, q.Hops
 	x.run()
@@ -53,7 +54,7 @@ type explaining struct {
 	admin.Explanation
 
 	who   *caller
-	t     sitemap.Target
+	t     target.Target
 	asked string // the model's name in the request
 	now   time.Time
 
@@ -141,7 +142,7 @@ func (x *explaining) servedHere() string {
 // capacityFor says whether there is room and a slot for a request of unknown size,
 // and what it waits for.
 func (x *explaining) capacityFor() string {
-	w := &admission.Wish{Key: x.who.key}
+	w := &admission.Attempts{Key: x.who.key}
 	room, slot, err := x.capacity.Look(x.t, w)
 	if err != nil {
 		x.refuse(refusal.For(err, refusal.Wait{Model: x.t.Model}))
@@ -172,7 +173,7 @@ func (x *explaining) capacityFor() string {
 }
 
 // further is what serve does for a request that may not wait.
-func (x *explaining) further(w *admission.Wish) bool {
+func (x *explaining) further(w *admission.Attempts) bool {
 	for x.capacity.Next(&holdstate.Request{Target: x.t, Detail: w}) {
 		if _, slot, _ := x.capacity.Look(x.t, w); slot {
 			return true

@@ -20,7 +20,7 @@ import (
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/admission"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const explainMap = `{"generation": 7,
@@ -143,7 +143,7 @@ func TestTokensAreCountedWhereTheRequestWouldGo(t *testing.T) {
 			for i, countTokens := range []bool{false, true} {
 				got := did(r.decider.Decide(&extproc.Request{
 					Caller: extproc.Caller{KeyID: "free", Detail: &caller{key: r.keys.Current().ByID("free")}}, Method: "POST", PathAndQuery: "/v1/messages",
-					Endpoint: &extproc.Endpoint{Kind: sitemap.Chat, CountTokens: countTokens}, Model: model, Patience: -1,
+					Endpoint: &extproc.Endpoint{Kind: target.Chat, CountTokens: countTokens}, Model: model, Patience: -1,
 				}))
 				require.Equal(r.t, want[i], got, "%s, counting tokens: %t", model, countTokens)
 			}
@@ -160,7 +160,7 @@ func (r *rig) compareAll(seen map[string]int) {
 				continue // it is not let in, so nothing is decided
 			}
 			for hops := range 3 {
-				for _, kind := range []sitemap.Kind{sitemap.Chat, sitemap.Rerank} {
+				for _, kind := range []target.Kind{target.Chat, target.Rerank} {
 					q := admin.ExplainQuery{Model: model, Kind: kind, KeyID: key, Hops: hops}
 					e := r.explain(q)
 					require.Equal(r.t, e, r.explain(q), "asking changes nothing")
@@ -177,12 +177,12 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 	t.Parallel()
 	seen := map[string]int{}
 	explained(t, func(r *rig) {
-		target := sitemap.Target{Model: "m"}
+		target := target.Target{Model: "m"}
 		r.compareAll(seen) // in the grace of the start
 		pass(4 * time.Second)
 		r.compareAll(seen)
 
-		w, err := r.machine.Hold(holdstate.Request{Target: target, Detail: &admission.Wish{Key: access.Anonymous()}})
+		w, err := r.machine.Hold(holdstate.Request{Target: target, Detail: &admission.Attempts{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		r.compareAll(seen) // the only place is taken
 		w.Tell(holdstate.Drain)
@@ -198,7 +198,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 			require.Equal(t, agentreg.Taken, outcome)
 		}
 		r.compareAll(seen) // full
-		w, err = r.machine.Queue(holdstate.Request{Target: target, Detail: &admission.Wish{Key: access.Anonymous()}})
+		w, err = r.machine.Queue(holdstate.Request{Target: target, Detail: &admission.Attempts{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		r.compareAll(seen) // and the queue as well
 		w.Tell(holdstate.Drain)
@@ -290,7 +290,7 @@ func TestStatusShowsModelsAndAgents(t *testing.T) {
 	explained(t, func(r *rig) {
 		pass(3 * time.Second)
 		r.join(pb.State_STATE_SERVING, "m", "new")
-		w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "cold"}, Detail: &admission.Wish{Key: access.Anonymous()}})
+		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}, Detail: &admission.Attempts{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		s := r.status()
 		require.True(t, s.Ready)
@@ -321,7 +321,7 @@ func TestExplainAndStatusSayForWhoseRoomAModelWaits(t *testing.T) {
 		r.joinAs("awake", pb.State_STATE_SERVING, inGroup, "m")
 		r.joinAs("asleep", pb.State_STATE_ASLEEP, inGroup, "cold")
 		pass(3 * time.Second)
-		w, err := r.machine.Hold(holdstate.Request{Target: sitemap.Target{Model: "cold"}, Detail: &admission.Wish{Key: access.Anonymous()}})
+		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}, Detail: &admission.Attempts{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		pass(7 * time.Second)
 		const why = "waits for room in group gpu0, which awake must give up first, in 50s at the earliest"
@@ -357,12 +357,12 @@ func TestExplainNamesTheKindThatAModelIsHereFor(t *testing.T) {
 		const none = "no replica of the model is in routing for this kind"
 		for _, c := range []struct {
 			model string
-			kind  sitemap.Kind
+			kind  target.Kind
 			want  string
 		}{
-			{"fixed", sitemap.Rerank, none + ", which is rerank; it is here for the kind chat: is --kind chat meant?"},
-			{"fixed", sitemap.Chat, none},
-			{"far", sitemap.Rerank, none},
+			{"fixed", target.Rerank, none + ", which is rerank; it is here for the kind chat: is --kind chat meant?"},
+			{"fixed", target.Chat, none},
+			{"far", target.Rerank, none},
 		} {
 			e := r.explain(admin.ExplainQuery{Model: c.model, Kind: c.kind, KeyID: "nowhere"})
 			require.Equal(t, c.want, e.Steps[3].Why, c.model)

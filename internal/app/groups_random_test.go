@@ -18,7 +18,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // The longest times of the engines and requests of a gpuBox.
@@ -161,7 +161,7 @@ func (b *gpuBox) request(model string, patience, work time.Duration) {
 	for {
 		d := b.decider.Decide(&extproc.Request{
 			Caller: extproc.Caller{Detail: who}, Method: "POST", PathAndQuery: "/v1/chat/completions",
-			Endpoint: &extproc.Endpoint{Kind: sitemap.Chat}, Model: model, Patience: -1,
+			Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: model, Patience: -1,
 		})
 		switch {
 		case d.Refusal != nil:

@@ -9,6 +9,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -17,7 +18,7 @@ import (
 type hook struct {
 	wake.Hook
 
-	targets []sitemap.Target
+	targets []target.Target
 	backend *backend.Backend // nil: the hook is of the map
 }
 
@@ -33,8 +34,8 @@ type hooks struct {
 func newHooks(p placements) *hooks {
 	hs := &hooks{all: map[string]*hook{}, of: map[string][]string{}}
 	for _, model := range p.held() {
-		for _, kind := range sitemap.Kinds {
-			t := sitemap.Target{Model: model, Kind: kind}
+		for _, kind := range target.Kinds {
+			t := target.Target{Model: model, Kind: kind}
 			if w := p.mapWake(t); w != nil {
 				hs.add(model+" "+w.Method+" "+w.URL, w, nil, t)
 			}
@@ -53,7 +54,7 @@ func newHooks(p placements) *hooks {
 // backendHook begins the names of backends' hooks.
 const backendHook = "backend "
 
-func (hs *hooks) add(name string, w *sitemap.Wake, b *backend.Backend, t sitemap.Target) {
+func (hs *hooks) add(name string, w *sitemap.Wake, b *backend.Backend, t target.Target) {
 	h := hs.all[name]
 	if h == nil {
 		h = &hook{backend: b}
@@ -82,9 +83,9 @@ func (a *App) placed() {
 	for name, h := range hs.all {
 		all[name] = h.Hook
 	}
-	a.outside.hooks.Replace(all)
+	a.notifiers.hooks.Replace(all)
 	for model := range hs.of {
-		a.levels.changed(model)
+		a.wakeSignal.changed(model)
 	}
 }
 
@@ -104,7 +105,7 @@ func (a *App) due(h *hook) bool {
 }
 
 // kinds are those of a model that the hook wakes.
-func (h *hook) kinds(model string) (kinds []sitemap.Kind) {
+func (h *hook) kinds(model string) (kinds []target.Kind) {
 	for _, t := range h.targets {
 		if t.Model == model {
 			kinds = append(kinds, t.Kind)
@@ -115,7 +116,7 @@ func (h *hook) kinds(model string) (kinds []sitemap.Kind) {
 
 // beforeAllThatServe says whether the model's policy tries a backend before every
 // replica that serves the target: then it is to be woken although another one serves.
-func (a *App) beforeAllThatServe(b *backend.Backend, t sitemap.Target) bool {
+func (a *App) beforeAllThatServe(b *backend.Backend, t target.Target) bool {
 	m := a.policies().Model(t.Model)
 	if m == nil {
 		return false

@@ -30,7 +30,7 @@ func (k keeper) look(now time.Time) {
 		m.others.forget()
 	}
 	m.observed.forget(now, before, k.app.decider.known, m.forget)
-	k.app.outside.recent.Forget(k.keep, k.app.decider.known)
+	k.app.notifiers.recent.Forget(k.keep, k.app.decider.known)
 }
 
 // routes tells which routes are there. Those of a model that sleeps without an agent stay

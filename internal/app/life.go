@@ -33,13 +33,13 @@ func (a *App) Start(ctx context.Context) error {
 	}
 	serve("Envoy", func() error { return a.envoy.Serve(a.listeners.envoy) })
 	serve("agents", func() error { return a.agents.Serve(a.listeners.agents) })
-	if a.outside.server != nil {
-		serve("KEDA", func() error { return a.outside.server.Serve(a.listeners.keda) })
+	if a.notifiers.server != nil {
+		serve("KEDA", func() error { return a.notifiers.server.Serve(a.listeners.keda) })
 	}
 	serve("the admin API", func() error { return a.admin.Serve(a.listeners.admin) })
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	a.endBackground = end
-	a.wg.Go(func() { a.levels.run(background, a.look) })
+	a.wg.Go(func() { a.wakeSignal.run(background, a.look) })
 	a.wg.Go(func() { a.lookAgain(background) })
 	a.wg.Go(func() { keeper{a, a.c.MetricsKeep}.run(background) })
 	a.wg.Go(func() { a.awaitMap(background) })
@@ -64,7 +64,7 @@ func (a *App) Start(ctx context.Context) error {
 func (a *App) visitBackends(ctx context.Context, client *http.Client) {
 	a.backends.Run(ctx, backend.Options{
 		Registry: a.registry, Wanted: a.machine.Wanted, Used: a.used, Client: client, Log: a.log,
-		OnModels: a.placed, OnHealth: a.levels.changed,
+		OnModels: a.placed, OnHealth: a.wakeSignal.changed,
 	})
 }
 
@@ -157,7 +157,7 @@ func (a *App) Stop(ctx context.Context) error {
 	a.data.EndLogs()
 	stopGracefully(ctx, a.envoy)
 	a.data.EndAll()
-	a.outside.stop(ctx)
+	a.notifiers.stop(ctx)
 	a.endBackground()
 	a.registry.Drain()
 	a.agents.Stop()

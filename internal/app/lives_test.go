@@ -18,10 +18,10 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
-var chatOfM = sitemap.Target{Model: "m", Kind: sitemap.Chat}
+var chatOfM = target.Target{Model: "m", Kind: target.Chat}
 
 // livesPolicies are what a policy file says in turn.
 var livesPolicies = []string{
@@ -57,7 +57,7 @@ type life struct {
 // decide asks anew what happens to a guest.
 func (l *life) decide(g *guest) {
 	d := l.decider.Decide(&extproc.Request{
-		Caller: extproc.Caller{Detail: g.who}, Endpoint: &extproc.Endpoint{Kind: sitemap.Chat}, Model: "m", Patience: -1, Seq: g.seq,
+		Caller: extproc.Caller{Detail: g.who}, Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: -1, Seq: g.seq,
 	})
 	if g.grant != nil || g.seq != 0 {
 		require.False(l.t, d.Refusal != nil && d.Refusal.Status == http.StatusTooManyRequests, "it was let in before")

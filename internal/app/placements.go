@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -25,7 +26,7 @@ func (a *App) placements() placements { return placements{a.maps.Current(), a.ba
 func (d *decider) placements() placements { return placements{d.maps.Current(), d.backends} }
 
 // here is the placement of a target at this site.
-func (p placements) here(t sitemap.Target) (sitemap.Placement, bool) {
+func (p placements) here(t target.Target) (sitemap.Placement, bool) {
 	own, mine := p.backends.Here(t)
 	if p.m == nil {
 		return own, mine
@@ -42,15 +43,15 @@ func (p placements) here(t sitemap.Target) (sitemap.Placement, bool) {
 }
 
 // holdable says whether requests for a target may be held here.
-func (p placements) holdable(t sitemap.Target) bool {
+func (p placements) holdable(t target.Target) bool {
 	placed, here := p.here(t)
 	return here && placed.ScaleFromZero
 }
 
 // holds says whether requests for a model may be held here, for any kind.
 func (p placements) holds(model string) bool {
-	return slices.ContainsFunc(sitemap.Kinds[:], func(k sitemap.Kind) bool {
-		return p.holdable(sitemap.Target{Model: model, Kind: k})
+	return slices.ContainsFunc(target.Kinds[:], func(k target.Kind) bool {
+		return p.holdable(target.Target{Model: model, Kind: k})
 	})
 }
 
@@ -61,8 +62,8 @@ func (p placements) holdsOthers(model string) bool {
 
 // placed says whether a model is served from here, for any kind.
 func (p placements) placed(model string) bool {
-	return slices.ContainsFunc(sitemap.Kinds[:], func(k sitemap.Kind) bool {
-		_, here := p.here(sitemap.Target{Model: model, Kind: k})
+	return slices.ContainsFunc(target.Kinds[:], func(k target.Kind) bool {
+		_, here := p.here(target.Target{Model: model, Kind: k})
 		return here
 	})
 }
@@ -91,7 +92,7 @@ func (p placements) has(model string) bool {
 }
 
 // mapWake is the webhook that the map has for a target, nil without one.
-func (p placements) mapWake(t sitemap.Target) *sitemap.Wake {
+func (p placements) mapWake(t target.Target) *sitemap.Wake {
 	if p.m == nil {
 		return nil
 	}

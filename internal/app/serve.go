@@ -21,7 +21,7 @@ func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
 		if err != nil {
 			return d.turnedAway(model, err)
 		}
-		q.Room = room
+		q.Reservation = room
 		if g, took := d.take(&q); took {
 			return d.granted(g, who)
 		}
@@ -37,8 +37,8 @@ func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
 		}
 		err = why
 	}
-	if q.Room != nil {
-		q.Room.Release()
+	if q.Reservation != nil {
+		q.Reservation.Release()
 		d.machine.Update(q.Target) // somebody else may have that room
 	}
 	return d.turnedAway(model, err)
@@ -55,17 +55,17 @@ func (d *decider) granted(g holdstate.Grant, who *caller) extproc.Decision {
 
 // take takes a slot for a request that has room.
 func (d *decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
-	if q.Room == nil {
+	if q.Reservation == nil {
 		return nil, false
 	}
-	g, took := d.capacity.Take(q, q.Room)
+	g, took := d.capacity.Take(q, q.Reservation)
 	return g, took == holdstate.Taken
 }
 
 // further is for a request that may not wait: it takes a slot of the policy's
 // further steps, if one is free.
 func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
-	if q.Room == nil {
+	if q.Reservation == nil {
 		if !q.Again && d.roomAwaited(q.Target.Model) {
 			return nil, holdstate.ErrNoRoom
 		}
@@ -76,7 +76,7 @@ func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 		if room == nil {
 			return nil, holdstate.ErrNoRoom
 		}
-		q.Room = room
+		q.Reservation = room
 	}
 	for d.capacity.Next(q) {
 		if g, took := d.take(q); took {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // similar is the model, or the alias, whose name is most like the one that was asked
@@ -34,8 +34,8 @@ func (x *explaining) otherKind() string {
 	if _, here := x.placements().here(x.t); here {
 		return ""
 	}
-	for _, kind := range sitemap.Kinds {
-		t := sitemap.Target{Model: x.t.Model, Kind: kind}
+	for _, kind := range target.Kinds {
+		t := target.Target{Model: x.t.Model, Kind: kind}
 		if _, here := x.placements().here(t); here || x.registry.Capacity(t).Replicas > 0 {
 			return fmt.Sprintf(", which is %s; it is here for the kind %s: is --kind %s meant?", x.t.Kind, kind, kind)
 		}

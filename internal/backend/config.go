@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -38,7 +39,7 @@ type Config struct {
 	// Models are empty where the engine is to be asked for them.
 	Models []string
 	// Kinds are empty where the engine's usual one is meant.
-	Kinds  []sitemap.Kind
+	Kinds  []target.Kind
 	Slots  int
 	Region string
 	Labels map[string]string
@@ -67,7 +68,7 @@ func CAs(configs []Config) (cas []string) {
 }
 
 // kinds are those that the backend is for when it is not asked.
-func (c *Config) kinds() []sitemap.Kind {
+func (c *Config) kinds() []target.Kind {
 	if len(c.Kinds) > 0 {
 		return c.Kinds
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -167,7 +168,7 @@ func readModels(v strictyaml.Value) []string {
 
 // ReadKinds reads what an engine is for. What is wrong with an unknown engine is for
 // the caller to report.
-func ReadKinds(v strictyaml.Value, engine string) (kinds []sitemap.Kind) {
+func ReadKinds(v strictyaml.Value, engine string) (kinds []target.Kind) {
 	if len(v.Content) == 0 {
 		v.Add("at least one is needed, or leave it out for the engine's usual one")
 	}

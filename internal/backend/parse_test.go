@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -45,7 +46,7 @@ backends:
 	require.Equal(t, []Config{
 		{
 			Name: "gpu", URL: "http://llama.models.svc:8000", Engine: "vllm", HealthPath: "/ready", Models: []string{"llama", "sql-lora"},
-			Kinds: []sitemap.Kind{sitemap.Chat, sitemap.Embedding}, Slots: 16, Region: "eu", Labels: map[string]string{"gpu": "l40s"},
+			Kinds: []target.Kind{target.Chat, target.Embedding}, Slots: 16, Region: "eu", Labels: map[string]string{"gpu": "l40s"},
 			MaxWait: 4 * time.Minute, APIKeyFile: "keys/gpu", keyLine: 14,
 			Wake: &sitemap.Wake{URL: "https://hooks.example.com/wake?a=b", Method: "GET", Cooldown: 30 * time.Second},
 		},

@@ -28,6 +28,7 @@ import (
 	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/reload"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -80,7 +81,7 @@ type Wants struct {
 // offer is what a backend serves.
 type offer struct {
 	models []string
-	kinds  []sitemap.Kind
+	kinds  []target.Kind
 }
 
 // New makes a Set of checked backends. It reads the files of their keys.
@@ -212,7 +213,7 @@ func (s *Set) Look(model string) {
 }
 
 // of are the backends that have the target.
-func (s *Set) of(t sitemap.Target) []*Backend {
+func (s *Set) of(t target.Target) []*Backend {
 	var found []*Backend
 	for _, m := range s.all {
 		if of := m.offer.Load(); slices.Contains(of.models, t.Model) && slices.Contains(of.kinds, t.Kind) {
@@ -224,7 +225,7 @@ func (s *Set) of(t sitemap.Target) []*Backend {
 
 // Here is the target as a placement at this site: requests for it may be held. Of
 // several backends the longest wait counts.
-func (s *Set) Here(t sitemap.Target) (p sitemap.Placement, ok bool) {
+func (s *Set) Here(t target.Target) (p sitemap.Placement, ok bool) {
 	for _, m := range s.of(t) {
 		p.Target, p.ScaleFromZero, ok = t, true, true
 		p.HoldBudget = max(p.HoldBudget, m.MaxWait)
@@ -236,12 +237,12 @@ func (s *Set) Here(t sitemap.Target) (p sitemap.Placement, ok bool) {
 func (s *Set) All() []*Backend { return s.all }
 
 // Targets are what the backend serves, as far as that is known.
-func (m *Backend) Targets() []sitemap.Target {
+func (m *Backend) Targets() []target.Target {
 	of := m.offer.Load()
-	var targets []sitemap.Target
+	var targets []target.Target
 	for _, model := range of.models {
 		for _, kind := range of.kinds {
-			targets = append(targets, sitemap.Target{Model: model, Kind: kind})
+			targets = append(targets, target.Target{Model: model, Kind: kind})
 		}
 	}
 	return targets
@@ -251,7 +252,7 @@ func (m *Backend) Targets() []sitemap.Target {
 func (m *Backend) Failing() bool { return m.questions.failed() }
 
 // AllFailing says whether every backend of the target is Failing.
-func (s *Set) AllFailing(t sitemap.Target) bool {
+func (s *Set) AllFailing(t target.Target) bool {
 	return !slices.ContainsFunc(s.of(t), func(m *Backend) bool { return !m.Failing() })
 }
 

@@ -16,10 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-func chat(model string) sitemap.Target { return sitemap.Target{Model: model, Kind: sitemap.Chat} }
+func chat(model string) target.Target { return target.Target{Model: model, Kind: target.Chat} }
 
 func TestSeveralBackendsMayHaveOneModel(t *testing.T) {
 	t.Parallel()
@@ -33,10 +34,10 @@ func TestSeveralBackendsMayHaveOneModel(t *testing.T) {
 	p, ok := s.Here(chat("m"))
 	require.True(t, ok)
 	require.Equal(t, sitemap.Placement{Target: chat("m"), ScaleFromZero: true, HoldBudget: time.Hour}, p)
-	require.Equal(t, []sitemap.Target{chat("m"), chat("n")}, s.All()[0].Targets())
+	require.Equal(t, []target.Target{chat("m"), chat("n")}, s.All()[0].Targets())
 	_, ok = s.Here(chat("e"))
 	require.False(t, ok, "tei embeds")
-	p, ok = s.Here(sitemap.Target{Model: "m", Kind: sitemap.Embedding})
+	p, ok = s.Here(target.Target{Model: "m", Kind: target.Embedding})
 	require.True(t, ok)
 	require.Zero(t, p.HoldBudget, "the router's default")
 }

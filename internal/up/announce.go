@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // announce tells the user what there is and what to try.
@@ -34,9 +34,9 @@ func (r *run) announce() {
 func (m *Model) curl(base *url.URL) string {
 	path, rest := "/v1/chat/completions", `"messages":[{"role":"user","content":"Say hello."}]`
 	switch m.Kinds[0] {
-	case sitemap.Embedding.String():
+	case target.Embedding.String():
 		path, rest = "/v1/embeddings", `"input":"hello"`
-	case sitemap.Rerank.String():
+	case target.Rerank.String():
 		path, rest = "/v1/rerank", `"query":"hello","documents":["hi","bye"]`
 	}
 	name, err := json.Marshal(m.Name)

@@ -18,7 +18,7 @@ import (
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/strictyaml"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 const (
@@ -188,7 +188,7 @@ func (m *Model) checkEngine(v, kinds value) {
 	if len(m.Kinds) == 0 {
 		m.Kinds = []string{possible[0].String()}
 	}
-	if m.Warmup != nil && *m.Warmup && !slices.Contains(m.Kinds, sitemap.Chat.String()) {
+	if m.Warmup != nil && *m.Warmup && !slices.Contains(m.Kinds, target.Chat.String()) {
 		v.Member("warmup", v.Node).Add("is a chat completion: it needs the kind chat")
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -225,7 +226,7 @@ func TestTheWebhookExample(t *testing.T) {
 	require.NoError(t, err)
 	m, err := sitemap.Parse(data, "site-1")
 	require.NoError(t, err)
-	p, here := m.Here(sitemap.Target{Model: "llama-3-70b", Kind: sitemap.Chat})
+	p, here := m.Here(target.Target{Model: "llama-3-70b", Kind: target.Chat})
 	require.True(t, here)
 	require.True(t, p.ScaleFromZero)
 	require.Equal(t, 2*time.Minute, p.Wake.Cooldown)

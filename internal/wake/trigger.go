@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // maxThreshold is far above what a replica can serve at once, and far below what
@@ -37,7 +37,7 @@ func (k *KEDA) trigger(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 		return t, status.Error(codes.InvalidArgument, "the trigger's metadata must have the entry model")
 	}
 	if t.kind != "" {
-		if _, err := sitemap.ParseKind(t.kind); err != nil {
+		if _, err := target.ParseKind(t.kind); err != nil {
 			return t, status.Errorf(codes.InvalidArgument, "metadata kind: %v", err)
 		}
 	}

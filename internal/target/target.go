@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sitemap
+// Package target names what a request asks for and what an agent serves: a model
+// through one kind of endpoint.
+package target
 
 import "fmt"
 

@@ -7,21 +7,21 @@ import (
 	"sync"
 )
 
-// levels carries changed wishes to all who can wake a model. The machine says only that a
+// wakeSignal carries changed wishes to all who can wake a model. The machine says only that a
 // model's wish may have changed; the worker looks what it is. So the last look is
 // the one that counts, in whatever order changes come.
-type levels struct {
+type wakeSignal struct {
 	mu    sync.Mutex
 	dirty map[string]struct{}
 	wake  chan struct{}
 }
 
-func newLevels() *levels {
-	return &levels{dirty: map[string]struct{}{}, wake: make(chan struct{}, 1)}
+func newWakeSignal() *wakeSignal {
+	return &wakeSignal{dirty: map[string]struct{}{}, wake: make(chan struct{}, 1)}
 }
 
 // changed notes a model. It never blocks.
-func (l *levels) changed(model string) {
+func (l *wakeSignal) changed(model string) {
 	l.mu.Lock()
 	l.dirty[model] = struct{}{}
 	l.mu.Unlock()
@@ -32,7 +32,7 @@ func (l *levels) changed(model string) {
 }
 
 // run looks at noted models until ctx ends.
-func (l *levels) run(ctx context.Context, look func(model string)) {
+func (l *wakeSignal) run(ctx context.Context, look func(model string)) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -7,18 +7,18 @@ import (
 	"iter"
 )
 
-// line holds the waiters of one target in the order in which they get slots:
+// queue holds the waiters of one target in the order in which they get slots:
 // strict by arrival inside a key, round-robin across keys. A key's turn is spent
 // only by a granted slot.
-type line struct {
-	byKey map[string]*keyLine
+type queue struct {
+	byKey map[string]*keyQueue
 	turns list.List // of *keyLine, the next to be granted in front
 	n     int
 	gated int // those in state Released
 }
 
-// keyLine is one key's waiters by arrival number.
-type keyLine struct {
+// keyQueue is one key's waiters by arrival number.
+type keyQueue struct {
 	key     string
 	waiters list.List // of *Waiter
 	turn    *list.Element
@@ -26,13 +26,13 @@ type keyLine struct {
 
 // add puts w at the place of its arrival number: a waiter that comes back stands
 // before those that arrived after it.
-func (l *line) add(w *Waiter) {
+func (l *queue) add(w *Waiter) {
 	if l.byKey == nil {
-		l.byKey = map[string]*keyLine{}
+		l.byKey = map[string]*keyQueue{}
 	}
 	k := l.byKey[w.turnKey]
 	if k == nil {
-		k = &keyLine{key: w.turnKey}
+		k = &keyQueue{key: w.turnKey}
 		l.byKey[w.turnKey] = k
 		k.turn = l.turns.PushBack(k)
 	}
@@ -45,15 +45,15 @@ func (l *line) add(w *Waiter) {
 	} else {
 		w.place = k.waiters.InsertAfter(w, at)
 	}
-	w.line = l
+	w.queue = l
 	l.n++
 }
 
 // remove takes w out. A key without waiters loses its turn.
-func (l *line) remove(w *Waiter) {
+func (l *queue) remove(w *Waiter) {
 	k := l.byKey[w.turnKey]
 	k.waiters.Remove(w.place)
-	w.line, w.place = nil, nil
+	w.queue, w.place = nil, nil
 	l.n--
 	if k.waiters.Len() == 0 {
 		l.turns.Remove(k.turn)
@@ -63,11 +63,11 @@ func (l *line) remove(w *Waiter) {
 
 // inTurn yields the waiters in the order in which slots would be theirs: the first
 // of each key, then the second of each. The caller may remove the one it has.
-func (l *line) inTurn() iter.Seq[*Waiter] {
+func (l *queue) inTurn() iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
 		var round []*list.Element
 		for turn := l.turns.Front(); turn != nil; {
-			first := turn.Value.(*keyLine).waiters.Front()
+			first := turn.Value.(*keyQueue).waiters.Front()
 			turn = turn.Next()
 			second := first.Next()
 			if !yield(first.Value.(*Waiter)) {
@@ -94,12 +94,12 @@ func (l *line) inTurn() iter.Seq[*Waiter] {
 }
 
 // spend moves the key of w behind the others. Call it before w is removed.
-func (l *line) spend(w *Waiter) { l.turns.MoveToBack(l.byKey[w.turnKey].turn) }
+func (l *queue) spend(w *Waiter) { l.turns.MoveToBack(l.byKey[w.turnKey].turn) }
 
 // each calls f for every waiter; f may remove the one it is called with.
-func (l *line) each(f func(*Waiter)) {
+func (l *queue) each(f func(*Waiter)) {
 	for turn := l.turns.Front(); turn != nil; {
-		k := turn.Value.(*keyLine)
+		k := turn.Value.(*keyQueue)
 		turn = turn.Next()
 		for e := k.waiters.Front(); e != nil; {
 			w := e.Value.(*Waiter)

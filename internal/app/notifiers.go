@@ -12,22 +12,21 @@ import (
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/reload"
+	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
-	"github.com/holdgate/holdgate/sitemap"
 )
 
-// outside is who else is told that a model is wanted: KEDA and webhooks.
-type outside struct {
+// notifiers is who else is told that a model is wanted: KEDA and webhooks.
+type notifiers struct {
 	recent *wake.Recent
 	hooks  *wake.Webhooks
 	keda   *wake.KEDA
 	server *grpc.Server // nil without --keda-listen
 }
 
-func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
-	o := &outside{recent: wake.NewRecent()}
+func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
+	o := &notifiers{recent: wake.NewRecent()}
 	var headers *wake.HeadersFile
 	if path := a.c.WebhookHeadersFile; path != "" {
 		var err error
@@ -65,7 +64,7 @@ func (a *App) newOutside(files *reload.Metrics) (*outside, error) {
 // another way is still open: an agent that is bringing it up or waits for room to, a
 // backend whose health is being asked for, or one whose hook has not refused.
 func (a *App) wakeRefused(model, reason string) {
-	if a.registry.Waking(model) || a.registry.RoomWait(model) != nil || a.isUp(model, sitemap.Kinds[:]) {
+	if a.registry.Waking(model) || a.registry.RoomWait(model) != nil || a.isUp(model, target.Kinds[:]) {
 		return
 	}
 	a.backends.UnlessUp(model, func() {
@@ -79,13 +78,13 @@ func (a *App) wakeRefused(model, reason string) {
 func (a *App) backendMayWake(model string) bool {
 	hs := a.hooks.Load()
 	return slices.ContainsFunc(hs.of[model], func(name string) bool {
-		return hs.all[name].backend != nil && !a.outside.hooks.Refused(name)
+		return hs.all[name].backend != nil && !a.notifiers.hooks.Refused(name)
 	})
 }
 
 // stop tells nobody any more. KEDA connects again at once when its streams end
 // without an error.
-func (o *outside) stop(ctx context.Context) {
+func (o *notifiers) stop(ctx context.Context) {
 	o.hooks.Stop(ctx)
 	o.keda.Stop()
 	if o.server != nil {
@@ -95,22 +94,22 @@ func (o *outside) stop(ctx context.Context) {
 
 // look carries what a model's wish is now to all who can wake it.
 func (a *App) look(model string) {
-	wish := a.machine.Wish(model)
-	a.registry.SetWish(model, agentreg.Wish(wish))
+	need := a.machine.Need(model)
+	a.registry.SetNeed(model, need)
 	a.backends.Look(model)
 	hs := a.hooks.Load()
 	for _, name := range hs.of[model] {
-		a.outside.hooks.Wanted(name, a.due(hs.all[name]), false)
+		a.notifiers.hooks.Wanted(name, a.due(hs.all[name]), false)
 	}
-	a.outside.keda.Changed(model)
+	a.notifiers.keda.Changed(model)
 }
 
 // isUp says whether a replica serves one of the kinds, and none of them is waited
 // for in vain.
-func (a *App) isUp(model string, kinds []sitemap.Kind) bool {
+func (a *App) isUp(model string, kinds []target.Kind) bool {
 	up := false
 	for _, kind := range kinds {
-		t := sitemap.Target{Model: model, Kind: kind}
+		t := target.Target{Model: model, Kind: kind}
 		if a.registry.Serving(t) > 0 {
 			up = true
 		} else if a.machine.Waiting(t) {
@@ -121,11 +120,11 @@ func (a *App) isUp(model string, kinds []sitemap.Kind) bool {
 }
 
 // replicasChanged is told of every change of a target's replicas and slots.
-func (a *App) replicasChanged(t sitemap.Target) {
+func (a *App) replicasChanged(t target.Target) {
 	a.machine.Update(t)
 	if a.registry.Serving(t) == 0 {
 		// It may have lost its last replica while it is wanted.
-		a.levels.changed(t.Model)
+		a.wakeSignal.changed(t.Model)
 	}
 }
 
@@ -138,8 +137,8 @@ func (w wokenModels) Known(model, kind string) bool {
 	if kind == "" {
 		return p.holds(model)
 	}
-	k, err := sitemap.ParseKind(kind)
-	return err == nil && p.holdable(sitemap.Target{Model: model, Kind: k})
+	k, err := target.ParseKind(kind)
+	return err == nil && p.holdable(target.Target{Model: model, Kind: k})
 }
 
 // Wanted is part of wake.Models.
@@ -157,5 +156,5 @@ func (w wokenModels) Active(model string, window time.Duration) bool {
 func (a *App) used(model string) bool { return a.usedWithin(model, wake.DefaultWindow) }
 
 func (a *App) usedWithin(model string, window time.Duration) bool {
-	return a.outside.recent.Within(model, window, time.Now()) || a.registry.InFlight(model) > 0
+	return a.notifiers.recent.Within(model, window, time.Now()) || a.registry.InFlight(model) > 0
 }

@@ -35,13 +35,13 @@ type caller struct {
 	rateLimit string // what the quota still had; empty: it has none
 
 	held bool // a hold of it was counted
-	wish admission.Wish
+	wish admission.Attempts
 	seq  uint64 // its place, once it had a slot without waiting for it; 0: none
 }
 
-// door says who may come in: it knows the keys and the tokens of redirected
+// authenticator says who may come in: it knows the keys and the tokens of redirected
 // requests.
-type door struct {
+type authenticator struct {
 	keys       *access.Store // nil: there are none
 	identities bool          // filters of Envoy may say who sent a request
 	forward    bool          // callers' keys are passed on to engines
@@ -49,8 +49,8 @@ type door struct {
 	rejected   *prometheus.CounterVec
 }
 
-func newDoor(c *config.Serve, keys *access.Store, secrets *hop.Secrets, reg prometheus.Registerer) *door {
-	d := &door{keys: keys, identities: c.IdentityMetadata != "", forward: c.ForwardAuthorization, secrets: secrets}
+func newAuthenticator(c *config.Serve, keys *access.Store, secrets *hop.Secrets, reg prometheus.Registerer) *authenticator {
+	d := &authenticator{keys: keys, identities: c.IdentityMetadata != "", forward: c.ForwardAuthorization, secrets: secrets}
 	d.rejected = promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: c.MetricsPrefix + "hop_tokens_rejected_total",
 		Help: "Tokens of redirected requests that were not accepted, by what was wrong.",
@@ -62,11 +62,11 @@ func newDoor(c *config.Serve, keys *access.Store, secrets *hop.Secrets, reg prom
 }
 
 // open says whether everybody is let in.
-func (d *door) open() bool { return d.keys == nil && !d.identities }
+func (d *authenticator) open() bool { return d.keys == nil && !d.identities }
 
 // Admit finds the caller of a request by the identity that Envoy found out, by its
 // key, or by the token with which a sibling sent it here.
-func (d *door) Admit(c extproc.Credentials) extproc.Admission {
+func (d *authenticator) Admit(c extproc.Credentials) extproc.Admission {
 	a := extproc.Admission{StripKeys: !d.open() && !d.forward}
 	token, stripped := sitemap.Hops(c.PathAndQuery)
 	if stripped != c.PathAndQuery {
@@ -116,7 +116,7 @@ func (d *door) Admit(c extproc.Credentials) extproc.Admission {
 }
 
 // Recheck refuses a request whose key was revoked while it waited.
-func (d *door) Recheck(r *extproc.Request) *refusal.Refusal {
+func (d *authenticator) Recheck(r *extproc.Request) *refusal.Refusal {
 	who, known := r.Caller.Detail.(*caller)
 	if d.keys == nil || !known {
 		return nil
@@ -146,7 +146,7 @@ func (c *caller) charge(model string, replicas int) *refusal.Refusal {
 
 // lookup finds who sent a request: by its identity, and without one by its key; nil
 // when it has neither. The error is of an identity that is none.
-func (d *door) lookup(c extproc.Credentials) (*access.Key, error) {
+func (d *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
 	var keys *access.Keys
 	if d.keys != nil {
 		keys = d.keys.Current()
@@ -166,7 +166,7 @@ func (d *door) lookup(c extproc.Credentials) (*access.Key, error) {
 }
 
 // byID finds the key that another site has authenticated, in our own file.
-func (d *door) byID(id string) (*access.Key, bool) {
+func (d *authenticator) byID(id string) (*access.Key, bool) {
 	switch {
 	case d.open():
 		return access.Anonymous(), true
@@ -177,7 +177,7 @@ func (d *door) byID(id string) (*access.Key, bool) {
 	return key, key != nil && !key.Expired(time.Now())
 }
 
-func (d *door) reject(err error) *refusal.Refusal {
+func (d *authenticator) reject(err error) *refusal.Refusal {
 	d.rejected.WithLabelValues(hop.Class(err)).Inc()
 	return refusal.Unauthorized(err.Error())
 }

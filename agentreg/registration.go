@@ -8,12 +8,12 @@ import (
 	"time"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/sitemap"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
-// record is one registered agent. The registry's mutex guards all of it but
+// registration is one registered agent. The registry's mutex guards all of it but
 // the replica's gate.
-type record struct {
+type registration struct {
 	replica *replica
 	hello   hello
 	session *session
@@ -63,17 +63,17 @@ type record struct {
 }
 
 // asleep says whether, from this router's view, a Wake is what the agent needs.
-func (a *record) asleep() bool {
+func (a *registration) asleep() bool {
 	return !a.wakeSent && (a.slept || a.reported == pb.State_STATE_ASLEEP)
 }
 
 // waking says whether the agent is on its way to serve.
-func (a *record) waking() bool {
+func (a *registration) waking() bool {
 	return a.wakeSent || !a.slept && a.reported == pb.State_STATE_WAKING
 }
 
 // routable says whether requests may be sent to the agent.
-func (a *record) routable() bool {
+func (a *registration) routable() bool {
 	return a.reported == pb.State_STATE_SERVING && a.healthy &&
 		!a.slept && !a.wakeSent && !a.failed && !a.leaving && !a.released && !a.closing
 }
@@ -81,7 +81,7 @@ func (a *record) routable() bool {
 // join registers the agent of a stream. An agent of the same id is replaced:
 // by the same instance silently, by another with a Reject. An instance that was
 // itself replaced before is refused.
-func (r *Registry) join(h hello, s *session) (rec *record, err error) {
+func (r *Registry) join(h hello, s *session) (rec *registration, err error) {
 	r.update(func() {
 		if _, open := r.sessions[s]; !open {
 			err = errClosed
@@ -100,9 +100,9 @@ func (r *Registry) join(h hello, s *session) (rec *record, err error) {
 	return rec, err
 }
 
-func (r *Registry) enter(h hello, s *session) *record {
+func (r *Registry) enter(h hello, s *session) *registration {
 	now := time.Now()
-	rec := &record{
+	rec := &registration{
 		hello: h, session: s, joined: now, lastSeen: now,
 		reported: h.state, healthy: h.state == pb.State_STATE_SERVING,
 		replica: r.replicaFor(h), wokenAt: now, soughtAt: now,
@@ -142,7 +142,7 @@ func (r *Registry) enter(h hello, s *session) *record {
 }
 
 // replace takes old out for rec, which has the same id.
-func (r *Registry) replace(old, rec *record) {
+func (r *Registry) replace(old, rec *registration) {
 	if old.hello.info.Instance == rec.hello.info.Instance {
 		rec.wakeAt, rec.wokenAt, rec.soughtAt = old.wakeAt, old.wokenAt, old.soughtAt
 		rec.failures, rec.wakeFailed, rec.retryAt = old.failures, old.wakeFailed, old.retryAt
@@ -191,14 +191,14 @@ func (r *Registry) earlierAt(h hello) (before []*replica) {
 }
 
 // remove takes an agent out whose stream has ended or is to end.
-func (r *Registry) remove(rec *record, cause error) {
+func (r *Registry) remove(rec *registration, cause error) {
 	r.detach(rec, cause)
 	r.log.Info().Str("agent", rec.hello.info.ID).AnErr("cause", cause).Msg("agent left")
 	r.settle(rec)
 }
 
 // detach takes rec out of the tables and ends its stream. The caller settles it.
-func (r *Registry) detach(rec *record, cause error) {
+func (r *Registry) detach(rec *registration, cause error) {
 	rec.released = true
 	rec.superseded = errors.Is(cause, errSuperseded)
 	rec.timer.Stop()
@@ -217,7 +217,7 @@ func (r *Registry) detach(rec *record, cause error) {
 // route puts rec into routing or takes it out, as it now should be. It reports
 // whether rec went in. Log lines about it come after it, so that who reads them
 // finds what they say.
-func (r *Registry) route(rec *record) (entered bool) {
+func (r *Registry) route(rec *registration) (entered bool) {
 	want := rec.routable()
 	if want == rec.routed {
 		return false
@@ -229,7 +229,7 @@ func (r *Registry) route(rec *record) (entered bool) {
 		rec.replica.gate.n.And(^closed)
 		for _, name := range rec.hello.info.Models {
 			if m := r.models[name]; m != nil {
-				m.spent = m.wish.Ahead
+				m.spent = m.need.Ahead
 			}
 		}
 		r.fx.serving = append(r.fx.serving, rec.replica.info)
@@ -242,10 +242,10 @@ func (r *Registry) route(rec *record) (entered bool) {
 }
 
 // ready logs that the models of rec can be asked.
-func (r *Registry) ready(rec *record) {
+func (r *Registry) ready(rec *registration) {
 	for _, name := range rec.hello.info.Models {
 		since := rec.wakeAt
-		if m := r.models[name]; since.IsZero() && m != nil && m.wish.Wanted() {
+		if m := r.models[name]; since.IsZero() && m != nil && m.need.Wanted() {
 			since = m.wantedSince
 		}
 		if since.IsZero() {
@@ -259,7 +259,7 @@ func (r *Registry) ready(rec *record) {
 
 // settle brings everything that follows from a change of rec up to date:
 // routing, the wakes of its models, the room of groups, and its timer.
-func (r *Registry) settle(rec *record) {
+func (r *Registry) settle(rec *registration) {
 	if r.route(rec) {
 		r.ready(rec)
 	}
@@ -291,11 +291,11 @@ type hello struct {
 }
 
 // targets are all pairs of the agent's models and kinds.
-func (h hello) targets() []sitemap.Target {
-	targets := make([]sitemap.Target, 0, len(h.info.Models)*len(h.info.Kinds))
+func (h hello) targets() []target.Target {
+	targets := make([]target.Target, 0, len(h.info.Models)*len(h.info.Kinds))
 	for _, m := range h.info.Models {
 		for _, k := range h.info.Kinds {
-			targets = append(targets, sitemap.Target{Model: m, Kind: k})
+			targets = append(targets, target.Target{Model: m, Kind: k})
 		}
 	}
 	return targets

@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/share"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // traffic has requests for a model that is up for so long, one after the other without
@@ -18,7 +19,7 @@ import (
 func (g *onGPU) traffic(id string, d time.Duration) {
 	g.t.Helper()
 	for ; d > 0; d -= time.Second {
-		slot, o := g.Take(target(id))
+		slot, o := g.Take(chatOf(id))
 		require.Equal(g.t, Taken, o)
 		g.wait(time.Second)
 		slot.Release()
@@ -28,12 +29,12 @@ func (g *onGPU) traffic(id string, d time.Duration) {
 func TestWishWithoutDemandClosesNobodyInUse(t *testing.T) {
 	t.Parallel()
 	for name, wish := range map[string]func(g *onGPU){
-		"ahead of traffic": func(g *onGPU) { g.SetWish("b", Wish{Ahead: 1}) },
+		"ahead of traffic": func(g *onGPU) { g.SetNeed("b", target.Need{Ahead: 1}) },
 		"after a client that gave up": func(g *onGPU) {
-			slot, _ := g.Take(target("a"))
+			slot, _ := g.Take(chatOf("a"))
 			g.want("b")
-			require.Zero(g.t, g.Serving(target("a")))
-			g.SetWish("b", Wish{Ahead: 1})
+			require.Zero(g.t, g.Serving(chatOf("a")))
+			g.SetNeed("b", target.Need{Ahead: 1})
 			slot.Release()
 		},
 	} {
@@ -45,7 +46,7 @@ func TestWishWithoutDemandClosesNobodyInUse(t *testing.T) {
 				wish(g)
 				g.traffic("a", 25*time.Second)
 				require.Empty(t, g.told())
-				g.SetWish("b", Wish{})
+				g.SetNeed("b", target.Need{})
 				g.wait(share.Quiet)
 				require.Empty(t, g.told())
 			})
@@ -58,7 +59,7 @@ func TestWishWithoutDemandTakesTheRoomOfAnAgentThatIsIdleForAWhile(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1))
 		g.traffic("a", minUp)
-		g.SetWish("b", Wish{Ahead: 1})
+		g.SetNeed("b", target.Need{Ahead: 1})
 		g.traffic("a", time.Second)
 		g.wait(share.Quiet - time.Second)
 		require.Empty(t, g.told())
@@ -73,8 +74,8 @@ func TestWishWithoutDemandIsForOneStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newOnGPU(t, member("a", 1, 1), member("b", 1, 1, idle(time.Second)))
-		wish := Wish{Ahead: 1}
-		g.SetWish("b", wish)
+		wish := target.Need{Ahead: 1}
+		g.SetNeed("b", wish)
 		require.Equal(t, told{"b": {"wake b"}}, g.told())
 		g.agents["b"].status(pb.State_STATE_SERVING)
 		g.wait(2 * minUp)
@@ -90,15 +91,15 @@ func TestWishWithoutDemandIsForOneStart(t *testing.T) {
 		require.Empty(t, g.told(), "the room is free, but b had its start")
 
 		wish.Ahead = 2
-		g.SetWish("b", wish)
+		g.SetNeed("b", wish)
 		require.Equal(t, told{"b": {"wake b"}}, g.told(), "it is wished for anew")
 		g.agents["b"].status(pb.State_STATE_SERVING)
-		g.SetWish("b", Wish{})
+		g.SetNeed("b", target.Need{})
 		g.wait(2 * minUp)
 		require.Equal(t, told{"b": {"sleep"}}, g.told())
-		wish = Wish{Demand: true, Ahead: 2}
+		wish = target.Need{Demand: true, Ahead: 2}
 		g.agents["b"].status(pb.State_STATE_ASLEEP)
-		g.SetWish("b", wish)
+		g.SetNeed("b", wish)
 		require.Equal(t, told{"b": {"wake b"}}, g.told(), "requests wait")
 	})
 }
@@ -107,8 +108,8 @@ func TestRequestsComeBeforeWishes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1), member("c", 1, 1), member("d", 1, 1))
-		g.SetWish("b", Wish{Ahead: 1})
-		g.SetWish("c", Wish{Ahead: 2})
+		g.SetNeed("b", target.Need{Ahead: 1})
+		g.SetNeed("c", target.Need{Ahead: 2})
 		g.want("d")
 		for _, next := range []string{"d", "b", "c"} {
 			g.wait(minUp + share.Quiet)
@@ -120,7 +121,7 @@ func TestRequestsComeBeforeWishes(t *testing.T) {
 			}
 			require.Equal(t, told{next: {"wake " + next}}, g.told())
 			g.agents[next].status(pb.State_STATE_SERVING)
-			g.SetWish(next, Wish{})
+			g.SetNeed(next, target.Need{})
 		}
 	})
 }
@@ -133,12 +134,12 @@ func TestWakeOfAClientThatGaveUpGoesOnForAsLongAsItWaited(t *testing.T) {
 		g.agents["b"].status(pb.State_STATE_WAKING)
 		require.Equal(t, told{"b": {"wake b"}}, g.told())
 		g.wait(10 * time.Second)
-		g.SetWish("b", Wish{Ahead: 1})
+		g.SetNeed("b", target.Need{Ahead: 1})
 		g.want("a")
 		g.wait(9 * time.Second)
 		g.want("b") // it tries again
 		g.wait(time.Second)
-		g.SetWish("b", Wish{Ahead: 2})
+		g.SetNeed("b", target.Need{Ahead: 2})
 		g.wait(20*time.Second - time.Millisecond)
 		require.Empty(t, g.told())
 		g.wait(time.Millisecond)

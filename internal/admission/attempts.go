@@ -10,10 +10,10 @@ import (
 	"github.com/holdgate/holdgate/internal/policy"
 )
 
-// Wish is what a request wants of the replicas, and what came of it so far. It
+// Attempts is what a request wants of the replicas, and what came of it so far. It
 // lives as long as the request, across its passes through the rehold lane. Whoever
 // has the request's waiter, or its grant, may use it.
-type Wish struct {
+type Attempts struct {
 	Key    *access.Key
 	Tokens int64 // the footprint
 
@@ -41,7 +41,7 @@ const maxPauses = 2
 
 // died remembers that a replica died under the request, and returns the pause
 // before its next try there.
-func (w *Wish) died(address string) time.Duration {
+func (w *Attempts) died(address string) time.Duration {
 	if w.deaths == nil {
 		w.deaths = map[string]death{}
 	}
@@ -52,7 +52,7 @@ func (w *Wish) died(address string) time.Duration {
 }
 
 // pausing says whether a pause is not over.
-func (w *Wish) pausing() bool {
+func (w *Attempts) pausing() bool {
 	for _, d := range w.deaths {
 		if time.Now().Before(d.until) {
 			return true
@@ -62,13 +62,13 @@ func (w *Wish) pausing() bool {
 }
 
 // Again says whether the request had a slot whose replica gave no answer.
-func (w *Wish) Again() bool { return w.again }
+func (w *Attempts) Again() bool { return w.again }
 
 // spent says whether a step has no tries left.
-func (w *Wish) spent(s *policy.Step) bool { return s.MaxTries > 0 && w.tries[s.Name] >= s.MaxTries }
+func (w *Attempts) spent(s *policy.Step) bool { return s.MaxTries > 0 && w.tries[s.Name] >= s.MaxTries }
 
 // exhausted says whether no step has any.
-func (w *Wish) exhausted(steps []policy.Step) bool {
+func (w *Attempts) exhausted(steps []policy.Step) bool {
 	for i := range steps {
 		if !w.spent(&steps[i]) {
 			return false
@@ -87,7 +87,7 @@ func (f fits) Fits(a *agentreg.AgentInfo) bool {
 
 // among returns the filter of the replicas that the request may have now: those that
 // match, or all without a match, less those that died under it.
-func (w *Wish) among(match *policy.Match) agentreg.Filter {
+func (w *Attempts) among(match *policy.Match) agentreg.Filter {
 	switch {
 	case w.deaths != nil:
 		return untried{match, w.deaths}
@@ -110,7 +110,7 @@ func (u untried) Fits(a *agentreg.AgentInfo) bool {
 
 // walk tries the steps that are open to the request, in their order, until a slot
 // was taken. While none of them has a replica, the next one is open too.
-func (w *Wish) walk(steps []policy.Step, try func(*policy.Step) agentreg.Outcome) (taken *policy.Step) {
+func (w *Attempts) walk(steps []policy.Step, try func(*policy.Step) agentreg.Outcome) (taken *policy.Step) {
 	replicas := false
 	for i := range steps {
 		step := &steps[i]
