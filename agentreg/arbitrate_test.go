@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 func TestFailedWakeGivesTheRoomToTheNext(t *testing.T) {
@@ -72,7 +73,7 @@ func TestAgentThatSaysByeKeepsItsRoomUntilItsAnswersHaveEnded(t *testing.T) {
 				slot.Release()
 				if name == "on demand" {
 					require.Empty(t, g.told(), "now its engine is stopped")
-					g.wait(DefaultLiveness)
+					g.wait(protocol.DefaultLiveness)
 				}
 				require.Equal(t, told{"b": {"wake b"}}, g.told())
 			})

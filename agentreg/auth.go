@@ -12,6 +12,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // TokenAuth lets streams pass that carry one of the tokens as a bearer token.
@@ -29,7 +31,7 @@ func (tokens tokenAuth) intercept(srv any, ss grpc.ServerStream, info *grpc.Stre
 		return handler(srv, ss)
 	}
 	md, _ := metadata.FromIncomingContext(ss.Context())
-	headers := md.Get("authorization")
+	headers := md.Get(protocol.TokenKey)
 	switch {
 	case tokenKnown(tokens(), headers):
 		return handler(srv, ss)
@@ -48,7 +50,7 @@ func tokenKnown(tokens, headers []string) bool {
 		return false
 	}
 	scheme, given, _ := strings.Cut(headers[0], " ")
-	if !strings.EqualFold(scheme, "bearer") || given == "" {
+	if !strings.EqualFold(scheme, protocol.TokenScheme) || given == "" {
 		return false
 	}
 	sum := sha256.Sum256([]byte(given))

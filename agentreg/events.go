@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/mask"
 )
 
@@ -133,7 +134,7 @@ func (r *Registry) countOwn(rec *registration, s *pb.Status) {
 	rec.fewer = fewer{agent: rec.hello.info, most: int(s.GetInFlight()), first: now}
 	switch {
 	case before.first.IsZero():
-	case now.Sub(before.first) < r.opts.Liveness/4: // a heartbeat is a third of it
+	case now.Sub(before.first) < protocol.Heartbeat(r.opts.Liveness)*3/4:
 		rec.fewer.first, rec.fewer.most = before.first, max(before.most, rec.fewer.most)
 	default:
 		before.most = max(before.most, rec.fewer.most)

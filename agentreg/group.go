@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // DefaultGroupGrace is how long a router that has just started wakes no agent of a
@@ -22,10 +23,6 @@ const orphanTime = 6 * time.Second
 // shortestTurn is how long an agent that has come up is open at least, whatever
 // its minimum up time, so that those who waited for it get their slots.
 const shortestTurn = time.Second
-
-// MaxRoom is the largest room of a group. It keeps sums of costs within what an
-// int64 can hold.
-const MaxRoom = 1 << 44
 
 // groupSpec is what an agent says of its group; without a name it has none.
 type groupSpec struct {
@@ -50,7 +47,7 @@ func (r *Registry) conflict(h hello) *rejected {
 	}
 	for rec := range g.members {
 		if rec.hello.info.ID != h.info.ID && !rec.released {
-			return &rejected{code: codeInvalidHello, message: fmt.Sprintf(
+			return &rejected{code: protocol.CodeInvalidHello, message: fmt.Sprintf(
 				"group.room: is %d, but %d for agent %q of group %q: all agents of a group must say the same (--group-max-awake, --group-memory)",
 				h.group.room, g.room, rec.hello.info.ID, g.name)}
 		}

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // gpuAgent is an agent that does what it is told, when the test lets it.
@@ -126,7 +127,7 @@ func (w *gpu) proceed(a *gpuAgent) {
 // notice.
 func (w *gpu) reconnect(t *rapid.T, a *gpuAgent) {
 	w.r.dismiss(a.rec.session)
-	for range rapid.IntRange(0, int(DefaultLiveness/time.Second)-1).Draw(t, "away") {
+	for range rapid.IntRange(0, int(protocol.DefaultLiveness/time.Second)-1).Draw(t, "away") {
 		w.pass(time.Second)
 	}
 	a.told, a.handled = nil, 0
@@ -280,7 +281,7 @@ func TestAGroupIsNeverTooFullAndEveryoneGetsATurn(t *testing.T) {
 				w.freeAll(a)
 				w.r.dismiss(a.rec.session)
 			}
-			time.Sleep(DefaultLiveness)
+			time.Sleep(protocol.DefaultLiveness)
 			synctest.Wait()
 			if len(w.r.groups)+len(w.r.agents)+len(w.r.lingering) != 0 {
 				t.Fatal("something is left")

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -284,7 +285,7 @@ func TestAgentThatIsGoneKeepsItsRoomUntilItsEngineMustHaveEnded(t *testing.T) {
 				g.agents["a"].status(state)
 				g.told()
 				g.agents["a"].end()
-				g.wait(DefaultLiveness - time.Millisecond)
+				g.wait(protocol.DefaultLiveness - time.Millisecond)
 				require.Empty(t, g.told(), "the engine of a may still run")
 				g.wait(time.Millisecond)
 				require.Equal(t, told{"b": {"wake b"}}, g.told())
@@ -323,7 +324,7 @@ func TestEngineOfAnAgentThatIsBackMayOutliveItsRestart(t *testing.T) {
 		"killed while it starts":       {pb.State_STATE_WAKING, false, 0, orphanTime},
 		"back late":                    {pb.State_STATE_WAKING, false, 5 * time.Second, orphanTime - 5*time.Second},
 		"back after its engine's end":  {pb.State_STATE_WAKING, false, orphanTime, 0},
-		"another one has its identity": {pb.State_STATE_SERVING, false, superseded, DefaultLiveness},
+		"another one has its identity": {pb.State_STATE_SERVING, false, superseded, protocol.DefaultLiveness},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

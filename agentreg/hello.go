@@ -11,48 +11,17 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Limits of a Hello that an agent can check before it says it.
-const (
-	MaxSlots  = 65536
-	MaxLabels = 64
-	MaxModels = 256
-)
-
-// BackendPrefix begins the ids of backends without an agent.
-const BackendPrefix = "backend/"
-
-const (
-	maxName  = 256
-	maxKinds = 16
-	// maxIdle keeps times within what a Duration can hold.
-	maxIdle = 365 * 24 * time.Hour
-)
-
-// ParseKind reads the name of a kind as agents give it: a kind, or one of the
-// capabilities llm and reranker.
-func ParseKind(s string) (target.Kind, error) {
-	switch s {
-	case "llm":
-		return target.Chat, nil
-	case "reranker":
-		return target.Rerank, nil
-	}
-	k, err := target.ParseKind(s)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a capability: use llm, embedding or reranker", s)
-	}
-	return k, nil
-}
+// maxIdle keeps times within what a Duration can hold.
+const maxIdle = 365 * 24 * time.Hour
 
 // problems collects what is wrong, each with its field.
 type problems []string
@@ -65,7 +34,7 @@ func (p *problems) add(field, format string, args ...any) {
 // A rejection by invalid_hello names all problems at once.
 func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejected) {
 	if m == nil {
-		return hello{}, &rejected{code: codeInvalidHello, message: "the first message must be a Hello"}
+		return hello{}, &rejected{code: protocol.CodeInvalidHello, message: "the first message must be a Hello"}
 	}
 	var p problems
 	p.name("agent_id", m.GetAgentId())
@@ -78,8 +47,8 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 	}
 	p.models(m.GetModels())
 	kinds := p.kinds(m.GetKinds())
-	if m.GetSlots() < 1 || m.GetSlots() > MaxSlots {
-		p.add("slots", "must be between 1 and %d, is %d", MaxSlots, m.GetSlots())
+	if m.GetSlots() < 1 || m.GetSlots() > protocol.MaxSlots {
+		p.add("slots", "must be between 1 and %d, is %d", protocol.MaxSlots, m.GetSlots())
 	}
 	p.name("engine", m.GetEngine())
 	if m.GetRegion() != "" {
@@ -94,10 +63,10 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 	servingFor := p.span("serving_for", m.GetServingFor(), m.GetCanWake())
 	group := p.group(m.GetGroup())
 	if len(p) > 0 {
-		return hello{}, &rejected{code: codeInvalidHello, message: strings.Join(p, "; ")}
+		return hello{}, &rejected{code: protocol.CodeInvalidHello, message: strings.Join(p, "; ")}
 	}
 	if err := allowed(address.Addr(), from, allow); err != nil {
-		return hello{}, &rejected{code: codeAddressNotAllowed, message: "address: " + err.Error()}
+		return hello{}, &rejected{code: protocol.CodeAddressNotAllowed, message: "address: " + err.Error()}
 	}
 	return hello{
 		info: &AgentInfo{
@@ -112,30 +81,14 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 
 // name checks a required name.
 func (p *problems) name(field, s string) {
-	if err := CheckName(s); err != nil {
+	if err := protocol.CheckName(s); err != nil {
 		p.add(field, "%s", err.Error())
 	}
 }
 
-// CheckName says what is wrong with the name of an agent, a model, an engine
-// or a region, nil for nothing.
-func CheckName(s string) error {
-	switch {
-	case s == "":
-		return errors.New("is required")
-	case len(s) > maxName:
-		return fmt.Errorf("must have at most %d bytes, has %d", maxName, len(s))
-	case !utf8.ValidString(s):
-		return errors.New("must be valid UTF-8")
-	case strings.ContainsFunc(s, unicode.IsControl):
-		return errors.New("must not contain control characters")
-	}
-	return nil
-}
-
 func (p *problems) models(models []string) {
-	if len(models) < 1 || len(models) > MaxModels {
-		p.add("models", "must be between 1 and %d, are %d", MaxModels, len(models))
+	if len(models) < 1 || len(models) > protocol.MaxModels {
+		p.add("models", "must be between 1 and %d, are %d", protocol.MaxModels, len(models))
 		return
 	}
 	seen := map[string]bool{}
@@ -151,13 +104,13 @@ func (p *problems) models(models []string) {
 
 // kinds gives the kinds in order, each once.
 func (p *problems) kinds(names []string) []target.Kind {
-	if len(names) < 1 || len(names) > maxKinds {
-		p.add("kinds", "must be between 1 and %d, are %d", maxKinds, len(names))
+	if len(names) < 1 || len(names) > protocol.MaxKinds {
+		p.add("kinds", "must be between 1 and %d, are %d", protocol.MaxKinds, len(names))
 		return nil
 	}
 	kinds := make([]target.Kind, 0, len(names))
 	for i, name := range names {
-		k, err := ParseKind(name)
+		k, err := protocol.ParseKind(name)
 		if err != nil {
 			p.add(fmt.Sprintf("kinds[%d]", i), "must be chat (llm), embedding or rerank (reranker)")
 			continue
@@ -169,12 +122,12 @@ func (p *problems) kinds(names []string) []target.Kind {
 }
 
 func (p *problems) labels(labels map[string]string) {
-	if len(labels) > MaxLabels {
-		p.add("labels", "must be at most %d, are %d", MaxLabels, len(labels))
+	if len(labels) > protocol.MaxLabels {
+		p.add("labels", "must be at most %d, are %d", protocol.MaxLabels, len(labels))
 		return
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(labels), cmp.Compare[string]) {
-		if err := CheckName(k); err != nil {
+		if err := protocol.CheckName(k); err != nil {
 			p.add(fmt.Sprintf("labels[%.300q]", k), "the name %s", err.Error())
 		}
 		if v := labels[k]; v != "" {
@@ -203,18 +156,12 @@ func (p *problems) group(g *pb.Group) groupSpec {
 		return groupSpec{}
 	}
 	p.name("group.name", g.GetName())
-	if g.GetRoom() < 1 || g.GetRoom() > MaxRoom {
-		p.add("group.room", "must be between 1 and %d, is %d", uint64(MaxRoom), g.GetRoom())
+	if g.GetRoom() < 1 || g.GetRoom() > protocol.MaxRoom {
+		p.add("group.room", "must be between 1 and %d, is %d", uint64(protocol.MaxRoom), g.GetRoom())
 	} else if g.GetCost() < 1 || g.GetCost() > g.GetRoom() {
 		p.add("group.cost", "must be between 1 and the room of %d, is %d", g.GetRoom(), g.GetCost())
 	}
 	return groupSpec{name: g.GetName(), room: int64(g.GetRoom()), cost: int64(g.GetCost())} //nolint:gosec // bounded above
-}
-
-// CheckAddress says what is wrong with the address of an engine, nil for nothing.
-func CheckAddress(a netip.AddrPort) error {
-	_, err := checkAddress(a.String(), peerAddr{})
-	return err
 }
 
 // checkAddress reads where an agent's engine listens.
@@ -223,29 +170,17 @@ func checkAddress(s string, from peerAddr) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, errors.New("must be ip:port, not a name")
 	}
-	ip := a.Addr()
-	if ip.Zone() != "" {
-		return netip.AddrPort{}, errors.New("must not have a zone")
-	}
-	ip = ip.Unmap()
-	if ip == netip.IPv4Unspecified() {
-		if ip = from.ip; !ip.IsValid() && from.local {
+	if a.Addr().Unmap() == netip.IPv4Unspecified() {
+		ip := from.ip
+		if !ip.IsValid() && from.local {
 			ip = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 		}
+		if !ip.IsValid() {
+			return netip.AddrPort{}, errors.New("0.0.0.0 stands for the address that the agent connects from, and that is not known: name the address")
+		}
+		a = netip.AddrPortFrom(ip, a.Port())
 	}
-	switch {
-	case a.Port() == 0:
-		return netip.AddrPort{}, errors.New("must have a port above 0")
-	case !ip.IsValid():
-		return netip.AddrPort{}, errors.New("0.0.0.0 stands for the address that the agent connects from, and that is not known: name the address")
-	case ip.IsUnspecified():
-		return netip.AddrPort{}, errors.New("must name an address; only 0.0.0.0 may stand for the one that the agent connects from")
-	case ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return netip.AddrPort{}, errors.New("must not be a multicast or broadcast address")
-	case ip.IsLinkLocalUnicast():
-		return netip.AddrPort{}, errors.New("must not be a link-local address")
-	}
-	return netip.AddrPortFrom(ip, a.Port()), nil
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol.CheckAddress(a)
 }
 
 // allowed says whether an agent may name ip: its own, any loopback address when

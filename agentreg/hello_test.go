@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -84,7 +85,7 @@ func TestHelloNamesEachBadField(t *testing.T) {
 			t.Parallel()
 			_, rej := checkHello(aHello(c.edit), onUnix, nil)
 			require.NotNil(t, rej)
-			require.Equal(t, codeInvalidHello, rej.code)
+			require.Equal(t, protocol.CodeInvalidHello, rej.code)
 			require.Equal(t, c.want, rej.message)
 		})
 	}
@@ -183,10 +184,10 @@ func TestAddress(t *testing.T) {
 			switch c.want {
 			case invalid:
 				require.NotNil(t, rej)
-				require.Equal(t, codeInvalidHello, rej.code)
+				require.Equal(t, protocol.CodeInvalidHello, rej.code)
 			case foreign:
 				require.NotNil(t, rej)
-				require.Equal(t, codeAddressNotAllowed, rej.code)
+				require.Equal(t, protocol.CodeAddressNotAllowed, rej.code)
 			default:
 				require.Nil(t, rej)
 				require.Equal(t, c.want, h.info.Address)
@@ -227,7 +228,7 @@ func FuzzHello(f *testing.F) {
 			require.False(t, a.Addr().Is4In6() || a.Addr().IsUnspecified() || a.Addr().IsLinkLocalUnicast() || a.Addr().IsMulticast() || a.Addr().Zone() != "")
 			require.NoError(t, allowed(a.Addr(), from, nets))
 			for _, n := range append([]string{h.info.ID, h.info.Engine}, h.info.Models...) {
-				require.NoError(t, CheckName(n))
+				require.NoError(t, protocol.CheckName(n))
 			}
 			require.NotEmpty(t, h.targets())
 			require.Positive(t, h.slots)
@@ -248,6 +249,6 @@ func TestIDsOfBackendsAreForTheRouterAlone(t *testing.T) {
 	h, rej := (&service{registry: r, own: true}).check(far, peerAddr{})
 	require.Nil(t, rej)
 	require.Equal(t, "192.0.2.1:8000", h.info.Address)
-	require.NoError(t, CheckAddress(netip.MustParseAddrPort("[2001:db8::1]:80")))
-	require.EqualError(t, CheckAddress(netip.MustParseAddrPort("169.254.0.1:80")), "must not be a link-local address")
+	require.NoError(t, protocol.CheckAddress(netip.MustParseAddrPort("[2001:db8::1]:80")))
+	require.EqualError(t, protocol.CheckAddress(netip.MustParseAddrPort("169.254.0.1:80")), "must not be a link-local address")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 func (a *scripted) bye() {
@@ -71,7 +72,7 @@ func TestLeavingAgentMayEndItsStreamBeforeItsRequests(t *testing.T) {
 			synctest.Wait()
 		},
 		"silence": func(rt *router, a *scripted) {
-			time.Sleep(DefaultLiveness - time.Millisecond)
+			time.Sleep(protocol.DefaultLiveness - time.Millisecond)
 			synctest.Wait()
 			require.Len(a.t, rt.Agents(), 1)
 			time.Sleep(time.Millisecond)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -200,7 +201,7 @@ func (s *Slot) CameBack() {
 		if rec == nil || rec.replica != s.replica {
 			return
 		}
-		rej := &rejected{code: codeAddressNotAllowed, message: "address: a request that was sent to " + s.replica.info.Address +
+		rej := &rejected{code: protocol.CodeAddressNotAllowed, message: "address: a request that was sent to " + s.replica.info.Address +
 			" came back to this router: name the engine's own address, not the router's"}
 		r.log.Warn().Str("agent", rec.hello.info.ID).Str("code", rej.code).Str("problem", rej.message).Msg("agent rejected")
 		r.detach(rec, rej)

@@ -10,17 +10,14 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
-
-// DefaultLiveness is how long a silent agent is believed, unless Options say
-// otherwise.
-const DefaultLiveness = 15 * time.Second
 
 // Options are a registry's settings. Callbacks that are nil are not called.
 type Options struct {
 	Log zerolog.Logger
-	// Liveness is how long an agent may be silent; 0 stands for DefaultLiveness.
+	// Liveness is how long an agent may be silent; 0 stands for protocol.DefaultLiveness.
 	Liveness time.Duration
 	// GroupGrace is how long no agent of a group is woken after the start; 0 is for a
 	// router that knows that none can be awake.
@@ -71,7 +68,7 @@ type Registry struct {
 // New makes an empty registry.
 func New(o Options) *Registry {
 	if o.Liveness <= 0 {
-		o.Liveness = DefaultLiveness
+		o.Liveness = protocol.DefaultLiveness
 	}
 	r := &Registry{
 		opts:      o,

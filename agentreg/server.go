@@ -7,15 +7,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // idleTime is how long a connection may have no stream, as one that only asks for the
 // port's health.
 const idleTime = 10 * time.Minute
-
-// PingTime is how long an agent's connection may be silent before the agent
-// looks whether the router is still there. gRPC allows no less.
-const PingTime = 10 * time.Second
 
 // ServerOptions are what the server of Service needs besides credentials and
 // TokenAuth: pings find a connection whose other end is gone within the liveness
@@ -25,6 +23,6 @@ func (r *Registry) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, Time: every, Timeout: every}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: PingTime / 2}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: protocol.PingTime / 2}),
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // flushTime is how long the last words to an agent may take.
@@ -23,7 +24,7 @@ func (r *Registry) Service() pb.AgentRegistryServer { return &service{registry: 
 
 // OwnService is Service for this process alone, which stands for the backends that
 // its configuration names: they may be at any address, and have the ids that begin
-// with BackendPrefix.
+// with protocol.BackendPrefix.
 func (r *Registry) OwnService() pb.AgentRegistryServer { return &service{registry: r, own: true} }
 
 type service struct {
@@ -122,8 +123,8 @@ func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
 	if s.own {
 		return checkHello(m, from, everywhere)
 	}
-	if strings.HasPrefix(m.GetAgentId(), BackendPrefix) {
-		return hello{}, &rejected{code: codeInvalidHello, message: "agent_id: must not begin with " + BackendPrefix + ": these are the router's own"}
+	if strings.HasPrefix(m.GetAgentId(), protocol.BackendPrefix) {
+		return hello{}, &rejected{code: protocol.CodeInvalidHello, message: "agent_id: must not begin with " + protocol.BackendPrefix + ": these are the router's own"}
 	}
 	return checkHello(m, from, s.registry.opts.AllowCIDR)
 }
@@ -143,7 +144,7 @@ func (s *service) listen(st stream, rec *registration) error {
 		case *pb.AgentMessage_Bye:
 			s.registry.byeFrom(rec)
 		case *pb.AgentMessage_Hello:
-			return &rejected{code: codeInvalidHello, message: "a stream carries one Hello"}
+			return &rejected{code: protocol.CodeInvalidHello, message: "a stream carries one Hello"}
 		}
 	}
 }
@@ -151,7 +152,7 @@ func (s *service) listen(st stream, rec *registration) error {
 // welcome is the first message to an accepted agent.
 func (r *Registry) welcome() *pb.RouterMessage {
 	return &pb.RouterMessage{Message: &pb.RouterMessage_Welcome{Welcome: &pb.Welcome{
-		RouterId: r.routerID, Heartbeat: durationpb.New(r.opts.Liveness / 3),
+		RouterId: r.routerID, Heartbeat: durationpb.New(protocol.Heartbeat(r.opts.Liveness)),
 	}}}
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 func TestServingAgentIsInRoutingFromItsHelloToTheEndOfItsStream(t *testing.T) {
@@ -72,7 +73,7 @@ func TestSilentAgentIsRemovedAfterTheLivenessTime(t *testing.T) {
 		a := rt.connect(aHello())
 		time.Sleep(10 * time.Second)
 		a.status(pb.State_STATE_SERVING)
-		time.Sleep(DefaultLiveness - time.Millisecond)
+		time.Sleep(protocol.DefaultLiveness - time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, 1, rt.Serving(llama), "it was heard less than the liveness time ago")
 		time.Sleep(time.Millisecond)
@@ -87,7 +88,7 @@ func TestStreamWithoutHelloEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newRouter(t)
 		a := rt.connect(nil)
-		time.Sleep(DefaultLiveness)
+		time.Sleep(protocol.DefaultLiveness)
 		synctest.Wait()
 		require.True(t, a.ended())
 		require.Equal(t, codes.DeadlineExceeded, status.Code(a.err))

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // Why a stream ended. They are shown in the log as the cause of "agent left".
@@ -25,20 +26,13 @@ var (
 	errNoHello     = errors.New("no Hello")
 )
 
-// Codes of a Reject.
-const (
-	codeInvalidHello      = "invalid_hello"
-	codeAddressNotAllowed = "address_not_allowed"
-	codeSuperseded        = "superseded"
-)
-
 // rejected is the end of a stream whose agent is told what to change.
 type rejected struct{ code, message string }
 
 func (e *rejected) Error() string { return e.code + ": " + e.message }
 
 var supersededReject = rejected{
-	code:    codeSuperseded,
+	code:    protocol.CodeSuperseded,
 	message: "another agent with this id has registered: give each agent an id of its own (--id)",
 }
 

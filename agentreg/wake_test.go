@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -180,7 +181,7 @@ func TestAgentThatTakesInNothingIsRemoved(t *testing.T) {
 		rt.want(true)
 		b.took()
 		for range 4 {
-			time.Sleep(DefaultLiveness / 4)
+			time.Sleep(protocol.DefaultLiveness / 4)
 			synctest.Wait()
 			if !a.ended() {
 				a.status(pb.State_STATE_ASLEEP, stale)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
 // Defaults of a Config.
@@ -142,7 +142,7 @@ func checkRouter(r string, tls bool) error {
 		if !strings.HasPrefix(path, "/") {
 			return fmt.Errorf("%q must have the form unix:///path", r)
 		}
-		return agentreg.CheckSocketPath(path)
+		return unixsocket.CheckPath(path)
 	}
 	host, port, err := net.SplitHostPort(r)
 	if err != nil || host == "" {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 const (
@@ -17,9 +18,8 @@ const (
 	welcomeTime = 10 * time.Second
 	// byeTime is how long the last words may take.
 	byeTime = time.Second
-	// defaultHeartbeat is used when the router asks for none that makes sense.
-	defaultHeartbeat = 5 * time.Second
-	minHeartbeat     = 10 * time.Millisecond
+	// minHeartbeat is the shortest heartbeat that is taken from a router.
+	minHeartbeat = 10 * time.Millisecond
 )
 
 // errMoved ends a stream whose Hello has named an address where the engine is no more.
@@ -78,7 +78,7 @@ func (c *conversation) run(ctx context.Context) error {
 
 // greet waits for the Welcome.
 func (c *conversation) greet(ctx context.Context) error {
-	c.every = defaultHeartbeat
+	c.every = protocol.Heartbeat(protocol.DefaultLiveness)
 	timeout := time.NewTimer(welcomeTime)
 	defer timeout.Stop()
 	select {

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -172,7 +172,7 @@ func choose(offers []offer, wish []target.Kind, usual target.Kind) (models []str
 		}
 	}
 	for _, o := range offers {
-		if fits(o) && agentreg.CheckName(o.model) == nil && !slices.Contains(models, o.model) && len(models) < agentreg.MaxModels {
+		if fits(o) && protocol.CheckName(o.model) == nil && !slices.Contains(models, o.model) && len(models) < protocol.MaxModels {
 			models = append(models, o.model)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -108,7 +108,7 @@ func Engines() string { return strings.Join(slices.Sorted(maps.Keys(engines)), "
 func (c *Config) kinds() []target.Kind {
 	var kinds []target.Kind
 	for _, name := range c.Kinds {
-		if k, err := agentreg.ParseKind(name); err == nil {
+		if k, err := protocol.ParseKind(name); err == nil {
 			kinds = append(kinds, k)
 		}
 	}

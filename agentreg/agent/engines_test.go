@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -86,11 +86,11 @@ func TestModelsAreChosenByTheirKinds(t *testing.T) {
 		})
 	}
 	var many []offer
-	for _, name := range manyNames(agentreg.MaxModels + 1) {
+	for _, name := range manyNames(protocol.MaxModels + 1) {
 		many = append(many, offer{model: name})
 	}
 	models, _ := choose(many, nil, target.Chat)
-	require.Len(t, models, agentreg.MaxModels)
+	require.Len(t, models, protocol.MaxModels)
 }
 
 func TestRerankerOfTEIIsRegisteredAsOne(t *testing.T) {
@@ -141,7 +141,7 @@ func FuzzWhatAnEngineTells(f *testing.F) {
 			for _, l := range e.lists {
 				offers, _ := l.parse(text)
 				models, _ := choose(offers, nil, e.kinds[0])
-				require.LessOrEqual(t, len(models), agentreg.MaxModels)
+				require.LessOrEqual(t, len(models), protocol.MaxModels)
 			}
 			for _, src := range e.signals {
 				if s, err := src.parse(text); err == nil && s.kvUse != nil {

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // Demand is what a router knows of who needs a backend.
@@ -276,7 +276,7 @@ func (f *fleet) resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 	var problem error
 	list = slices.DeleteFunc(list, func(a netip.AddrPort) bool {
-		err := agentreg.CheckAddress(a)
+		err := protocol.CheckAddress(a)
 		if err != nil {
 			problem = fmt.Errorf("%s is %s, which %w", f.backend.Hostname(), a, err)
 		}

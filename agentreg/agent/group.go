@@ -6,8 +6,8 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/holdgate/holdgate/agentreg"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // DefaultMinUpTime is how long an engine serves at least where nothing else is said.
@@ -42,14 +42,14 @@ func (g Group) check(p *problems) {
 		}
 		return
 	}
-	p.check("--group", agentreg.CheckName(g.Name))
+	p.check("--group", protocol.CheckName(g.Name))
 	switch {
 	case g.MaxAwake != 0 && g.TotalMemory != 0:
 		p.add("--group-max-awake and --group-memory", "only one of them can be given")
-	case g.MaxAwake < 0 || g.MaxAwake > agentreg.MaxSlots:
-		p.add("--group-max-awake", "must be between 1 and %d, is %d", agentreg.MaxSlots, g.MaxAwake)
-	case g.TotalMemory < 0 || g.TotalMemory > agentreg.MaxRoom:
-		p.add("--group-memory", "must be at most %d bytes, is %d", int64(agentreg.MaxRoom), g.TotalMemory)
+	case g.MaxAwake < 0 || g.MaxAwake > protocol.MaxSlots:
+		p.add("--group-max-awake", "must be between 1 and %d, is %d", protocol.MaxSlots, g.MaxAwake)
+	case g.TotalMemory < 0 || g.TotalMemory > protocol.MaxRoom:
+		p.add("--group-memory", "must be at most %d bytes, is %d", int64(protocol.MaxRoom), g.TotalMemory)
 	case g.TotalMemory == 0 && g.Memory != 0:
 		p.add("--memory", "needs --group-memory")
 	case g.TotalMemory > 0 && (g.Memory < 1 || g.Memory > g.TotalMemory):

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/holdgate/holdgate/agentreg"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // How long a link waits before it connects again, growing while it fails.
@@ -143,7 +143,7 @@ func (l *link) open(ctx context.Context, conn *grpc.ClientConn) (pb.AgentRegistr
 			return nil, err
 		}
 		if token != "" {
-			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+			ctx = metadata.AppendToOutgoingContext(ctx, protocol.TokenKey, protocol.TokenScheme+" "+token)
 		}
 	}
 	return pb.NewAgentRegistryClient(conn).Connect(ctx)
@@ -158,7 +158,7 @@ func (l *link) connect() (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
 		// A router whose machine is gone says nothing, and a quiet one says nothing either.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: agentreg.PingTime, Timeout: agentreg.PingTime / 2}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: protocol.PingTime, Timeout: protocol.PingTime / 2}),
 	}
 	if _, _, err := net.SplitHostPort(target); err == nil {
 		target = "passthrough:///" + target

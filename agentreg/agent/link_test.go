@@ -23,6 +23,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // network connects agents and routers in a bubble.
@@ -275,9 +276,9 @@ func TestSilentEngineKeepsItsAgentRegistered(t *testing.T) {
 		reg, _ := n.router(nil, "127.0.0.1:9002")
 		n.health.Store(http.StatusOK)
 		n.run(n.config())
-		after(10 * agentreg.DefaultLiveness)
+		after(10 * protocol.DefaultLiveness)
 		require.Equal(t, 1, reg.Serving(llama), "heartbeats are sent")
-		require.WithinDuration(t, time.Now(), reg.Agents()[0].LastSeen, agentreg.DefaultLiveness/3)
+		require.WithinDuration(t, time.Now(), reg.Agents()[0].LastSeen, protocol.DefaultLiveness/3)
 	})
 }
 

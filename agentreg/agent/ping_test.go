@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // cable is the agent's end of a connection that can lose all that is sent either
@@ -75,7 +75,7 @@ func TestDeadConnectionIsNoticedByBothEndsWithinTheLivenessTime(t *testing.T) {
 		require.Empty(t, cables, "nobody minds the pings")
 
 		c.cut.Store(true)
-		after(agentreg.DefaultLiveness + time.Millisecond)
+		after(protocol.DefaultLiveness + time.Millisecond)
 		require.True(t, c.routerHungUp.Load())
 		after(maxLinkBackoff)
 		require.Len(t, cables, 1)

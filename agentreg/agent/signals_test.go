@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 func TestEachEngineTellsItsSignals(t *testing.T) {
@@ -97,12 +97,12 @@ func TestHeartbeatCarriesTheSignals(t *testing.T) {
 		})
 		n.health.Store(http.StatusOK)
 		n.run(n.config())
-		after(agentreg.DefaultLiveness / 3)
+		after(protocol.DefaultLiveness / 3)
 		got := reg.Agents()[0]
 		require.Equal(t, []any{new(uint32(9)), new(uint32(7)), new(uint32(2)), new(0.5)}, []any{got.Reported, got.Running, got.Waiting, got.KVUse})
 
 		off.Store(true)
-		after(sampleEvery + agentreg.DefaultLiveness/3)
+		after(sampleEvery + protocol.DefaultLiveness/3)
 		got = reg.Agents()[0]
 		require.Nil(t, got.Reported)
 		require.Nil(t, got.KVUse)
@@ -137,10 +137,10 @@ func TestEngineThatIsSlowToTellDelaysNothing(t *testing.T) {
 		require.Equal(t, 1, reg.Serving(llama))
 		n.checks.Store(0)
 		for range 10 {
-			after(agentreg.DefaultLiveness / 3)
+			after(protocol.DefaultLiveness / 3)
 			require.WithinDuration(t, time.Now(), reg.Agents()[0].LastSeen, time.Millisecond)
 		}
-		require.EqualValues(t, 10*agentreg.DefaultLiveness/3/steadyPoll, n.checks.Load(), "health is asked as ever")
+		require.EqualValues(t, 10*protocol.DefaultLiveness/3/steadyPoll, n.checks.Load(), "health is asked as ever")
 		require.Less(t, engine.asked.Load(), int64(15), "one question at a time")
 		require.Nil(t, reg.Agents()[0].Running)
 	})

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -38,7 +38,7 @@ func (c *Config) Validate() error {
 		p.check("--router", checkRouter(r, c.TLS.on()))
 	}
 	c.TLS.check(&p)
-	p.check("--id", agentreg.CheckName(c.ID))
+	p.check("--id", protocol.CheckName(c.ID))
 	_, err := KindsOf(c.Engine)
 	p.check("--engine", err)
 	_, err = parseBackend(c.BackendURL)
@@ -50,11 +50,11 @@ func (c *Config) Validate() error {
 		p.add("--unhealthy-after", "must be at least 1, is %d", c.UnhealthyAfter)
 	}
 	c.checkTargets(&p)
-	if c.Slots < 1 || c.Slots > agentreg.MaxSlots {
-		p.add("--capacity", "must be between 1 and %d, is %d", agentreg.MaxSlots, c.Slots)
+	if c.Slots < 1 || c.Slots > protocol.MaxSlots {
+		p.add("--capacity", "must be between 1 and %d, is %d", protocol.MaxSlots, c.Slots)
 	}
 	if c.Region != "" {
-		p.check("--region", agentreg.CheckName(c.Region))
+		p.check("--region", protocol.CheckName(c.Region))
 	}
 	c.checkLabels(&p)
 	c.Group.check(&p)
@@ -67,11 +67,11 @@ func (c *Config) checkTargets(p *problems) {
 	if len(c.Models) == 0 && len(c.Exec) > 0 {
 		p.add("--model", "is required with --exec: an engine that sleeps cannot be asked for its models")
 	}
-	if len(c.Models) > agentreg.MaxModels {
-		p.add("--model", "at most %d, are %d", agentreg.MaxModels, len(c.Models))
+	if len(c.Models) > protocol.MaxModels {
+		p.add("--model", "at most %d, are %d", protocol.MaxModels, len(c.Models))
 	}
 	for i, m := range c.Models {
-		p.check("--model", agentreg.CheckName(m))
+		p.check("--model", protocol.CheckName(m))
 		if slices.Contains(c.Models[:i], m) {
 			p.add("--model", "%q is there twice", m)
 		}
@@ -82,7 +82,7 @@ func (c *Config) checkTargets(p *problems) {
 func (c *Config) checkKinds(p *problems) {
 	possible, unknown := KindsOf(c.Engine)
 	for _, name := range c.Kinds {
-		k, err := agentreg.ParseKind(name)
+		k, err := protocol.ParseKind(name)
 		if err == nil && unknown == nil && !slices.Contains(possible, k) {
 			err = fmt.Errorf("%s has no %s", c.Engine, name)
 		}
@@ -101,16 +101,16 @@ func (c *Config) checkKinds(p *problems) {
 }
 
 func (c *Config) checkLabels(p *problems) {
-	if len(c.Labels) > agentreg.MaxLabels {
-		p.add("--label", "at most %d, are %d", agentreg.MaxLabels, len(c.Labels))
+	if len(c.Labels) > protocol.MaxLabels {
+		p.add("--label", "at most %d, are %d", protocol.MaxLabels, len(c.Labels))
 	}
 	for _, k := range slices.Sorted(maps.Keys(c.Labels)) {
 		flag := fmt.Sprintf("--label %q", k)
-		if err := agentreg.CheckName(k); err != nil {
+		if err := protocol.CheckName(k); err != nil {
 			p.add(flag, "the name %w", err)
 		}
 		if v := c.Labels[k]; v != "" {
-			p.check(flag, agentreg.CheckName(v))
+			p.check(flag, protocol.CheckName(v))
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -58,7 +59,7 @@ func TestSeriesOfModelsThatAreGoneAreRemoved(t *testing.T) {
 			if p != nil {
 				p.leave()
 			}
-			p = r.join(pb.State_STATE_SERVING, append(names(fmt.Sprint("x", i, "-"), agentreg.MaxModels-1), "m")...)
+			p = r.join(pb.State_STATE_SERVING, append(names(fmt.Sprint("x", i, "-"), protocol.MaxModels-1), "m")...)
 		}
 		for _, model := range []string{"m", "x0-0", "x19-0"} {
 			r.App.series.woke(model, time.Second)

@@ -13,8 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/strictyaml"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
@@ -47,7 +47,7 @@ func readOne(v strictyaml.Value, c *Config) {
 		"health_path": func(v strictyaml.Value) { c.HealthPath = readPath(v) },
 		"models":      func(v strictyaml.Value) { c.Models = readModels(v) },
 		"kinds":       func(v strictyaml.Value) { kinds = v },
-		"slots":       func(v strictyaml.Value) { c.Slots = int(v.Number(agentreg.MaxSlots)) },
+		"slots":       func(v strictyaml.Value) { c.Slots = int(v.Number(protocol.MaxSlots)) },
 		"region":      func(v strictyaml.Value) { c.Region = v.Name() },
 		"labels":      func(v strictyaml.Value) { c.Labels = readLabels(v) },
 		"max_wait":    func(v strictyaml.Value) { c.MaxWait = readUpToAnHour(v) },
@@ -84,8 +84,8 @@ func readID(v strictyaml.Value) string {
 	if strings.Contains(name, agent.ReplicaMark) {
 		v.Add("must not contain %s: the ids of further addresses have it", agent.ReplicaMark)
 	}
-	if err := agentreg.CheckName(agentreg.BackendPrefix + name); err != nil {
-		v.Add("with %s before it, %s", agentreg.BackendPrefix, err.Error())
+	if err := protocol.CheckName(protocol.BackendPrefix + name); err != nil {
+		v.Add("with %s before it, %s", protocol.BackendPrefix, err.Error())
 	}
 	return name
 }
@@ -160,8 +160,8 @@ func readModels(v strictyaml.Value) []string {
 			models = append(models, name)
 		}
 	})
-	if len(models) > agentreg.MaxModels {
-		v.Add("must be at most %d, are %d", agentreg.MaxModels, len(models))
+	if len(models) > protocol.MaxModels {
+		v.Add("must be at most %d, are %d", protocol.MaxModels, len(models))
 	}
 	return models
 }
@@ -174,7 +174,7 @@ func ReadKinds(v strictyaml.Value, engine string) (kinds []target.Kind) {
 	}
 	possible, unknown := agent.KindsOf(engine)
 	v.List(func(v strictyaml.Value) {
-		k, err := agentreg.ParseKind(v.Value)
+		k, err := protocol.ParseKind(v.Value)
 		switch {
 		case err != nil:
 			v.Bad("must be chat, embedding or rerank")
@@ -193,8 +193,8 @@ func readLabels(v strictyaml.Value) map[string]string {
 		v.At(key).CheckName(key.Value)
 		labels[key.Value] = v.Name()
 	})
-	if len(labels) > agentreg.MaxLabels {
-		v.Add("must be at most %d, are %d", agentreg.MaxLabels, len(labels))
+	if len(labels) > protocol.MaxLabels {
+		v.Add("must be at most %d, are %d", protocol.MaxLabels, len(labels))
 	}
 	return labels
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/enginekey"
@@ -89,7 +90,7 @@ func New(configs []Config) (*Set, error) {
 	s := &Set{}
 	var errs []error
 	for i, c := range configs {
-		m := &Backend{Config: c, id: agentreg.BackendPrefix + c.Name, looked: make(chan struct{}, 1)}
+		m := &Backend{Config: c, id: protocol.BackendPrefix + c.Name, looked: make(chan struct{}, 1)}
 		m.offer.Store(&offer{models: c.Models, kinds: c.kinds()})
 		if c.APIKeyFile != "" {
 			var err error
@@ -189,7 +190,7 @@ func (m *Backend) demand(o Options) agent.Demand {
 		OnModels: func(models, names []string) {
 			of := &offer{models: models}
 			for _, name := range names {
-				if k, err := agentreg.ParseKind(name); err == nil {
+				if k, err := protocol.ParseKind(name); err == nil {
 					of.kinds = append(of.kinds, k)
 				}
 			}
@@ -287,7 +288,7 @@ func (s *Set) Has(model string) bool {
 // Wants is how the backend wants its requests whose agent has an id; ok is false for
 // the id of another agent.
 func (s *Set) Wants(agentID string) (w *Wants, ok bool) {
-	if !strings.HasPrefix(agentID, agentreg.BackendPrefix) {
+	if !strings.HasPrefix(agentID, protocol.BackendPrefix) {
 		return nil, false
 	}
 	id, _, _ := strings.Cut(agentID, agent.ReplicaMark)

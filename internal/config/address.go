@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
 // Address splits an address flag into what net.Listen and net.Dial take.
@@ -27,7 +27,7 @@ func (c *Serve) sockets() (errs []error) {
 		{"relay", c.Relay},
 	} {
 		if network, address := Address(l.value); network == "unix" {
-			if err := agentreg.CheckSocketPath(address); err != nil {
+			if err := unixsocket.CheckPath(address); err != nil {
 				errs = append(errs, fmt.Errorf("--%s: %w", l.flag, err))
 			}
 		}

@@ -5,6 +5,7 @@ package policy
 import (
 	"go.yaml.in/yaml/v3"
 
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/strictyaml"
 )
 
@@ -14,9 +15,6 @@ const (
 	maxTokens   = 1_000_000_000_000
 	maxTries    = 1_000
 )
-
-// maxLabels is how many labels an agent may have (agentreg.MaxLabels).
-const maxLabels = 64
 
 // value is a place in the file.
 type value = strictyaml.Value
@@ -127,8 +125,8 @@ func readMatch(v value) Match {
 				}
 				m.Labels[key.Value] = v.Name()
 			})
-			if n := len(m.Labels); n > maxLabels {
-				v.Add("must be at most %d, which is what an agent may have, are %d", maxLabels, n)
+			if n := len(m.Labels); n > protocol.MaxLabels {
+				v.Add("must be at most %d, which is what an agent may have, are %d", protocol.MaxLabels, n)
 			}
 		},
 	})

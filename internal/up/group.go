@@ -9,8 +9,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/config"
 )
 
@@ -38,7 +38,7 @@ func (f *file) group(key *yaml.Node, v value) {
 	v.At(key).CheckName(key.Value)
 	g := &group{value: v}
 	v.Fields(map[string]func(value){
-		"max_awake": func(v value) { g.maxAwake = int(v.Number(agentreg.MaxSlots)) },
+		"max_awake": func(v value) { g.maxAwake = int(v.Number(protocol.MaxSlots)) },
 		"memory":    func(v value) { g.memory = size(v) },
 	})
 	if g.maxAwake > 0 && g.memory > 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/kballard/go-shellquote"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/strictyaml"
@@ -138,14 +138,14 @@ func (f *file) model(v value) {
 		"dir":          func(v value) { m.Dir = directory(v) },
 		"env":          func(v value) { m.Env = environment(v) },
 		"health_path":  func(v value) { m.HealthPath = path(v) },
-		"slots":        func(v value) { m.Slots = int(v.Number(agentreg.MaxSlots)) },
+		"slots":        func(v value) { m.Slots = int(v.Number(protocol.MaxSlots)) },
 		"idle_timeout": func(v value) { m.IdleTimeout = span(v, time.Second, maxTimeout) },
 		"min_up_time":  func(v value) { m.MinUpTime = span(v, 0, maxTimeout) },
 		"wake_timeout": func(v value) { m.WakeTimeout = span(v, time.Second, maxTimeout) },
 		"wake":         func(v value) { m.Wake = backend.ReadWake(v) },
 		"hold_budget":  func(v value) { m.HoldBudget = span(v, time.Second, config.MaxHoldBudget) },
 		"group":        func(v value) { a.group = v.Name() },
-		"max_awake":    func(v value) { a.maxAwake = int(v.Number(agentreg.MaxSlots)) },
+		"max_awake":    func(v value) { a.maxAwake = int(v.Number(protocol.MaxSlots)) },
 		"memory":       func(v value) { a.memory = size(v) },
 	}, "name", "exec")
 	if m.MinUpTime < 0 {
@@ -276,7 +276,7 @@ func span(v value, least, most time.Duration) time.Duration {
 // size reads a number of bytes above 0.
 func size(v value) int64 {
 	n, err := config.ParseBytes(v.Value)
-	if v.Kind != yaml.ScalarNode || err != nil || n < 1 || n > agentreg.MaxRoom {
+	if v.Kind != yaml.ScalarNode || err != nil || n < 1 || n > protocol.MaxRoom {
 		v.Bad("must be a size such as 24GiB")
 		return 0
 	}

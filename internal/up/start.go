@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/regular"
+	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
 // lock takes the directory for this run, and makes it if it is not there. Files of a
@@ -38,7 +38,7 @@ func lock(dir string) (unlock func(), err error) {
 // checkSockets finds a directory whose name is too long for the sockets in it.
 func (r *run) checkSockets() error {
 	for _, name := range []string{envoy.ExtProcSocket, envoy.RelaySocket, envoy.ReholdSocket, envoy.AdminSocket, agentsSocket} {
-		if err := agentreg.CheckSocketPath(r.path(name)); err != nil {
+		if err := unixsocket.CheckPath(r.path(name)); err != nil {
 			return fmt.Errorf("--dir: %w", err)
 		}
 	}
