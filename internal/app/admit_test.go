@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
@@ -148,21 +147,9 @@ func TestTheModelsOfACallerAreThoseThatItMayUse(t *testing.T) {
 	require.Len(t, list.Data, 3)
 }
 
-// The tenants of identities are not known before, and there is an end to their labels.
-func TestTheLabelsOfTenantsAreBounded(t *testing.T) {
+func TestTenantsOfIdentitiesAreNotKnownBefore(t *testing.T) {
 	t.Parallel()
-	a := newApp(t, "--identity-metadata=auth")
-	require.Empty(t, a.tenants())
-	for i := range 2 * maxTenantNames {
-		name := fmt.Sprint(i)
-		want := name
-		if i >= maxTenantNames {
-			want = "other"
-		}
-		require.Equal(t, want, a.series.others.label(name))
-	}
-	require.Equal(t, "7", a.series.others.label("7"))
-	a.series.routed.serving(&agentreg.AgentInfo{Models: []string{"m"}})
+	require.Empty(t, newApp(t, "--identity-metadata=auth").tenants())
 }
 
 func TestAKeyThatExpiresEndsItsHeldRequests(t *testing.T) {

@@ -33,6 +33,7 @@ import (
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
+	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/target"
@@ -60,7 +61,7 @@ type App struct {
 	decider    *decider
 	policy     *reload.File[policy.Policy]
 	metrics    *prometheus.Registry
-	series     *metrics
+	series     *observe.Metrics
 	wakeSignal *wakeSignal
 
 	envoy, agents *grpc.Server
@@ -115,7 +116,7 @@ func (a *App) wire() error {
 	if a.backends, err = backend.New(c.Backends); err != nil {
 		return err
 	}
-	m := newMetrics(c.MetricsPrefix, a.metrics, a.tenants)
+	m := observe.NewMetrics(a.metrics, observe.Options{Prefix: c.MetricsPrefix, Tenants: a.tenants, Identities: c.IdentityMetadata != ""})
 	a.series = m
 	var allow []netip.Prefix
 	for _, s := range c.AgentsAllowCIDR {
@@ -131,7 +132,7 @@ func (a *App) wire() error {
 		OnFewer:      a.engineHasFewer,
 		OnWakeFailed: a.wakeRefused,
 		OnServing: func(agent *agentreg.AgentInfo) {
-			m.routed.serving(agent)
+			m.Serving(agent)
 			for _, model := range agent.Models {
 				a.wakeSignal.changed(model)
 			}
@@ -147,10 +148,10 @@ func (a *App) wire() error {
 		Linger: c.WakeLinger, Cooldown: c.WakeCooldown, InOrder: c.WakeOrder == "arrival",
 		Slots:     capacity,
 		OnWanted:  a.wakeSignal.changed,
-		OnOutcome: m.outcome,
-		OnRefused: m.turnedAway,
-		OnQueued:  m.waited,
-		OnWake:    m.woke,
+		OnOutcome: m.HoldEnded,
+		OnRefused: m.Rejected,
+		OnQueued:  m.Queued,
+		OnWake:    m.Woke,
 		OnRelease: func(t target.Target, n int) {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
 		},
@@ -173,7 +174,7 @@ func (a *App) wire() error {
 	}
 	a.placed()
 	a.metrics.MustRegister(
-		newDemand(c.MetricsPrefix, a.placements, a.machine),
+		observe.NewDemand(c.MetricsPrefix, a.holdable, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	a.audit, err = audit.Open(c.AuditFile, audit.Options{
@@ -193,7 +194,7 @@ func (a *App) wire() error {
 			return fmt.Errorf("--identity-metadata: %w", err)
 		}
 	}
-	a.metrics.MustRegister(newLoad(c.MetricsPrefix, a.decider))
+	a.metrics.MustRegister(observe.NewLoad(c.MetricsPrefix, capacity, a.registry, a.machine))
 	network, address := config.Address(c.Relay)
 	a.data = extproc.New(extproc.Options{
 		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout, AdmitPark: c.AdmitParkTimeout,
@@ -203,7 +204,7 @@ func (a *App) wire() error {
 	}, extproc.Deps{
 		NotReady: a.notReady,
 		Decider:  a.decider,
-		Observer: observer{metrics: m, audit: a.audit, recent: a.notifiers.recent, log: a.log},
+		Observer: observe.Observer{Metrics: m, Audit: a.audit, Recent: a.notifiers.recent, Log: a.log},
 		Wakes:    a.machine,
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
@@ -273,7 +274,21 @@ func (a *App) tenants() []string {
 	case a.c.IdentityMetadata != "":
 		return nil
 	}
-	return []string{defaultTenant}
+	return []string{access.DefaultTenant}
+}
+
+// holdable lists the models that may be held here.
+func (a *App) holdable() observe.Holdable {
+	p := a.placements()
+	return observe.Holdable{MapLoaded: p.m != nil, Models: p.held()}
+}
+
+// keeper removes the series of names that are gone.
+func (a *App) keeper() observe.Keeper {
+	return observe.Keeper{
+		Metrics: a.series, Keep: a.c.MetricsKeep,
+		KnownModel: a.decider.known, Agents: a.registry.Agents, Recent: a.notifiers.recent,
+	}
 }
 
 // restore loads the map of an earlier run. A damaged one is set aside: the router

@@ -50,7 +50,7 @@ func bubble(t *testing.T, f func(r *rig), flags ...string) {
 		r.agents = r.serve(r.App.agents)
 		background, end := context.WithCancel(t.Context())
 		go r.wakeSignal.run(background, r.look)
-		go keeper{r.App, r.c.MetricsKeep}.run(background)
+		go r.keeper().Run(background)
 		if r.revoker != nil {
 			go r.revoker.run(background)
 		}

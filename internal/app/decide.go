@@ -19,6 +19,7 @@ import (
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
+	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
@@ -39,7 +40,7 @@ type decider struct {
 	policies func() *policy.Policy
 	engines  *enginekey.File // nil: no model's engines have a key of their own
 	backends *backend.Set
-	metrics  *metrics
+	metrics  *observe.Metrics
 	log      zerolog.Logger
 	changed  func(model string) // who waits for the model may have changed
 }
@@ -194,7 +195,7 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	if budget <= 0 {
 		// The client does not want to wait at all.
 		if !who.held {
-			d.metrics.outcome(holdstate.OutcomeExpired, 0)
+			d.metrics.HoldEnded(holdstate.OutcomeExpired, 0)
 		}
 		return extproc.Decision{Refusal: d.notHeld(r.Model, holdstate.ErrExpired), Outcome: holdstate.OutcomeExpired}
 	}

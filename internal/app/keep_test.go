@@ -28,12 +28,12 @@ func names(prefix string, n int) (list []string) {
 	return list
 }
 
-// keysOf is a keys file with a key for each tenant.
+// keysOf is a keys file with a key for each tenant, which is the name of the tenant.
 func keysOf(tenants ...string) string {
 	var text strings.Builder
 	text.WriteString("keys:\n")
 	for i, tenant := range tenants {
-		fmt.Fprintf(&text, "- {id: k%d, tenant: %s, key_hash: %064x}\n", i, tenant, i+1)
+		fmt.Fprintf(&text, "- {id: k%d, tenant: %s, key_hash: %s}\n", i, tenant, hashOf(tenant))
 	}
 	return text.String()
 }
@@ -62,9 +62,9 @@ func TestSeriesOfModelsThatAreGoneAreRemoved(t *testing.T) {
 			p = r.join(pb.State_STATE_SERVING, append(names(fmt.Sprint("x", i, "-"), protocol.MaxModels-1), "m")...)
 		}
 		for _, model := range []string{"m", "x0-0", "x19-0"} {
-			r.App.series.woke(model, time.Second)
-			r.App.series.waited(model, time.Second)
-			r.App.series.turnedAway(model, holdstate.ErrNoQueue)
+			r.App.series.Woke(model, time.Second)
+			r.App.series.Queued(model, time.Second)
+			r.App.series.Rejected(model, holdstate.ErrNoQueue)
 		}
 		require.Equal(t, 20*255+1, count())
 		pass(9 * time.Minute)
@@ -80,20 +80,6 @@ func TestSeriesOfModelsThatAreGoneAreRemoved(t *testing.T) {
 		pass(12 * time.Minute)
 		require.Equal(t, 1, count(), "what is placed stays")
 		require.Len(t, r.series("hivenet_wake_seconds"), 1)
-	})
-}
-
-func TestANameThatComesBackInTimeKeepsItsCount(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		t := r.t
-		for range 3 {
-			p := r.join(pb.State_STATE_SERVING, "x")
-			r.App.series.routed.count(route{"custom", "", "x"}, defaultTenant)
-			p.leave()
-			pass(9 * time.Minute)
-		}
-		require.Equal(t, 3, r.count(routedName, "custom", "x", "", defaultTenant))
 	})
 }
 
@@ -135,14 +121,16 @@ func TestTenantsHaveTheirSeriesAtZeroUpToALimit(t *testing.T) {
 		t := r.t
 		p := r.join(pb.State_STATE_SERVING, "m")
 		series, value := r.sum(routedName, "model=m")
-		require.Equal(t, maxZeroTenants, series)
+		require.Equal(t, 1000, series)
 		require.Zero(t, value)
 		last := r.tenants()[1499]
-		to := route{"custom", "", "m"}
-		r.App.series.routed.count(to, last)
-		r.App.series.routed.count(to, r.tenants()[0])
+		for _, tenant := range []string{last, r.tenants()[0]} {
+			require.Contains(t, r.chat("m", "x-api-key", tenant).all(), "serve on")
+		}
+		pass(time.Second)
+		r.envoyEnds()
 		series, value = r.sum(routedName, "model=m")
-		require.Equal(t, maxZeroTenants+1, series)
+		require.Equal(t, 1001, series)
 		require.Equal(t, 2, int(value))
 		require.Equal(t, 1, r.count(routedName, "custom", "m", "", last))
 
@@ -154,41 +142,12 @@ func TestTenantsHaveTheirSeriesAtZeroUpToALimit(t *testing.T) {
 	}, "--auth-file", keys)
 }
 
-func TestTheSeriesOfTenantsAndModelsAreBounded(t *testing.T) {
-	t.Parallel()
-	tenants := names("t", 10_000)
-	require.Len(t, zeros(tenants, 100), 1000)
-	require.Len(t, zeros(tenants, 1000), 100)
-	require.Len(t, zeros(tenants, 200_000), 1)
-	require.Empty(t, zeros(nil, 1))
-
-	r := newRouted("p_", func() []string { return nil })
-	for i := range maxRouted {
-		r.count(route{model: fmt.Sprint("m", i/1000)}, tenants[i%1000])
-	}
-	for _, tenant := range []string{"late", "later", tenants[0]} {
-		r.count(route{model: "m0"}, tenant)
-	}
-	sent := r.snapshot()[route{model: "m0"}]
-	require.Len(t, sent, 1001)
-	require.EqualValues(t, 2, sent[otherTenant])
-	require.EqualValues(t, 2, sent[tenants[0]])
-}
-
-// A registration must cost the same for one tenant and for ten thousand: those who wait
-// are released after it.
-func TestARegistrationMakesNoSeriesOfTenants(t *testing.T) { //nolint:paralleltest // it counts allocations
-	a := newApp(t, "--auth-file", temporary(t, keysOf(names("t", 5000)...)))
-	agent := &agentreg.AgentInfo{Models: names("m", 100)}
-	require.Less(t, allocated(func() { a.series.routed.serving(agent) }), int64(100*1024))
-}
-
 func TestHistogramsHaveNativeBucketsBesideTheClassicOnes(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.App.series.woke("m", time.Second)
-		r.App.series.waited("m", time.Second)
-		r.App.series.outcome(holdstate.OutcomeReleased, time.Second)
+		r.App.series.Woke("m", time.Second)
+		r.App.series.Queued("m", time.Second)
+		r.App.series.HoldEnded(holdstate.OutcomeReleased, time.Second)
 		p := r.chat("unknown")
 		p.gone()
 		pass(time.Minute)

@@ -41,7 +41,7 @@ func (a *App) Start(ctx context.Context) error {
 	a.endBackground = end
 	a.wg.Go(func() { a.wakeSignal.run(background, a.look) })
 	a.wg.Go(func() { a.lookAgain(background) })
-	a.wg.Go(func() { keeper{a, a.c.MetricsKeep}.run(background) })
+	a.wg.Go(func() { a.keeper().Run(background) })
 	a.wg.Go(func() { a.awaitMap(background) })
 	if len(a.c.EnvoyAdmin) > 0 {
 		a.wg.Go(func() { newEnvoys(a.c.EnvoyAdmin, a.data, a.log).watch(background) })

@@ -48,9 +48,9 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 		_, err := r.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), true)
 		require.NoError(t, err)
 		r.join(pb.State_STATE_SERVING, "m")
-		r.App.series.woke("m", time.Second)
-		r.App.series.waited("m", time.Second)
-		r.App.series.turnedAway("m", holdstate.ErrNoQueue)
+		r.App.series.Woke("m", time.Second)
+		r.App.series.Queued("m", time.Second)
+		r.App.series.Rejected("m", holdstate.ErrNoQueue)
 		checkMetrics(r.t, r.App, documented)
 	}, "--auth-file", auth, "--policy-file", limits)
 }

@@ -94,6 +94,6 @@ func (d *decider) roomAwaited(model string) bool {
 
 // turnedAway refuses a request that may not wait.
 func (d *decider) turnedAway(model string, err error) extproc.Decision {
-	d.metrics.turnedAway(model, err)
+	d.metrics.Rejected(model, err)
 	return refuse(refusal.For(err, refusal.Wait{Model: model}))
 }

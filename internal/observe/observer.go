@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package observe
 
 import (
 	"time"
@@ -14,34 +14,35 @@ import (
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
-// observer writes what happens to requests into the metrics and the audit log.
-type observer struct {
-	metrics *metrics
-	audit   *audit.Log
-	recent  *wake.Recent
-	log     zerolog.Logger
+// Observer writes what happens to requests into the metrics and the audit log. It is the
+// extproc.Observer.
+type Observer struct {
+	Metrics *Metrics
+	Audit   *audit.Log
+	Recent  *wake.Recent
+	Log     zerolog.Logger
 }
 
 // Routed counts a request's first slot.
-func (o observer) Routed(r *extproc.Request, g holdstate.Grant) {
-	o.metrics.routedTo(r, g)
-	o.recent.Touch(r.Model)
+func (o Observer) Routed(r *extproc.Request, g holdstate.Grant) {
+	o.Metrics.routedTo(r, g)
+	o.Recent.Touch(r.Model)
 }
 
-// Ended counts a request that has ended, and puts it on record.
-func (o observer) Ended(r *extproc.Record) {
-	o.metrics.ended(r)
+// Ended counts a request that has ended, and writes its audit line.
+func (o Observer) Ended(r *extproc.Record) {
+	o.Metrics.ended(r)
 	if r.Outcome == holdstate.OutcomeExpired {
-		o.log.Info().Str("model", r.Request.Model).Str("request_id", r.Request.ID).
+		o.Log.Info().Str("model", r.Request.Model).Str("request_id", r.Request.ID).
 			Stringer("after", r.Held.Round(time.Millisecond)).Msg("hold expired")
 	}
-	o.audit.Write(auditRecord(r))
+	o.Audit.Write(auditRecord(r))
 }
 
-// Freed tells of slots that were given back.
-func (o observer) Freed(g holdstate.Grant, slots int) {
+// Freed logs that slots were given back.
+func (o Observer) Freed(g holdstate.Grant, slots int) {
 	if slot, ok := g.(*admission.Grant); ok {
-		o.log.Warn().Str("agent", slot.Agent().ID).Int("slots", slots).
+		o.Log.Warn().Str("agent", slot.Agent().ID).Int("slots", slots).
 			Msg("the engine works on fewer requests than slots are taken: gave slots back")
 	}
 }

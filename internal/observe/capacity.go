@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package observe
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,17 +9,10 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admission"
-	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// turnedAway counts a request that had no room or no slot.
-func (m *metrics) turnedAway(model string, err error) {
-	m.observed.note(model)
-	m.rejections.WithLabelValues(refusal.Label(err), model).Inc()
-}
-
-// load exports what replicas have in hand and what waits for them.
-type load struct {
+// Load exports how many requests replicas have, and how many wait for them.
+type Load struct {
 	capacity *admission.Capacity
 	registry *agentreg.Registry
 	machine  *holdstate.Machine
@@ -29,12 +22,13 @@ type load struct {
 	tokens, tokenLimit, slots, slotsUsed *prometheus.Desc
 }
 
-func newLoad(prefix string, d *decider) *load {
+// NewLoad makes the collector.
+func NewLoad(prefix string, capacity *admission.Capacity, registry *agentreg.Registry, machine *holdstate.Machine) *Load {
 	of := func(label, name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prefix+name, help, []string{label}, nil)
 	}
-	return &load{
-		capacity: d.capacity, registry: d.registry, machine: d.machine,
+	return &Load{
+		capacity: capacity, registry: registry, machine: machine,
 		queue:        of("model", "queue_depth", "Requests that wait for a slot of a model that is up."),
 		parked:       of("model", "admission_waiting", "Requests that wait for room in the admission gate."),
 		requests:     of("model", "admission_requests", "Requests that the admission gate has let in and that have not ended."),
@@ -47,7 +41,7 @@ func newLoad(prefix string, d *decider) *load {
 }
 
 // Describe is part of prometheus.Collector.
-func (l *load) Describe(ch chan<- *prometheus.Desc) {
+func (l *Load) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		l.queue, l.parked, l.requests, l.requestLimit, l.tokens, l.tokenLimit, l.slots, l.slotsUsed,
 	} {
@@ -56,7 +50,7 @@ func (l *load) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect is part of prometheus.Collector.
-func (l *load) Collect(ch chan<- prometheus.Metric) {
+func (l *Load) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int64, label string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), label)
 	}

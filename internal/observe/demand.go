@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package observe
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,17 +9,25 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// demand exports what each holdable model is asked for. Without a map it says nothing
-// of the map's models, so that a restarted router does not claim that nobody waits.
-type demand struct {
-	placements              func() placements
+// Holdable are the models that may be held.
+type Holdable struct {
+	MapLoaded bool // else only the models of backends are in the list
+	Models    []string
+}
+
+// Demand exports the demand of each holdable model. Without a map it has no series for
+// the models of the map: a router that was just restarted must not report that nobody
+// waits.
+type Demand struct {
+	holdable                func() Holdable
 	machine                 *holdstate.Machine
 	loaded, pending, wanted *prometheus.Desc
 }
 
-func newDemand(prefix string, now func() placements, machine *holdstate.Machine) *demand {
-	return &demand{
-		placements: now, machine: machine,
+// NewDemand makes the collector.
+func NewDemand(prefix string, holdable func() Holdable, machine *holdstate.Machine) *Demand {
+	return &Demand{
+		holdable: holdable, machine: machine,
 		loaded: prometheus.NewDesc(prefix+"map_loaded",
 			"1 while the router has a sibling map. Without one only models of backends have a demand.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"pending_demand",
@@ -30,23 +38,24 @@ func newDemand(prefix string, now func() placements, machine *holdstate.Machine)
 }
 
 // Describe is part of prometheus.Collector.
-func (d *demand) Describe(ch chan<- *prometheus.Desc) {
+func (d *Demand) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.loaded
 	ch <- d.pending
 	ch <- d.wanted
 }
 
 // Collect is part of prometheus.Collector.
-func (d *demand) Collect(ch chan<- prometheus.Metric) {
-	p := d.placements()
-	ch <- prometheus.MustNewConstMetric(d.loaded, prometheus.GaugeValue, flag(p.m != nil))
-	for _, model := range p.held() {
+func (d *Demand) Collect(ch chan<- prometheus.Metric) {
+	now := d.holdable()
+	ch <- prometheus.MustNewConstMetric(d.loaded, prometheus.GaugeValue, flag(now.MapLoaded))
+	for _, model := range now.Models {
 		labels := []*dto.LabelPair{label("model", model)}
 		ch <- &sample{d.pending, labels, float64(d.machine.Demand(model)), false}
 		ch <- &sample{d.wanted, labels, flag(d.machine.Wanted(model)), false}
 	}
 }
 
+// flag is the value of a gauge that is 1 or 0.
 func flag(yes bool) float64 {
 	if yes {
 		return 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package observe
 
 import (
 	"bytes"
@@ -12,13 +12,15 @@ import (
 
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/audit"
 )
 
 func TestTheLogHasALineForEachHoldThatExpires(t *testing.T) {
 	t.Parallel()
-	a := newApp(t)
+	none, err := audit.Open("", audit.Options{})
+	require.NoError(t, err)
 	var out bytes.Buffer
-	o := observer{metrics: a.series, audit: a.audit, log: zerolog.New(&out)}
+	o := Observer{Metrics: newMetrics(Options{}), Audit: none, Log: zerolog.New(&out)}
 	for _, outcome := range []holdstate.Outcome{holdstate.OutcomeReleased, holdstate.OutcomeExpired, holdstate.Pending} {
 		o.Ended(&extproc.Record{
 			Request: extproc.Request{ID: "r-1", Model: "m", Method: "POST"}, Outcome: outcome, Held: 1500 * time.Millisecond,

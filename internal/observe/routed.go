@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package observe
 
 import (
 	"slices"
@@ -22,34 +22,32 @@ const (
 	maxZeros = 100_000
 	// maxRouted bounds the series with a request; further tenants share otherTenant.
 	maxRouted = 100_000
-
-	otherTenant = "other"
 )
 
-// route is what a request was routed to, as the labels have it.
+// route is what a request was routed to, as labels.
 type route struct{ engine, region, model string }
 
-// routed counts the requests that got a slot. A tenant that has sent nothing has its
-// series, at 0, but no counter: models times tenants are counted out only in a scrape, so
-// that a registration costs the same for one tenant and for a thousand.
+// routed counts the requests that got a slot. A tenant that has sent nothing has a
+// series, at 0, but no counter: a scrape makes these series, so that a registration costs
+// the same for one tenant and for a thousand.
 type routed struct {
 	desc    *prometheus.Desc
-	tenants func() []string // of the keys file, sorted
+	tenants func() []string // those that are listed, sorted
 
 	mu   sync.RWMutex
 	of   map[route]*counters
 	size int // counters of all routes
 }
 
-// counters are a route's, by tenant.
+// counters are the counters of one route.
 type counters struct {
 	byTenant map[string]*counter
-	gone     time.Time // since when no agent has the route; zero: one has
+	absent   time.Time // since when no agent has the route; zero: one has
 }
 
 type counter struct {
-	n    atomic.Uint64
-	gone time.Time // since when nobody is of the tenant; zero: somebody is
+	n      atomic.Uint64
+	absent time.Time // since when the tenant is not known; zero: it is
 }
 
 func newRouted(prefix string, tenants func() []string) *routed {
@@ -60,12 +58,12 @@ func newRouted(prefix string, tenants func() []string) *routed {
 	}
 }
 
-// serving begins the series of an agent's models.
+// serving creates the series of an agent's models.
 func (r *routed) serving(a *agentreg.AgentInfo) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, model := range a.Models {
-		r.counters(route{a.Engine, a.Region, model}).gone = time.Time{}
+		r.counters(route{a.Engine, a.Region, model}).absent = time.Time{}
 	}
 }
 
@@ -78,7 +76,7 @@ func (r *routed) counters(to route) *counters {
 	return c
 }
 
-// count counts a request.
+// count adds a request.
 func (r *routed) count(to route, tenant string) {
 	if !r.countAgain(to, tenant) {
 		r.countFirst(to, tenant)
@@ -112,43 +110,30 @@ func (r *routed) countFirst(to route, tenant string) {
 	c.byTenant[tenant].n.Add(1)
 }
 
-// zeros are the tenants that have a series for each of so many routes whether they have
-// sent a request or not.
+// zeros returns the tenants that have a series for each route, of so many, before they
+// have sent a request.
 func zeros(tenants []string, routes int) []string {
 	n := min(len(tenants), maxZeroTenants, max(maxZeros/max(routes, 1), 1))
 	return tenants[:n]
 }
 
-// forget removes the routes that alive has not known, and the tenants that known has not
-// known, since the time before.
-func (r *routed) forget(now, before time.Time, alive func(route) bool, known func(tenant string) bool) {
+// forget removes the routes and the tenants that have been absent since before.
+func (r *routed) forget(now, before time.Time, hasRoute func(route) bool, hasTenant func(string) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for to, c := range r.of {
-		if over(&c.gone, alive(to), now, before) {
+		if expired(&c.absent, hasRoute(to), now, before) {
 			r.size -= len(c.byTenant)
 			delete(r.of, to)
 			continue
 		}
 		for tenant, one := range c.byTenant {
-			if over(&one.gone, known(tenant), now, before) {
+			if expired(&one.absent, hasTenant(tenant), now, before) {
 				r.size--
 				delete(c.byTenant, tenant)
 			}
 		}
 	}
-}
-
-// over notes whether something is there, and reports whether it has been gone since
-// before.
-func over(gone *time.Time, there bool, now, before time.Time) bool {
-	switch {
-	case there:
-		*gone = time.Time{}
-	case gone.IsZero():
-		*gone = now
-	}
-	return !there && !gone.After(before)
 }
 
 // Describe is part of prometheus.Collector.
@@ -178,7 +163,7 @@ func (r *routed) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// snapshot copies the counts, so that a scraper that is slow keeps no request waiting.
+// snapshot copies the counts, so that no request waits for a slow scraper.
 func (r *routed) snapshot() map[route]map[string]uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package observe
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
 
-// sample is one series in a scrape. It costs a third of prometheus.NewConstMetric, since
-// its labels may be shared and are sorted already; a scrape may have 100,000.
+// sample is one series of a scrape, of which there may be 100,000. It costs a third of
+// prometheus.NewConstMetric: its labels may be shared, and are sorted already.
 type sample struct {
 	desc    *prometheus.Desc
 	labels  []*dto.LabelPair // sorted by name

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package observe shows what the router does: the metrics of the hold and of the
+// routing, a line of the audit log for each request, and the status of the admin API.
+package observe
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/refusal"
+)
+
+// Options are the settings of the metrics.
+type Options struct {
+	Prefix string
+	// Tenants lists the tenants that are known before they send a request, sorted.
+	Tenants func() []string
+	// Identities: requests may come from tenants that are in no list.
+	Identities bool
+}
+
+// Metrics are the metrics of events: what happened to requests and models. Its methods
+// are safe for concurrent use.
+type Metrics struct {
+	o        Options
+	holds    *prometheus.CounterVec
+	held     prometheus.Histogram
+	routed   *routed
+	requests *prometheus.HistogramVec
+	wakes    *prometheus.HistogramVec
+	lost     prometheus.Counter
+	tenants  tenantLabels
+	models   models // those with a series of wakes, rejections or queued
+
+	// rejections and queued are about models that are up.
+	rejections *prometheus.CounterVec
+	queued     *prometheus.HistogramVec
+}
+
+// histogram has native buckets beside the classic ones, for scrapers that ask for them.
+func histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+	}
+}
+
+// NewMetrics registers the metrics of events.
+func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
+	f := promauto.With(reg)
+	m := &Metrics{
+		o: o,
+		holds: f.NewCounterVec(prometheus.CounterOpts{
+			Name: o.Prefix + "wake_holds_total",
+			Help: "Requests that were held, or refused by a hold limit, by how they ended.",
+		}, []string{"outcome"}),
+		held: f.NewHistogram(histogram(o.Prefix+"wake_hold_seconds",
+			"How long requests were held, whatever their outcome, in seconds.",
+			.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600)),
+		routed: newRouted(o.Prefix, o.Tenants),
+		requests: f.NewHistogramVec(histogram("http_server_request_duration_seconds",
+			"How long requests took, by the status they ended with, in seconds.",
+			.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
+			[]string{"method", "route", "status_code"}),
+		wakes: f.NewHistogramVec(histogram(o.Prefix+"wake_seconds",
+			"How long wakes took, from the first request that waited to the first replica, in seconds.",
+			.25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600),
+			[]string{"model"}),
+		rejections: f.NewCounterVec(prometheus.CounterOpts{
+			Name: o.Prefix + "admission_rejections_total",
+			Help: "Requests for a model that is up that were turned away, by why.",
+		}, []string{"reason", "model"}),
+		queued: f.NewHistogramVec(histogram(o.Prefix+"queue_wait_seconds",
+			"How long requests waited in the capacity queue, those that got a slot at once left out, in seconds.",
+			.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600),
+			[]string{"model"}),
+		lost: f.NewCounter(prometheus.CounterOpts{
+			Name: o.Prefix + "lost_records_total",
+			Help: "Requests whose access-log record did not come, so that their status is not known.",
+		}),
+	}
+	reg.MustRegister(m.routed)
+	for _, outcome := range holdstate.Outcomes() {
+		m.holds.WithLabelValues(outcome.String())
+	}
+	return m
+}
+
+// HoldEnded counts the end of a hold. A request that a limit refused was not held.
+func (m *Metrics) HoldEnded(o holdstate.Outcome, held time.Duration) {
+	m.holds.WithLabelValues(o.String()).Inc()
+	if o != holdstate.OutcomeFull {
+		m.held.Observe(held.Seconds())
+	}
+}
+
+// Rejected counts a request that got no reservation or no slot.
+func (m *Metrics) Rejected(model string, err error) {
+	m.models.note(model)
+	m.rejections.WithLabelValues(refusal.Label(err), model).Inc()
+}
+
+// Queued counts how long a request waited for a slot.
+func (m *Metrics) Queued(model string, d time.Duration) {
+	m.models.note(model)
+	m.queued.WithLabelValues(model).Observe(d.Seconds())
+}
+
+// Woke counts the wake of a model.
+func (m *Metrics) Woke(model string, took time.Duration) {
+	m.models.note(model)
+	m.wakes.WithLabelValues(model).Observe(took.Seconds())
+}
+
+// Serving creates the routed series of an agent's models.
+func (m *Metrics) Serving(agent *agentreg.AgentInfo) { m.routed.serving(agent) }
+
+// routedTo counts the first slot that a request got.
+func (m *Metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
+	if slot, ok := g.(*admission.Grant); ok {
+		a := slot.Agent()
+		m.routed.count(route{a.Engine, a.Region, r.Model}, m.tenant(r.Caller.TenantID))
+	}
+}
+
+// ended counts a request that has ended.
+func (m *Metrics) ended(r *extproc.Record) {
+	if r.ErrorCode == extproc.CodeRecordLost {
+		m.lost.Inc()
+	}
+	m.requests.WithLabelValues(r.Method, r.Route(), strconv.Itoa(r.Status)).Observe(r.Duration.Seconds())
+}
