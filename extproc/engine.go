@@ -38,9 +38,9 @@ var keyHeaders = [...]string{headerAuthorization, headerAPIKey}
 // engine is how the engine of a grant wants the request. In the rehold lane the request
 // comes with what an earlier engine was sent, so the flight remembers what it replaces.
 func (st *stream) engine(g holdstate.Grant) Engine {
-	e := st.s.d.Decider.Engine(st.req.Model, g)
+	e := st.flight.call.Engine(st.req.Model, g)
 	if e.KeyHeader != "" {
-		st.flight.admission.StripKeys = true
+		st.flight.forward.StripKeys = true
 	}
 	if e.Host != "" && st.flight.host == "" {
 		st.flight.host = st.head.authority()
@@ -65,7 +65,7 @@ func (f *forwardHead) engine(st *stream, e *Engine) {
 	if host := cmp.Or(e.Host, st.flight.host); host != "" {
 		f.set = append(f.set, [2]string{headerAuthority, host})
 	}
-	switch path := st.flight.admission.PathAndQuery; {
+	switch path := st.flight.forward.PathAndQuery; {
 	case e.Prefix != "" || st.prefixed:
 		f.set = append(f.set, [2]string{":path", e.Prefix + cmp.Or(path, st.req.PathAndQuery)})
 	case path != "":

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 const ownKey = "sk-of-the-engine"
@@ -61,7 +62,7 @@ func TestTheEnginesOwnKeyTakesThePlaceOfTheCallers(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				r.engineKey = c.key
-				r.admit = func(Credentials) Admission { return Admission{StripKeys: c.strip} }
+				r.authenticate = func(Credentials) (fakeCall, *refusal.Refusal) { return fakeCall{strip: c.strip}, nil }
 				held := r.ask(t, request(chatPath, `{"model":"m"}`, callers...))
 				r.slots.up(engineA, 2)
 				call := r.engine.call(t, 1)

@@ -16,13 +16,14 @@ import (
 // flight is a request between its headers and its end, across the passes that the
 // rehold lane makes of it.
 type flight struct {
-	id        string
-	arrived   time.Time
-	stream    string    // Envoy's own name of the request, empty in somebody else's Envoy
-	envoy     string    // the address that Envoy called from
-	admission Admission // written by the edge's pass, before the request is decided
-	clocks    clocks    // of its first pass
-	host      string    // the client's, once an engine's took its place
+	id      string
+	arrived time.Time
+	stream  string // Envoy's own name of the request, empty in somebody else's Envoy
+	envoy   string // the address that Envoy called from
+	call    Call   // nil until its caller was found, in its first pass
+	forward Forward
+	clocks  clocks // of its first pass
+	host    string // the client's, once an engine's took its place
 
 	mu     sync.Mutex
 	rec    Record

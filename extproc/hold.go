@@ -166,7 +166,7 @@ func (h *hold) ended(s holdstate.Status) error {
 	}
 	// The key is no longer good, the map no longer places the model here, or the last replica left a request
 	// that was never held: it is as if it arrived in this moment.
-	if r := h.st.s.d.Decider.Recheck(&h.st.req); r != nil {
+	if r := h.st.flight.call.Recheck(); r != nil {
 		return h.fail(r)
 	}
 	if h.committed {

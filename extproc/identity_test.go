@@ -54,10 +54,10 @@ func TestAnIdentityIsReadFromMetadata(t *testing.T) {
 			bubble(t, func(r *rig) {
 				var got *structpb.Struct
 				asked := 0
-				r.admit = func(c Credentials) Admission {
+				r.authenticate = func(c Credentials) (fakeCall, *refusal.Refusal) {
 					got = c.Metadata
 					asked++
-					return Admission{Refusal: refusal.Unauthorized("")}
+					return fakeCall{}, refusal.Unauthorized("")
 				}
 				// Headers with the same names say nothing.
 				r.ask(r.t, identified(r.t, request(chatPath, `{"model":"m"}`, "auth", "x", "tenant", "x"), c.metadata))
@@ -77,11 +77,11 @@ func TestTheLaneKeepsTheIdentity(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		r.admit = func(c Credentials) Admission {
+		r.authenticate = func(c Credentials) (fakeCall, *refusal.Refusal) {
 			if c.Metadata == nil {
-				return Admission{Refusal: refusal.Unauthorized("")}
+				return fakeCall{}, refusal.Unauthorized("")
 			}
-			return Admission{Caller: Caller{KeyID: c.Metadata.GetFields()["key_id"].GetStringValue()}}
+			return fakeCall{caller: Caller{KeyID: c.Metadata.GetFields()["key_id"].GetStringValue()}}, nil
 		}
 		r.slots.up(engineA, 1)
 		id := uuid.NewString()

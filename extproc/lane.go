@@ -43,7 +43,7 @@ func (st *stream) failedAttempt() *refusal.Refusal {
 	switch {
 	case err != nil || failed.Sent == 0:
 		how = failRefused
-	case failed.Received > 0 && st.s.d.Decider.Engine(st.req.Model, g).NotTaken != "":
+	case failed.Received > 0 && st.flight.call.Engine(st.req.Model, g).NotTaken != "":
 		how = failNotTaken
 	case failed.Received > 0:
 		g.Release() // the replica is up, and another one would answer no better

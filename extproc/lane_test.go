@@ -275,13 +275,13 @@ func TestALaneThatAnybodyCouldNameSkipsNoKeys(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		r.overTCP.Store(true)
-		r.admit = func(Credentials) Admission { return Admission{Refusal: refusal.Unauthorized("no key")} }
+		r.authenticate = func(Credentials) (fakeCall, *refusal.Refusal) { return fakeCall{}, refusal.Unauthorized("no key") }
 		r.slots.up(engineA, 1)
 		x := r.again(t, uuid.NewString(), engineB, 200)
 		x.requireEnded(t, `0s 503 {"error":{"code":"router_unavailable","message":"the router was started again while this request was under way; retry in 5 seconds","source":"router","retry_after":5}}`)
 		require.Zero(t, r.slots.taken())
 
-		r.admit = nil
+		r.authenticate = nil
 		id := r.served(t)
 		r.slots.up(engineB, 1)
 		requireServed(t, r.again(t, id, engineA, 200), "0s", engineB)

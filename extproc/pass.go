@@ -17,10 +17,10 @@ func (st *stream) other(lane string) error {
 	case string(st.head.method) != http.MethodGet:
 		return st.refuse(refusal.MethodNotAllowed(http.MethodGet))
 	}
-	if r := st.admit(lane); r != nil {
+	if r := st.authenticate(lane); r != nil {
 		return st.refuse(r)
 	}
-	body := st.s.d.Decider.Models(st.req.Caller, model)
+	body := st.flight.call.Models(model)
 	if body == nil {
 		return st.refuse(refusal.ModelNotFound(model))
 	}

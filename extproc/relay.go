@@ -290,7 +290,7 @@ var hopByHop = map[string]bool{
 func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant, e *Engine) *http.Request {
 	r := &http.Request{
 		Method: st.req.Method,
-		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: e.Prefix + cmp.Or(st.flight.admission.PathAndQuery, st.req.PathAndQuery)},
+		URL:    &url.URL{Scheme: "http", Host: "relay", Opaque: e.Prefix + cmp.Or(st.flight.forward.PathAndQuery, st.req.PathAndQuery)},
 		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        http.Header{"User-Agent": nil},
 		ContentLength: int64(len(st.payload)),
@@ -305,7 +305,7 @@ func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant, e *Engine
 			r.Host = string(value)
 		case !httpguts.ValidHeaderFieldName(n), !httpguts.ValidHeaderFieldValue(string(value)):
 		case n == "content-encoding" && st.rewritten, n == headerOrigin && st.answersPages():
-		case st.flight.admission.StripKeys && (n == headerAuthorization || n == headerAPIKey):
+		case st.flight.forward.StripKeys && (n == headerAuthorization || n == headerAPIKey):
 		case n == "accept-encoding", n == "content-length", n == "expect", n == headerRequestID, hopByHop[n],
 			strings.HasPrefix(n, ":"), strings.HasPrefix(n, wakePrefix), strings.HasPrefix(n, ownPrefix):
 		default:

@@ -22,22 +22,14 @@ type Credentials struct {
 }
 
 // Caller is who sent a request.
-type Caller struct {
-	TenantID, KeyID string
-	// Detail is the Decider's own knowledge of the caller.
-	Detail any
-}
+type Caller struct{ TenantID, KeyID string }
 
-// Admission is the word on a request before its body is read.
-type Admission struct {
-	Refusal *refusal.Refusal // nil: it is let in
-	Caller  Caller
-	// PathAndQuery is what the request goes on with; empty: what it came with.
+// Forward is how a request is sent on, to whatever engine.
+type Forward struct {
+	// PathAndQuery take the place of those that the request came with; empty: they stay.
 	PathAndQuery string
-	// StripKeys: the caller's keys are not the engine's business.
+	// StripKeys: engines do not get the caller's keys.
 	StripKeys bool
-	// CheckBody is asked with the SHA-256 of the body as it came; nil: any will do.
-	CheckBody func(sum [sha256.Size]byte) *refusal.Refusal
 }
 
 // Redirect sends the caller to another site.
@@ -91,22 +83,34 @@ type Decision struct {
 
 // Decider is the policy. Its methods are called by many streams at once.
 type Decider interface {
-	// Admit is called when the headers are there.
-	Admit(c Credentials) Admission
-	// Resolve is the model that a name stands for; most stand for themselves.
-	Resolve(name string) string
-	// Decide is called when the whole body is there.
-	Decide(r *Request) Decision
-	// Recheck refuses a request whose caller may no longer ask; nil: it may.
-	Recheck(r *Request) *refusal.Refusal
-	// Engine is how the engine of a grant for a model wants its requests.
-	Engine(model string, g holdstate.Grant) Engine
+	// Authenticate finds the caller of a request by its headers.
+	Authenticate(c Credentials) (Call, *refusal.Refusal)
+	// Resume returns the call of a request that an earlier process authenticated.
+	Resume() Call
 	// CameBack is called when a request came back that was sent to the replica of a
 	// grant: its address is this router's own.
 	CameBack(g holdstate.Grant)
-	// Models is the body of GET /v1/models; model is empty for the list. It is
-	// nil for a model that the caller does not know.
-	Models(c Caller, model string) []byte
+}
+
+// Call is the decision's handle for one request. It lives as long as the flight, and
+// only one pass at a time uses it.
+type Call interface {
+	Caller() Caller
+	Forward() Forward
+	// CheckBody refuses a body other than the one that the token of a redirected request
+	// is for. Only the first call checks: then an alias may change the body.
+	CheckBody(r *Request) *refusal.Refusal
+	// Resolve returns the model that a name stands for; most stand for themselves.
+	Resolve(name string) string
+	// Decide is called when the whole body is there.
+	Decide(r *Request) Decision
+	// Recheck returns a refusal when the caller's key is no longer valid.
+	Recheck() *refusal.Refusal
+	// Engine returns how the engine of a grant for a model wants its requests.
+	Engine(model string, g holdstate.Grant) Engine
+	// Models returns the body of GET /v1/models; model is empty for the list. It is
+	// nil for a model that the caller may not use or that does not exist.
+	Models(model string) []byte
 }
 
 // Observer learns what happens to requests. Its methods must not block.

@@ -61,17 +61,17 @@ type rig struct {
 	log     *bytes.Buffer
 	overTCP atomic.Bool // new connections do not look as if they came over a unix socket
 
-	mu       sync.Mutex
-	outcomes map[holdstate.Outcome]int
-	records  []*Record
-	routed   int
-	loops    []string                // replicas that sent a request back
-	freed    atomic.Int32            // corrections
-	crash    bool                    // in Routed
-	decide   func(*Request) Decision // nil: the usual policy
-	admit    func(Credentials) Admission
-	notReady string
-	revoked  *refusal.Refusal
+	mu           sync.Mutex
+	outcomes     map[holdstate.Outcome]int
+	records      []*Record
+	routed       int
+	loops        []string                                       // replicas that sent a request back
+	freed        atomic.Int32                                   // corrections
+	crash        bool                                           // in Routed
+	decide       func(*Request) Decision                        // nil: the usual policy
+	authenticate func(Credentials) (fakeCall, *refusal.Refusal) // nil: everybody is the default tenant
+	notReady     string
+	revoked      *refusal.Refusal
 
 	engineKey [2]string         // header and value
 	engines   map[string]Engine // by address
@@ -228,14 +228,35 @@ func (r *rig) refuse(q *Request, why error) Decision {
 	return Decision{Refusal: refusal.For(why, refusal.Wait{Model: q.Model, Wakes: r.machine})}
 }
 
-func (r *rig) Admit(c Credentials) Admission {
-	if r.admit != nil {
-		return r.admit(c)
+func (r *rig) Authenticate(c Credentials) (Call, *refusal.Refusal) {
+	call, why := fakeCall{caller: Caller{TenantID: "default"}}, (*refusal.Refusal)(nil)
+	if r.authenticate != nil {
+		call, why = r.authenticate(c)
 	}
-	return Admission{Caller: Caller{TenantID: "default"}}
+	if why != nil {
+		return nil, why
+	}
+	call.rig = r
+	return call, nil
 }
 
-func (r *rig) Recheck(*Request) *refusal.Refusal { return r.revoked }
+func (r *rig) Resume() Call { return fakeCall{rig: r} }
+
+// fakeCall is the Call of a request that the rig decides.
+type fakeCall struct {
+	*rig
+
+	caller Caller
+	strip  bool
+}
+
+func (c fakeCall) Caller() Caller { return c.caller }
+
+func (c fakeCall) Forward() Forward { return Forward{StripKeys: c.strip} }
+
+func (fakeCall) CheckBody(*Request) *refusal.Refusal { return nil }
+
+func (r *rig) Recheck() *refusal.Refusal { return r.revoked }
 
 func (r *rig) Resolve(name string) string {
 	if name == "alias" {
@@ -267,7 +288,7 @@ func (r *rig) Engine(_ string, g holdstate.Grant) Engine {
 	return Engine{KeyHeader: r.engineKey[0], Key: r.engineKey[1]}
 }
 
-func (r *rig) Models(_ Caller, model string) []byte {
+func (r *rig) Models(model string) []byte {
 	switch model {
 	case "":
 		return []byte(`{"object":"list"}`)

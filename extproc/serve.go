@@ -32,7 +32,7 @@ func (st *stream) serve(g holdstate.Grant) error {
 	if st.rewritten {
 		f.remove = append(f.remove, "content-encoding")
 	}
-	f.keys(&e, st.flight.admission.StripKeys)
+	f.keys(&e, st.flight.forward.StripKeys)
 	if st.answersPages() {
 		f.pages(st.allowedOrigin())
 	}

@@ -304,7 +304,7 @@ func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		r.admit = func(Credentials) Admission { return Admission{Refusal: refusal.Unauthorized("no key")} }
+		r.authenticate = func(Credentials) (fakeCall, *refusal.Refusal) { return fakeCall{}, refusal.Unauthorized("no key") }
 		ask := func(lane, method string) *exchange {
 			x := r.open(t, lane)
 			x.send(requestHeaders(true, ":method", method, ":path", "/readyz?a"))

@@ -36,7 +36,6 @@ type stream struct {
 	trailers  bool          // they followed the body
 	prefixed  bool          // the path came with the prefix of an earlier engine
 	native    bool          // Envoy carries the answer: its log ends the flight
-	stray     bool          // a pass of the rehold lane whose request is not known here
 	gone      chan struct{} // closed when the client has left; nil until watch
 	timing    string        // Server-Timing of a request that waited
 	events    lastEvent     // of a relayed stream
@@ -96,7 +95,7 @@ func (st *stream) take(lane string) error {
 			return r
 		}
 	}
-	if r := st.admit(lane); r != nil {
+	if r := st.authenticate(lane); r != nil {
 		return r
 	}
 	if lane != envoy.LaneRehold && st.head.tooLarge() {
@@ -154,7 +153,6 @@ func (st *stream) begin(lane string) (begun bool) {
 		}
 	}
 	if st.flight == nil {
-		st.stray = lane == envoy.LaneRehold
 		st.flight = st.s.flights.start(st.head.requestID, st.head.stream, peerOf(st.gs.Context()))
 		st.flight.clocks = st.head.clocks
 	}
@@ -184,22 +182,30 @@ func (st *stream) noteRequest() {
 	})
 }
 
-// admit asks who sent the request, once: in the rehold lane the keys are gone. There
-// the edge's pass has asked, of this process or of the one before it. Over a unix socket
-// Envoy's word for that is enough, as only its user may connect; over TCP it is not.
-func (st *stream) admit(lane string) *refusal.Refusal {
+// authenticate finds the caller, once: the rehold lane has no keys. There the edge's pass
+// has found it, in this process or in the one before it. That Envoy says so is enough over
+// a unix socket, to which only its user may connect; over TCP it is not.
+func (st *stream) authenticate(lane string) (why *refusal.Refusal) {
+	fl := st.flight
 	switch {
-	case st.stray && !overUnix(st.gs.Context()):
-		return refusal.RouterRestarted()
 	case lane != envoy.LaneRehold:
-		st.flight.admission = st.s.d.Decider.Admit(Credentials{
+		fl.call, why = st.s.d.Decider.Authenticate(Credentials{
 			Method: st.req.Method, PathAndQuery: st.req.PathAndQuery,
 			Authorization: st.head.authorization, APIKey: st.head.apiKey, Metadata: st.identity(),
 		})
+		if why != nil {
+			return why
+		}
+		fl.forward = fl.call.Forward()
+	case fl.call != nil:
+	case overUnix(st.gs.Context()):
+		fl.call = st.s.d.Decider.Resume()
+	default:
+		return refusal.RouterRestarted()
 	}
-	st.req.Caller = st.flight.admission.Caller
+	st.req.Caller = fl.call.Caller()
 	st.noteRequest()
-	return st.flight.admission.Refusal
+	return nil
 }
 
 // noteRefusal records how the request ended without an engine's answer.
@@ -270,13 +276,10 @@ func (st *stream) readRequest() error {
 	if err != nil {
 		return err
 	}
-	if check := st.flight.admission.CheckBody; check != nil {
-		if r := check(st.body.sum()); r != nil {
-			return r
-		}
-		st.flight.admission.CheckBody = nil // an alias changes the body that the rehold lane gets
+	if r := st.flight.call.CheckBody(&st.req); r != nil {
+		return r
 	}
-	if model := st.s.d.Decider.Resolve(fields.Model); model != fields.Model {
+	if model := st.flight.call.Resolve(fields.Model); model != fields.Model {
 		if err := st.body.setModel(&fields, model, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
 			return err
 		}
@@ -315,7 +318,7 @@ func (st *stream) refuse(r *refusal.Refusal) error {
 
 // decide carries out what the policy says.
 func (st *stream) decide() error {
-	d := st.s.d.Decider.Decide(&st.req)
+	d := st.flight.call.Decide(&st.req)
 	st.rateLimit = d.RateLimit
 	switch {
 	case d.Grant != nil:

@@ -19,7 +19,6 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/target"
-	"github.com/holdgate/holdgate/sitemap"
 )
 
 const testKey = "hg-a-key"
@@ -28,6 +27,14 @@ const testKey = "hg-a-key"
 func oneKey(more string) string {
 	sum := sha256.Sum256([]byte(testKey))
 	return fmt.Sprintf("keys: [{id: k, tenant: acme, key_hash: %s%s}]", hex.EncodeToString(sum[:]), more)
+}
+
+// calls begins a request with a key, or with none.
+func calls(t *testing.T, a *App, key string) extproc.Call {
+	t.Helper()
+	call, why := a.decider.Authenticate(extproc.Credentials{APIKey: key})
+	require.Nil(t, why)
+	return call
 }
 
 func claims(t *testing.T, fields map[string]any) *structpb.Struct {
@@ -106,15 +113,16 @@ func TestWhoSentARequest(t *testing.T) {
 		if c.metadata != nil && d.identities {
 			credentials.Metadata = claims(t, c.metadata)
 		}
-		a := d.Admit(credentials)
+		call, why := d.Authenticate(credentials)
 		if c.want == "" {
-			require.NotNil(t, a.Refusal, name)
-			require.Equal(t, 401, a.Refusal.Status, name)
+			require.NotNil(t, why, name)
+			require.Equal(t, 401, why.Status, name)
+			require.Nil(t, call, name)
 			continue
 		}
-		require.Nil(t, a.Refusal, name)
-		require.Equal(t, c.want, a.Caller.TenantID+"/"+a.Caller.KeyID, name)
-		require.Equal(t, c.strip, a.StripKeys, name)
+		require.Nil(t, why, name)
+		require.Equal(t, c.want, call.Caller().TenantID+"/"+call.Caller().KeyID, name)
+		require.Equal(t, c.strip, call.Forward().StripKeys, name)
 	}
 }
 
@@ -122,9 +130,7 @@ func TestWhoSentARequest(t *testing.T) {
 func TestATokenOfASiblingIsNoIdentity(t *testing.T) {
 	t.Parallel()
 	d := newApp(t, "--identity-metadata=auth").decider
-	key, known := d.byID("k")
-	require.False(t, known)
-	require.Nil(t, key)
+	require.Nil(t, d.byID("k"))
 }
 
 func TestTheModelsOfACallerAreThoseThatItMayUse(t *testing.T) {
@@ -132,18 +138,18 @@ func TestTheModelsOfACallerAreThoseThatItMayUse(t *testing.T) {
 	a := newApp(t, "--auth-file", temporary(t, oneKey(", models: [m, gone]")))
 	_, err := a.maps.Push([]byte(rigMap), false)
 	require.NoError(t, err)
-	c := a.decider.Admit(extproc.Credentials{APIKey: testKey}).Caller
+	call := calls(t, a, testKey)
 	var list modelList
-	require.NoError(t, json.Unmarshal(a.decider.Models(c, ""), &list))
+	require.NoError(t, json.Unmarshal(call.Models(""), &list))
 	require.Len(t, list.Data, 1)
 	require.Equal(t, "m", list.Data[0].ID)
-	require.NotNil(t, a.decider.Models(c, "m"))
-	require.Nil(t, a.decider.Models(c, "hour"))
+	require.NotNil(t, call.Models("m"))
+	require.Nil(t, call.Models("hour"))
 
 	a = newApp(t)
 	_, err = a.maps.Push([]byte(rigMap), false)
 	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(a.decider.Models(a.decider.Admit(extproc.Credentials{}).Caller, ""), &list))
+	require.NoError(t, json.Unmarshal(calls(t, a, "").Models(""), &list))
 	require.Len(t, list.Data, 3)
 }
 
@@ -217,8 +223,8 @@ func TestARefusedHoldHasItsOutcome(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		decide := func(patience time.Duration) extproc.Decision {
-			return r.decider.Decide(&extproc.Request{
-				Caller: extproc.Caller{Detail: &caller{key: access.Anonymous()}}, Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: patience,
+			return calls(t, r.App, "").Decide(&extproc.Request{
+				Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: patience,
 			})
 		}
 		require.Equal(t, holdstate.OutcomeExpired, decide(0).Outcome)
@@ -237,9 +243,10 @@ func TestARequestThatIsHeldAgainIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		who := &caller{key: access.Anonymous()}
-		q := &extproc.Request{Endpoint: &extproc.Endpoint{}, Model: "m", Patience: -1, Caller: extproc.Caller{Detail: who}}
-		hold := func() extproc.Decision { return r.decider.hold(q, who, sitemap.Placement{}) }
+		call := calls(t, r.App, "")
+		hold := func() extproc.Decision {
+			return call.Decide(&extproc.Request{Endpoint: &extproc.Endpoint{}, Model: "m", Patience: -1})
+		}
 		hold().Waiter.Tell(holdstate.Leave)
 		require.Equal(t, 1, r.holds("disconnected"))
 		again := hold().Waiter
@@ -257,11 +264,9 @@ func TestAKeyThatExpiresDuringItsUploadIsNotHeld(t *testing.T) {
 	keys := temporary(t, oneKey(", expires: 2000-01-01T00:00:10Z"))
 	bubble(t, func(r *rig) {
 		t := r.t
-		d := r.decider
-		a := d.Admit(extproc.Credentials{APIKey: testKey})
-		require.Nil(t, a.Refusal)
+		call := calls(t, r.App, testKey)
 		pass(11 * time.Second)
-		decision := d.hold(&extproc.Request{Caller: a.Caller, Endpoint: &extproc.Endpoint{}, Model: "m", Patience: -1}, a.Caller.Detail.(*caller), sitemap.Placement{})
+		decision := call.Decide(&extproc.Request{Endpoint: &extproc.Endpoint{}, Model: "m", Patience: -1})
 		require.Equal(t, 401, decision.Refusal.Status)
 		require.Zero(t, r.demand("m"))
 	}, "--auth-file", keys)

@@ -5,7 +5,6 @@ package app
 import (
 	"crypto/sha256"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/refusal"
@@ -25,22 +23,8 @@ const (
 	needsIdentity = "the request has no identity: it was not authenticated on its way here"
 )
 
-// caller is what the decision keeps of who sent a request.
-type caller struct {
-	key  *access.Key
-	hops int // how often the request was redirected before
-
-	// The quota is charged once per request, however often it is decided.
-	charged   bool
-	rateLimit string // what the quota still had; empty: it has none
-
-	held bool // a hold of it was counted
-	wish admission.Attempts
-	seq  uint64 // its place, once it had a slot without waiting for it; 0: none
-}
-
-// authenticator says who may come in: it knows the keys and the tokens of redirected
-// requests.
+// authenticator finds the caller of a request: by the identity that Envoy found out, by
+// its key, or by the token with which a sibling redirected it here.
 type authenticator struct {
 	keys       *access.Store // nil: there are none
 	identities bool          // filters of Envoy may say who sent a request
@@ -61,86 +45,67 @@ func newAuthenticator(c *config.Serve, keys *access.Store, secrets *hop.Secrets,
 	return d
 }
 
-// open says whether everybody is let in.
+// open reports whether everybody may send requests.
 func (d *authenticator) open() bool { return d.keys == nil && !d.identities }
 
-// Admit finds the caller of a request by the identity that Envoy found out, by its
-// key, or by the token with which a sibling sent it here.
-func (d *authenticator) Admit(c extproc.Credentials) extproc.Admission {
-	a := extproc.Admission{StripKeys: !d.open() && !d.forward}
+// authenticate puts the caller of a request into its call.
+func (d *authenticator) authenticate(to *call, c extproc.Credentials) *refusal.Refusal {
+	to.forward.StripKeys = !d.open() && !d.forward
 	token, stripped := sitemap.Hops(c.PathAndQuery)
 	if stripped != c.PathAndQuery {
-		a.PathAndQuery = stripped
+		to.forward.PathAndQuery = stripped
 	}
 	key, err := d.lookup(c)
 	if err != nil {
-		return extproc.Admission{Refusal: refusal.Unauthorized(err.Error())}
+		return refusal.Unauthorized(err.Error())
 	}
-	known := key != nil
-	who := &caller{key: key}
+	to.key = key
 	switch {
 	case token == "":
 	case d.secrets == nil:
-		who.hops = sitemap.HopCount(token)
-	case known && !d.open():
-		// The key counts, whatever the token is; a good one says how often the
-		// request was sent on, and after a bad one it stays here.
-		who.hops = sitemap.MaxHops
+		to.hops = sitemap.HopCount(token)
+	case key != nil && !d.open():
+		// The key counts, whatever the token is. A valid one has the number of hops, and
+		// with an invalid one the request stays here.
+		to.hops = sitemap.MaxHops
 		if v, err := d.secrets.VerifyHead(token, c.Method, c.PathAndQuery); err == nil {
-			who.hops = v.Hops
+			to.hops = v.Hops
 		}
 	default:
 		v, err := d.secrets.VerifyHead(token, c.Method, c.PathAndQuery)
 		if err != nil {
-			return extproc.Admission{Refusal: d.reject(err)}
+			return d.reject(err)
 		}
-		a.CheckBody = func(sum [sha256.Size]byte) *refusal.Refusal {
-			if err := v.VerifyBody(sum); err != nil {
-				return d.reject(err)
-			}
-			return nil
-		}
-		who.hops = v.Hops
-		if who.key, known = d.byID(v.KeyID); !known {
-			return extproc.Admission{Refusal: refusal.Unauthorized("the key of the redirected request is not known at this site")}
+		to.token, to.hops = v, v.Hops
+		if to.key = d.byID(v.KeyID); to.key == nil {
+			return refusal.Unauthorized("the key of the redirected request is not known at this site")
 		}
 	}
 	switch {
-	case !known && d.keys == nil:
-		return extproc.Admission{Refusal: refusal.Unauthorized(needsIdentity)}
-	case !known:
-		return extproc.Admission{Refusal: refusal.Unauthorized(needsKey)}
+	case to.key != nil:
+		return nil
+	case d.keys == nil:
+		return refusal.Unauthorized(needsIdentity)
 	}
-	a.Caller = extproc.Caller{TenantID: who.key.Tenant, KeyID: who.key.ID, Detail: who}
-	return a
+	return refusal.Unauthorized(needsKey)
 }
 
-// Recheck refuses a request whose key was revoked while it waited.
-func (d *authenticator) Recheck(r *extproc.Request) *refusal.Refusal {
-	who, known := r.Caller.Detail.(*caller)
-	if d.keys == nil || !known {
-		return nil
-	}
-	if now := d.keys.Current().Renew(who.key); now == nil || now.Expired(time.Now()) {
-		return refusal.Unauthorized("the API key is no longer valid")
+// checkBody refuses a body that a token is not for.
+func (d *authenticator) checkBody(v *hop.Verified, sum [sha256.Size]byte) *refusal.Refusal {
+	if err := v.VerifyBody(sum); err != nil {
+		return d.reject(err)
 	}
 	return nil
 }
 
-// charge counts a request against its key's quotas. It returns a refusal when they
-// have no room.
-func (c *caller) charge(model string, replicas int) *refusal.Refusal {
-	if c.charged {
+// recheck refuses a caller whose key was revoked, or has expired, since it was found.
+func (d *authenticator) recheck(key *access.Key) *refusal.Refusal {
+	if d.keys == nil {
 		return nil
 	}
-	result := c.key.Charge(model, replicas, time.Now())
-	if result.Remaining != access.Unlimited {
-		c.rateLimit = strconv.Itoa(result.Remaining)
+	if now := d.keys.Current().Renew(key); now == nil || now.Expired(time.Now()) {
+		return refusal.Unauthorized("the API key is no longer valid")
 	}
-	if !result.OK {
-		return refusal.RateLimited(result.RetryAfter)
-	}
-	c.charged = true
 	return nil
 }
 
@@ -165,16 +130,19 @@ func (d *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
 	return key, nil
 }
 
-// byID finds the key that another site has authenticated, in our own file.
-func (d *authenticator) byID(id string) (*access.Key, bool) {
+// byID finds the key that another site has authenticated, in our own file; nil when it
+// is not there or has expired.
+func (d *authenticator) byID(id string) *access.Key {
 	switch {
 	case d.open():
-		return access.Anonymous(), true
+		return access.Anonymous()
 	case d.keys == nil:
-		return nil, false
+		return nil
 	}
-	key := d.keys.Current().ByID(id)
-	return key, key != nil && !key.Expired(time.Now())
+	if key := d.keys.Current().ByID(id); key != nil && !key.Expired(time.Now()) {
+		return key
+	}
+	return nil
 }
 
 func (d *authenticator) reject(err error) *refusal.Refusal {

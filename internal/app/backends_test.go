@@ -21,7 +21,6 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/target"
@@ -119,7 +118,7 @@ func backedApp(t *testing.T, text string, flags ...string) *App {
 func (r *rig) state(model string) string {
 	r.t.Helper()
 	var e modelEntry
-	body := r.decider.Models(r.decider.Admit(extproc.Credentials{}).Caller, model)
+	body := calls(r.t, r.App, "").Models(model)
 	require.NoError(r.t, json.Unmarshal(body, &e), model)
 	return e.State
 }

@@ -15,7 +15,6 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -235,18 +234,18 @@ func TestNobodyOvertakesThoseWhoWaitForRoom(t *testing.T) {
 func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		decide := func(seq uint64, who *caller) extproc.Decision {
-			return r.decider.Decide(&extproc.Request{
-				Caller: extproc.Caller{Detail: who}, Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: -1, Seq: seq,
+		decide := func(seq uint64, call extproc.Call) extproc.Decision {
+			return call.Decide(&extproc.Request{
+				Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: -1, Seq: seq,
 			})
 		}
 		r.joinAs("a", pb.State_STATE_SERVING, inRegion("eu", 1), "m")
 		r.joinAs("b", pb.State_STATE_SERVING, inRegion("eu", 1), "m")
-		failing := &caller{key: access.Anonymous()}
-		first, second := decide(0, failing), decide(0, &caller{key: access.Anonymous()})
-		later := decide(0, &caller{key: access.Anonymous()})
+		failing := calls(r.t, r.App, "")
+		first, second := decide(0, failing), decide(0, calls(r.t, r.App, ""))
+		later := decide(0, calls(r.t, r.App, ""))
 		require.NotNil(t, later.Waiter)
-		require.NotNil(t, decide(0, &caller{key: access.Anonymous()}).Refusal, "the queue is full")
+		require.NotNil(t, decide(0, calls(r.t, r.App, "")).Refusal, "the queue is full")
 		first.Grant.Failed("it was a test", true)
 		first.Grant.Release()
 		again := decide(0, failing)

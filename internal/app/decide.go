@@ -14,7 +14,6 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/enginekey"
@@ -45,14 +44,9 @@ type decider struct {
 	changed  func(model string) // who waits for the model may have changed
 }
 
-// Resolve is the model that a name stands for.
-func (d *decider) Resolve(name string) string {
-	return d.policies().Resolve(name)
-}
-
-// Engine is how the engine of a grant wants its requests: a backend as it is
+// engine returns how the engine of a grant wants its requests: a backend as it is
 // configured, any other by the key of its model.
-func (d *decider) Engine(model string, g holdstate.Grant) (e extproc.Engine) {
+func (d *decider) engine(model string, g holdstate.Grant) (e extproc.Engine) {
 	to, ok := g.(*admission.Grant)
 	if !ok {
 		return e
@@ -80,19 +74,8 @@ func (d *decider) CameBack(g holdstate.Grant) {
 	}
 }
 
-// Decide says what happens to a request whose body was read.
-func (d *decider) Decide(r *extproc.Request) extproc.Decision {
-	who, known := r.Caller.Detail.(*caller)
-	if !known {
-		// The router was restarted under a request that it had let in.
-		who = &caller{key: access.Anonymous(), hops: sitemap.MaxHops}
-	}
-	decision := d.decide(r, who)
-	decision.RateLimit = who.rateLimit
-	return decision
-}
-
-func (d *decider) decide(r *extproc.Request, who *caller) extproc.Decision {
+// decide says what happens to a request whose body was read.
+func (d *decider) decide(r *extproc.Request, who *call) extproc.Decision {
 	t := r.Target()
 	if !who.key.Allowed(r.Model) {
 		return refuse(refusal.ModelForbidden(r.Model))
@@ -146,15 +129,15 @@ func (d *decider) notHere(model string, fixed bool) *refusal.Refusal {
 }
 
 // absent is notHere for a request, whose last replica may have died under it.
-func (d *decider) absent(model string, who *caller, fixed bool) *refusal.Refusal {
-	if who.wish.Again() {
+func (d *decider) absent(model string, who *call, fixed bool) *refusal.Refusal {
+	if who.attempts.Again() {
 		return refusal.BackendError(model)
 	}
 	return d.notHere(model, fixed)
 }
 
 // asks is what the caller's request asks of the map.
-func (c *caller) asks(t target.Target, mayHold bool) sitemap.Query {
+func (c *call) asks(t target.Target, mayHold bool) sitemap.Query {
 	return sitemap.Query{
 		Target: t, Key: cmp.Or(c.key.ID, c.key.Tenant), Scopes: c.key.Scopes,
 		Hops: c.hops, CanHoldHere: mayHold,
@@ -162,7 +145,7 @@ func (c *caller) asks(t target.Target, mayHold bool) sitemap.Query {
 }
 
 // sibling is the site that the caller is sent to, nil when the request stays here.
-func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *caller, mayHold bool) *extproc.Redirect {
+func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *call, mayHold bool) *extproc.Redirect {
 	if m == nil || d.siteID == "" || who.key.RedirectNever {
 		return nil
 	}
@@ -186,7 +169,7 @@ func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *caller, mayHo
 }
 
 // hold lets the request wait for its model.
-func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) extproc.Decision {
+func (d *decider) hold(r *extproc.Request, who *call, p sitemap.Placement) extproc.Decision {
 	budget := cmp.Or(p.HoldBudget, d.budget)
 	impatient := r.Patience >= 0 && r.Patience < budget
 	if impatient {
@@ -209,7 +192,7 @@ func (d *decider) hold(r *extproc.Request, who *caller, p sitemap.Placement) ext
 	}
 	who.held = true
 	// The key may have ended while the body came, before there was a waiter to end.
-	if why := d.Recheck(r); why != nil {
+	if why := who.Recheck(); why != nil {
 		w.Tell(holdstate.Revoke)
 		s := w.Tell(holdstate.Leave)
 		if s.Grant != nil {
@@ -229,8 +212,8 @@ func (d *decider) notHeld(model string, why error) *refusal.Refusal {
 }
 
 // waiting is the request as one that waits.
-func (d *decider) waiting(r *extproc.Request, who *caller) holdstate.Request {
-	w := &who.wish
+func (d *decider) waiting(r *extproc.Request, who *call) holdstate.Request {
+	w := &who.attempts
 	if w.Key == nil {
 		// Whether the model has a token budget does not matter: a reload of the policy
 		// may add one while the request waits.

@@ -25,8 +25,8 @@ func (d *decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := target.Target{Model: d.Resolve(q.Model), Kind: q.Kind}
-	x := &explaining{decider: d, who: &caller{key: key, hops: q.Hops}, t: t, asked: q.Model, now: time.Now()}
+	t := target.Target{Model: d.policies().Resolve(q.Model), Kind: q.Kind}
+	x := &explaining{decider: d, who: &call{d: d, key: key, hops: q.Hops}, t: t, asked: q.Model, now: time.Now()}
 	x.Model, x.Kind, x.KeyID, x.Tenant, x.Hops = t.Model, t.Kind.String(), key.ID, key.Tenant, q.Hops
 	x.run()
 	return &x.Explanation, nil
@@ -53,7 +53,7 @@ type explaining struct {
 	*decider
 	admin.Explanation
 
-	who   *caller
+	who   *call
 	t     target.Target
 	asked string // the model's name in the request
 	now   time.Time

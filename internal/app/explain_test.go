@@ -93,10 +93,10 @@ func (r *rig) explain(q admin.ExplainQuery) *admin.Explanation {
 
 // decided is what Decide does, as Explain says it. What it took is given back.
 func (r *rig) decided(q admin.ExplainQuery) string {
-	who := &caller{key: r.keys.Current().ByID(q.KeyID), hops: q.Hops}
-	return did(r.decider.Decide(&extproc.Request{
-		Caller: extproc.Caller{KeyID: q.KeyID, Detail: who}, Method: "POST", PathAndQuery: "/v1/chat/completions",
-		Endpoint: &extproc.Endpoint{Kind: q.Kind}, Model: r.decider.Resolve(q.Model), Patience: -1,
+	call := &call{d: r.decider, key: r.keys.Current().ByID(q.KeyID), hops: q.Hops}
+	return did(call.Decide(&extproc.Request{
+		Caller: call.Caller(), Method: "POST", PathAndQuery: "/v1/chat/completions",
+		Endpoint: &extproc.Endpoint{Kind: q.Kind}, Model: call.Resolve(q.Model), Patience: -1,
 	}))
 }
 
@@ -141,8 +141,9 @@ func TestTokensAreCountedWhereTheRequestWouldGo(t *testing.T) {
 			"far":  {"redirect b", "redirect b"},
 		} {
 			for i, countTokens := range []bool{false, true} {
-				got := did(r.decider.Decide(&extproc.Request{
-					Caller: extproc.Caller{KeyID: "free", Detail: &caller{key: r.keys.Current().ByID("free")}}, Method: "POST", PathAndQuery: "/v1/messages",
+				call := &call{d: r.decider, key: r.keys.Current().ByID("free")}
+				got := did(call.Decide(&extproc.Request{
+					Caller: call.Caller(), Method: "POST", PathAndQuery: "/v1/messages",
 					Endpoint: &extproc.Endpoint{Kind: target.Chat, CountTokens: countTokens}, Model: model, Patience: -1,
 				}))
 				require.Equal(r.t, want[i], got, "%s, counting tokens: %t", model, countTokens)

@@ -16,7 +16,6 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -157,10 +156,10 @@ func (b *gpuBox) request(model string, patience, work time.Duration) {
 			b.fault("a request for %s was %s after %v", model, what, took)
 		}
 	}
-	who := &caller{key: access.Anonymous()}
+	call := calls(b.t, b.App, "")
 	for {
-		d := b.decider.Decide(&extproc.Request{
-			Caller: extproc.Caller{Detail: who}, Method: "POST", PathAndQuery: "/v1/chat/completions",
+		d := call.Decide(&extproc.Request{
+			Method: "POST", PathAndQuery: "/v1/chat/completions",
 			Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: model, Patience: -1,
 		})
 		switch {

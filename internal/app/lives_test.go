@@ -34,7 +34,7 @@ var livesPolicies = []string{
 
 // guest is a request that a test leads to its end, as a stream would.
 type guest struct {
-	who     *caller
+	call    *call
 	waiter  *holdstate.Waiter
 	relayed bool // its waiter lives until the engine has answered
 	grant   holdstate.Grant
@@ -56,8 +56,8 @@ type life struct {
 
 // decide asks anew what happens to a guest.
 func (l *life) decide(g *guest) {
-	d := l.decider.Decide(&extproc.Request{
-		Caller: extproc.Caller{Detail: g.who}, Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: -1, Seq: g.seq,
+	d := g.call.Decide(&extproc.Request{
+		Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: -1, Seq: g.seq,
 	})
 	if g.grant != nil || g.seq != 0 {
 		require.False(l.t, d.Refusal != nil && d.Refusal.Status == http.StatusTooManyRequests, "it was let in before")
@@ -151,9 +151,9 @@ func (l *life) step() {
 	switch n := l.rand.IntN(100); {
 	case n < 30:
 		key := &access.Key{ID: fmt.Sprint("k", l.rand.IntN(3)), Share: []float64{0.5, 1}[l.rand.IntN(2)]}
-		who := &caller{key: key}
-		who.wish.Key, who.wish.Tokens = key, l.rand.Int64N(45)
-		g = &guest{who: who}
+		call := &call{d: l.decider, key: key}
+		call.attempts.Key, call.attempts.Tokens = key, l.rand.Int64N(45)
+		g = &guest{call: call}
 		l.decide(g)
 		l.guests = append(l.guests, g)
 	case n < 65 && g.grant != nil:
@@ -194,7 +194,7 @@ func (l *life) check() {
 		if g.grant == nil {
 			state = g.waiter.Status().State
 		}
-		room, slot, err := l.decider.capacity.Look(chatOfM, &g.who.wish)
+		room, slot, err := l.decider.capacity.Look(chatOfM, &g.call.attempts)
 		switch state { //nolint:exhaustive // the others have a slot, or are no guests any more
 		case holdstate.Held:
 			require.Zero(l.t, l.registry.Serving(chatOfM), "held though it is served")
@@ -209,7 +209,7 @@ func (l *life) check() {
 			require.False(l.t, err == nil && slot, "a slot is free that it may have")
 		}
 		requests++
-		tokens += g.who.wish.Tokens
+		tokens += g.call.attempts.Tokens
 	}
 	require.False(l.t, released > 0 && allFit, "there is room for all who wait for it")
 	for _, load := range l.decider.capacity.Loads() {

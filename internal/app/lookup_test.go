@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/holdgate/holdgate/extproc"
 )
 
 // allocated is how many bytes f allocates. Tests that use it must not be parallel.
@@ -31,13 +29,13 @@ func TestOneModelIsFoundWithoutALookAtTheOthers(t *testing.T) { //nolint:paralle
 	}
 	_, err := a.maps.Push([]byte(`{"placements":[`+text.String()[1:]+`]}`), false)
 	require.NoError(t, err)
-	who := a.decider.Admit(extproc.Credentials{}).Caller
+	who := calls(t, a, "")
 	for name, ask := range map[string]func() bool{
-		"GET /v1/models/{id}":    func() bool { return strings.Contains(string(a.decider.Models(who, "m777")), `"state":"asleep"`) },
-		"an unknown one":         func() bool { return a.decider.Models(who, "n777") == nil },
-		"POST /v1/wake":          func() bool { return a.knows("m777") && !a.knows("n777") },
-		"KEDA":                   func() bool { return !wokenModels{a}.Active("m777", 1) },
-		"a caller nobody let in": func() bool { return a.decider.Models(extproc.Caller{}, "m777") == nil },
+		"GET /v1/models/{id}": func() bool { return strings.Contains(string(who.Models("m777")), `"state":"asleep"`) },
+		"an unknown one":      func() bool { return who.Models("n777") == nil },
+		"POST /v1/wake":       func() bool { return a.knows("m777") && !a.knows("n777") },
+		"KEDA":                func() bool { return !wokenModels{a}.Active("m777", 1) },
+		"a resumed call":      func() bool { return a.decider.Resume().Models("m777") == nil },
 	} {
 		found := false
 		require.Less(t, allocated(func() { found = ask() }), int64(64<<10), name)

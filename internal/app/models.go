@@ -6,7 +6,6 @@ import (
 	"encoding/json/v2"
 
 	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/extproc"
 )
 
 // modelEntry is a model as OpenAI's models API lists it, with its state.
@@ -23,19 +22,18 @@ type modelList struct {
 	Data   []modelEntry `json:"data"`
 }
 
-// Models is the body of GET /v1/models, or of one model; nil when it is unknown. It
-// has only what the caller may use.
-func (d *decider) Models(c extproc.Caller, model string) []byte {
-	who, known := c.Detail.(*caller)
+// modelsFor is the body of GET /v1/models, or of one model; nil when it is unknown. It
+// has only those that the caller may use.
+func (d *decider) modelsFor(model string, allowed func(model string) bool) []byte {
 	if model != "" {
-		if v, found := d.model(model); found && known && who.key.Allowed(model) {
+		if v, found := d.model(model); found && allowed(model) {
 			return mustMarshal(v.entry())
 		}
 		return nil
 	}
 	list := modelList{Object: "list", Data: []modelEntry{}}
 	for _, one := range d.models() {
-		if known && who.key.Allowed(one.Model) {
+		if allowed(one.Model) {
 			list.Data = append(list.Data, one.entry())
 		}
 	}

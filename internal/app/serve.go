@@ -12,7 +12,7 @@ import (
 
 // serve gives the request a slot, or a place among those who wait for room or for a
 // slot.
-func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
+func (d *decider) serve(r *extproc.Request, who *call) extproc.Decision {
 	model, q := r.Model, d.waiting(r, who)
 	q.Bytes = 0 // only held bodies count against the limit of held bytes
 	// Newcomers stand behind those that wait already.
@@ -46,7 +46,7 @@ func (d *decider) serve(r *extproc.Request, who *caller) extproc.Decision {
 
 // granted serves a request that did not wait. Should its replica fail, it has a place
 // before all who came later.
-func (d *decider) granted(g holdstate.Grant, who *caller) extproc.Decision {
+func (d *decider) granted(g holdstate.Grant, who *call) extproc.Decision {
 	if who.seq == 0 {
 		who.seq = d.machine.Place()
 	}
