@@ -4,8 +4,8 @@ package envoy
 
 import "context"
 
-// ActiveRequests is the number of requests that the edge carries, by Envoy's own
-// count.
+// ActiveRequests returns the number of requests in progress at the edge, as counted by
+// Envoy.
 func (p *Process) ActiveRequests(ctx context.Context) (int, error) {
 	return NewAdmin(p.admin).active(ctx)
 }

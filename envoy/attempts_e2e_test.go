@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// throughTheLane is a lab whose edge sends requests to first, and whose rehold
+// throughTheLane returns a lab whose edge sends requests to first, and whose rehold
 // lane sends them to second.
 func throughTheLane(t testing.TB, concurrency int, first, second string) *lab {
 	t.Helper()
@@ -121,7 +121,7 @@ func TestADestinationThatIsNoAddressNamesNoFailedAttempt(t *testing.T) {
 	_, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	require.Equal(t, LaneEdge, l.nextAsk(t).lane)
-	if resp.StatusCode == http.StatusOK { // Envoy 1.40 goes on to the next cluster, 1.37 answers 503.
+	if resp.StatusCode == http.StatusOK { // Envoy 1.40 tries the next cluster, 1.37 answers 503.
 		lane := l.nextAsk(t)
 		require.Equal(t, LaneRehold, lane.lane)
 		require.NotContains(t, lane.headers, FailedHeader)
@@ -130,8 +130,8 @@ func TestADestinationThatIsNoAddressNamesNoFailedAttempt(t *testing.T) {
 	}
 }
 
-// The lane adds headers to an answer. One at the limits of the engine's own connection
-// comes back through it all the same.
+// The lane adds headers to an answer. An answer at the limits of the engine's own
+// connection must still pass the lane.
 func TestAnAnswerAtTheLimitsComesBackThroughTheLane(t *testing.T) {
 	t.Parallel()
 	for name, headers := range map[string]string{

@@ -18,8 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An answer by which a pool says that it did not take the request goes to nobody: the
-// request is decided afresh, with its whole body. One of an engine passes.
+// An answer with which a pool reports that it did not take the request never reaches
+// the client: the request is decided again, with its whole body. An engine's own answer
+// with the same status passes.
 func TestAnAnswerThatWasNotTakenComesBackWithTheWholeBody(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -75,8 +76,8 @@ func TestAnAnswerThatWasNotTakenComesBackWithTheWholeBody(t *testing.T) {
 	}
 }
 
-// secureEngine is an engine over TLS for example.com and 127.0.0.1, and the file of its
-// authority. What a request was for is in seen.
+// secureEngine starts an engine over TLS for example.com and 127.0.0.1. It returns the
+// engine's address, the path of its CA, and a channel with a summary of each request.
 func secureEngine(t *testing.T) (address, ca string, seen chan string) {
 	t.Helper()
 	seen = make(chan string, 4)
@@ -96,8 +97,8 @@ func secureEngine(t *testing.T) (address, ca string, seen chan string) {
 	return s.Listener.Addr().String(), ca, seen
 }
 
-// Holdgate names authority, host and path of each request; the certificate is checked
-// by the host, or by the name that Holdgate gives.
+// Holdgate sets authority, host and path of each request. The certificate must be for
+// the host, or for the server name that Holdgate sets.
 func TestADestinationMayBeOverTLS(t *testing.T) {
 	t.Parallel()
 	address, ca, seen := secureEngine(t)
@@ -140,7 +141,7 @@ func TestADestinationMayBeOverTLS(t *testing.T) {
 		require.Equal(t, strings.Replace(c.want, "/serve", "", 1), <-seen)
 	}
 
-	// A certificate for another name, or of another authority, is a refused connection.
+	// A certificate for another name, or of another CA, counts as a refused connection.
 	clear(set)
 	for _, wrong := range []string{"other.test", "example.com"} {
 		set[":authority"] = wrong
@@ -153,7 +154,7 @@ func TestADestinationMayBeOverTLS(t *testing.T) {
 		tls = SystemCA
 	}
 
-	// Nothing goes out in the clear where the bootstrap does not know the authority.
+	// A request for a CA that the bootstrap does not have is never sent unencrypted.
 	tls = "/another.pem"
 	resp := post(t, l, 100)
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)

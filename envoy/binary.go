@@ -15,34 +15,34 @@ import (
 	"strings"
 )
 
-// BinaryVariable names the environment variable that names the binary.
+// BinaryVariable is the environment variable that names the Envoy binary.
 const BinaryVariable = "HOLDGATE_ENVOY"
 
-// The floor: Envoy 1.37 brought StreamedImmediateResponse and the composite
+// The oldest Envoy that works. 1.37 brought StreamedImmediateResponse and the composite
 // cluster, and holding needs both.
 const (
 	floorMajor = 1
 	floorMinor = 37
 )
 
-// ErrNoBinary says that there is no Envoy to run.
+// ErrNoBinary is returned when no Envoy binary is found.
 var ErrNoBinary = errors.New("no Envoy found")
 
-// Binary is an Envoy that can be run.
+// Binary is an Envoy executable.
 type Binary struct {
 	Path    string
 	Version string
 }
 
-// Find takes the Envoy that HOLDGATE_ENVOY names, else the one on PATH, and
-// asks its version. The error is ErrNoBinary when there is none, and says what
-// to do when it is too old.
+// Find returns the Envoy that HOLDGATE_ENVOY names, else the one on PATH, with its
+// version. The error is ErrNoBinary when there is none; when the version is too old, it
+// tells what to do.
 func Find(ctx context.Context) (Binary, error) {
 	path, err := locate()
 	if err != nil {
 		return Binary{}, err
 	}
-	version, err := askVersion(ctx, path)
+	version, err := readVersion(ctx, path)
 	if err != nil {
 		return Binary{}, err
 	}
@@ -68,17 +68,17 @@ func locate() (string, error) {
 	return filepath.Abs(path)
 }
 
-// versionPattern is the second part of "commit/1.40.0/Clean/RELEASE/BoringSSL".
+// versionPattern matches the second part of "commit/1.40.0/Clean/RELEASE/BoringSSL".
 var versionPattern = regexp.MustCompile(`version:\s+[^/\s]+/([0-9]+\.[0-9]+\.[0-9]+[^/\s]*)/`)
 
-func askVersion(ctx context.Context, path string) (string, error) {
+func readVersion(ctx context.Context, path string) (string, error) {
 	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("running %s --version: %w%s", path, err, said(out))
+		return "", fmt.Errorf("running %s --version: %w%s", path, err, outputSuffix(out))
 	}
 	found := versionPattern.FindSubmatch(out)
 	if found == nil {
-		return "", fmt.Errorf("running %s --version: no Envoy version in its output%s", path, said(out))
+		return "", fmt.Errorf("running %s --version: no Envoy version in its output%s", path, outputSuffix(out))
 	}
 	return string(found[1]), nil
 }
@@ -100,7 +100,7 @@ func checkFloor(version, path string) error {
 	return nil
 }
 
-// Validate lets Envoy check a bootstrap. The error carries Envoy's own message.
+// Validate has Envoy check a bootstrap. The error contains Envoy's own message.
 func (b Binary) Validate(ctx context.Context, bootstrap []byte) error {
 	dir, err := os.MkdirTemp("", "holdgate-envoy-")
 	if err != nil {
@@ -114,13 +114,13 @@ func (b Binary) Validate(ctx context.Context, bootstrap []byte) error {
 	cmd := exec.CommandContext(ctx, b.Path, "--mode", "validate", "--log-level", "error", "-c", file) //nolint:gosec // the operator's own binary.
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("validating the bootstrap with Envoy %s: %w%s", b.Version, err, said(out))
+		return fmt.Errorf("validating the bootstrap with Envoy %s: %w%s", b.Version, err, outputSuffix(out))
 	}
 	return nil
 }
 
-// said is what a program printed, for the end of an error.
-func said(out []byte) string {
+// outputSuffix formats the output of a program as the end of an error message.
+func outputSuffix(out []byte) string {
 	out = bytes.TrimSpace(out)
 	if len(out) == 0 {
 		return ""

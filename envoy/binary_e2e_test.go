@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// binary is the real Envoy. Without one the test fails: a suite that skips it
-// proves nothing.
+// binary returns the real Envoy. Without one the test fails: skipping would prove
+// nothing.
 func binary(t testing.TB) Binary {
 	t.Helper()
 	b, err := Find(t.Context())
@@ -28,8 +28,8 @@ func binary(t testing.TB) Binary {
 	return b
 }
 
-// lanesDir is short: a unix socket's path has 107 bytes at most, and the
-// directories of the testing package may be longer.
+// lanesDir returns a short directory: a unix socket's path has 107 bytes at most, and
+// the directories of the testing package may be longer.
 func lanesDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hg")

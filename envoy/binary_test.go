@@ -122,7 +122,7 @@ func TestTheEdgesAddressIsTakenOnceItHasAPort(t *testing.T) {
 func TestTheTailPassesEverythingOnAndKeepsTheEnd(t *testing.T) {
 	t.Parallel()
 	var all bytes.Buffer
-	log := &tail{next: &all}
+	log := &logTail{next: &all}
 	for i := range 3 * tailSize {
 		n, err := log.Write([]byte{byte('a' + i%26), '\n'})
 		require.NoError(t, err)

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// idleDefault and requestsDefault are what Envoy takes for a missing field.
+	// Envoy's defaults for a missing field.
 	idleDefault     = 5 * time.Minute
 	requestsDefault = 1024
 )
 
-// Finding is one thing that Check has to say.
+// Finding is one problem or note that Check reports.
 type Finding struct {
-	// Path says where in the bootstrap.
+	// Path is the place in the bootstrap.
 	Path string
-	// Text says what is there, what must be, and what breaks otherwise.
+	// Text tells the present value, the required one, and what breaks otherwise.
 	Text string
-	// Note marks what could not be checked, or may be fine.
+	// Note marks something that could not be checked, or that may be correct.
 	Note bool
 }
 
-// String is the finding as one line.
+// String returns the finding as one line.
 func (f Finding) String() string {
 	if f.Note {
 		return f.Path + ": note: " + f.Text
@@ -49,9 +49,9 @@ type checker struct {
 	identityMetadata string
 }
 
-// Check reports what in b would break requests that are held for as long as
-// budget, and whose sender is found at identityMetadata unless that is empty. It
-// looks at each ext_proc filter of the static listeners.
+// Check reports what in b would break holds of up to budget, or the lookup of the
+// caller at identityMetadata unless that is empty. It examines each ext_proc filter of
+// the static listeners.
 func Check(b *bootstrapv3.Bootstrap, budget time.Duration, identityMetadata string) []Finding {
 	c := &checker{bootstrap: b, budget: budget, identityMetadata: identityMetadata}
 	filters := 0
@@ -76,7 +76,7 @@ func (c *checker) note(path, format string, args ...any) {
 	c.found = append(c.found, Finding{Path: path, Text: fmt.Sprintf(format, args...), Note: true})
 }
 
-// managers are the connection managers of l.
+// managers returns the HTTP connection managers of l.
 func (c *checker) managers(l *listenerv3.Listener) []*hcmv3.HttpConnectionManager {
 	chains := l.GetFilterChains()
 	if chain := l.GetDefaultFilterChain(); chain != nil {
@@ -101,7 +101,7 @@ func (c *checker) unpack(err error, listener string) bool {
 	return err == nil
 }
 
-// manager checks m if it has ext_proc filters, and says how many.
+// manager checks m if it has ext_proc filters, and returns how many it has.
 func (c *checker) manager(listener string, m *hcmv3.HttpConnectionManager) int {
 	var names []string
 	for _, f := range m.GetHttpFilters() {
@@ -139,13 +139,13 @@ func (c *checker) processingMode(path string, m *extprocv3.ProcessingMode) {
 		c.bad(path+"request_trailer_mode", "is %v, must be SEND: the end of a request with trailers is not seen", is)
 	}
 	if is := m.GetResponseHeaderMode(); is != extprocv3.ProcessingMode_SKIP {
-		c.bad(path+"response_header_mode", "is %v, must be SKIP: holdgate ends its side of the stream after the request and has no word on answers", is)
+		c.bad(path+"response_header_mode", "is %v, must be SKIP: holdgate ends its side of the stream after the request and does not handle answers", is)
 	}
 	if is := m.GetResponseBodyMode(); is != extprocv3.ProcessingMode_NONE {
-		c.bad(path+"response_body_mode", "is %v, must be NONE: holdgate ends its side of the stream after the request and has no word on answers", is)
+		c.bad(path+"response_body_mode", "is %v, must be NONE: holdgate ends its side of the stream after the request and does not handle answers", is)
 	}
 	if is := m.GetResponseTrailerMode(); is == extprocv3.ProcessingMode_SEND {
-		c.bad(path+"response_trailer_mode", "is SEND, must be SKIP: holdgate ends its side of the stream after the request and has no word on answers")
+		c.bad(path+"response_trailer_mode", "is SEND, must be SKIP: holdgate ends its side of the stream after the request and does not handle answers")
 	}
 }
 
@@ -158,11 +158,11 @@ func (c *checker) extProc(path string, p *extprocv3.ExternalProcessor) {
 		c.bad(path+": disable_immediate_response", "is true, must be false: redirects, errors and held answers are immediate responses")
 	}
 	if p.GetObservabilityMode() {
-		c.bad(path+": observability_mode", "is true, must be false: nothing that holdgate says would be heard")
+		c.bad(path+": observability_mode", "is true, must be false: Envoy would ignore holdgate's decisions")
 	}
 }
 
-// cluster checks the circuit breaker of the cluster that ext_proc talks to.
+// cluster checks the circuit breaker of the cluster that ext_proc connects to.
 func (c *checker) cluster(path string, service *corev3.GrpcService) {
 	name := service.GetEnvoyGrpc().GetClusterName()
 	if name == "" {
@@ -191,7 +191,7 @@ func (c *checker) maxRequests(path string, cluster *clusterv3.Cluster) {
 	}
 }
 
-// idle checks a timeout that a silent hold runs into; 0 is none.
+// idle checks a timeout that would cut a silent hold; 0 disables the timeout.
 func (c *checker) idle(path string, d *durationpb.Duration, missing time.Duration) {
 	is := missing
 	if d != nil {
@@ -202,7 +202,7 @@ func (c *checker) idle(path string, d *durationpb.Duration, missing time.Duratio
 	}
 }
 
-// total checks a limit on the whole request; missing and 0 are none.
+// total checks a limit on the whole request; missing and 0 mean no limit.
 func (c *checker) total(path string, d *durationpb.Duration) {
 	if is := d.AsDuration(); is > 0 {
 		c.bad(path, "is %v, must be 0s or missing: it cuts holds and long answers", is)

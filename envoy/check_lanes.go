@@ -14,20 +14,22 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
-// answered are the conditions of retry_on that an engine's own answer meets.
-var answered = []string{"5xx", "gateway-error", "retriable-4xx", "retriable-status-codes", onHeaders, "envoy-ratelimited"}
+// answerConditions are the conditions of retry_on that an answer of the engine itself
+// can meet.
+var answerConditions = []string{"5xx", "gateway-error", "retriable-4xx", "retriable-status-codes", retryOnHeaders, "envoy-ratelimited"}
 
-// retries checks that a request comes back when its engine gave no answer, and only then.
+// retries checks that a request is retried when its engine gave no answer, and only
+// then.
 func (c *checker) retries(path string, p *routev3.RetryPolicy) {
 	path += ": retry_policy"
 	if p == nil {
-		c.bad(path, "is missing, must have retry_on %s: a request whose engine refuses the connection or dies before its answer ends with 503 in place of another try", retriedAfter)
+		c.bad(path, "is missing, must have retry_on %s: a request whose engine refuses the connection or dies before its answer ends with 503 in place of another try", retryConditions)
 		return
 	}
 	on := strings.Split(strings.ReplaceAll(p.GetRetryOn(), " ", ""), ",")
-	for _, condition := range answered {
-		if slices.Contains(on, condition) && (condition != onHeaders || !onlyNotTaken(p)) {
-			c.bad(path+".retry_on", "has %s, must be %s: an engine's own error is taken for a failed try, and the request runs twice", condition, retriedAfter)
+	for _, condition := range answerConditions {
+		if slices.Contains(on, condition) && (condition != retryOnHeaders || !retriesOnlyNotTaken(p)) {
+			c.bad(path+".retry_on", "has %s, must be %s: an engine's own error is taken for a failed try, and the request runs twice", condition, retryConditions)
 		}
 	}
 	for _, need := range []struct{ condition, engine string }{
@@ -46,13 +48,13 @@ func (c *checker) retries(path string, p *routev3.RetryPolicy) {
 	}
 }
 
-// onlyNotTaken says whether the headers of an answer make a request run again only
-// where it was not taken.
-func onlyNotTaken(p *routev3.RetryPolicy) bool {
+// retriesOnlyNotTaken reports whether response headers cause a retry only when the
+// destination did not take the request.
+func retriesOnlyNotTaken(p *routev3.RetryPolicy) bool {
 	return !slices.ContainsFunc(p.GetRetriableHeaders(), func(m *routev3.HeaderMatcher) bool { return m.GetName() != notTakenHeader })
 }
 
-// destination checks that a route goes where Holdgate says.
+// destination checks that a route connects to the destination that Holdgate names.
 func (c *checker) destination(path string, r *routev3.RouteAction) {
 	name := r.GetCluster()
 	cluster := c.static(name)
@@ -61,7 +63,7 @@ func (c *checker) destination(path string, r *routev3.RouteAction) {
 		c.bad(path+": cluster", "is not one cluster by its name: requests do not go to the destination that holdgate names")
 	case cluster == nil:
 		c.note(path+": cluster", "%s is not a static one: it must be the composite cluster of docs/envoy.md, or requests do not go to the destination that holdgate names", name)
-	case !c.goesToFirst(cluster):
+	case !c.usesDestinationMetadata(cluster):
 		c.bad(path+": cluster", "%s does not read the destination from the metadata %s, key %s: requests go to the cluster's own hosts, whatever holdgate decides, and its slots are counted for other engines", name, Namespace, FirstKey)
 	}
 }
@@ -75,9 +77,9 @@ func (c *checker) static(name string) *clusterv3.Cluster {
 	return nil
 }
 
-// goesToFirst says whether a cluster, or the first one of a composite, connects to the
-// address in the metadata.
-func (c *checker) goesToFirst(cluster *clusterv3.Cluster) bool {
+// usesDestinationMetadata reports whether a cluster, or the first member of a composite
+// cluster, connects to the address in the metadata.
+func (c *checker) usesDestinationMetadata(cluster *clusterv3.Cluster) bool {
 	composite := &compositev3.ClusterConfig{}
 	if config := cluster.GetClusterType().GetTypedConfig(); config.MessageIs(composite) {
 		if config.UnmarshalTo(composite) != nil || len(composite.GetClusters()) == 0 {
@@ -92,8 +94,7 @@ func (c *checker) goesToFirst(cluster *clusterv3.Cluster) bool {
 		len(key.GetPath()) == 1 && key.GetPath()[0].GetKey() == FirstKey
 }
 
-// lanes checks that the listeners are there through which Holdgate takes a request back,
-// and calls engines itself.
+// lanes checks that the rehold lane and the relay lane exist.
 func (c *checker) lanes() {
 	var rehold, relay bool
 	for _, l := range c.bootstrap.GetStaticResources().GetListeners() {

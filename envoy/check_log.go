@@ -10,11 +10,11 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
-// maxFlush is how late a slot may be freed.
+// maxFlush is the longest acceptable delay before a slot is freed.
 const maxFlush = 20 * time.Millisecond
 
-// accessLog checks that the end of each request of m is told to Holdgate. The
-// requests of the rehold lane are those of the edge.
+// accessLog checks that Holdgate gets an access-log record at the end of each request
+// of m. Requests of the rehold lane are already in the edge's log.
 func (c *checker) accessLog(path string, m *hcmv3.HttpConnectionManager, p *extprocv3.ExternalProcessor) {
 	for _, kv := range p.GetGrpcService().GetInitialMetadata() {
 		if kv.GetKey() == LaneMetadata && kv.GetValue() == LaneRehold {

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// routes checks the routes of m on which one of the ext_proc filters runs.
+// routes checks the routes of m on which at least one of the ext_proc filters runs.
 func (c *checker) routes(path string, m *hcmv3.HttpConnectionManager, filters []string) {
 	config := m.GetRouteConfig()
 	if config == nil {
@@ -48,8 +48,8 @@ func (c *checker) route(path string, r *routev3.RouteAction) {
 	c.total(path+": max_stream_duration", r.GetMaxStreamDuration().GetMaxStreamDuration())
 }
 
-// disabled tells whether every one of the filters is switched off for the
-// route, by itself or by its virtual host.
+// disabled reports whether all of the filters are disabled for the route, by the route
+// itself or by its virtual host.
 func (c *checker) disabled(r *routev3.Route, host *routev3.VirtualHost, filters []string) bool {
 	for _, name := range filters {
 		config := r.GetTypedPerFilterConfig()[name]

@@ -29,8 +29,8 @@ func TestRenderedBootstrapsAreReadBackAndHaveNoFinding(t *testing.T) {
 	}
 }
 
-// foreign is a bootstrap of somebody else: an extension that this program does
-// not know, two listeners, and everything that holding needs.
+// foreign returns a bootstrap that this program did not render: it has an unknown
+// extension, two listeners, and everything that holding needs.
 func foreign(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "foreign.yaml"))
@@ -126,7 +126,8 @@ func TestABootstrapWithoutExtProcIsFoundLacking(t *testing.T) {
 
 func TestRoutesOnWhichTheFilterIsOffMayHaveTimeouts(t *testing.T) {
 	t.Parallel()
-	// The foreign bootstrap has such a route; without the switch it is found.
+	// The foreign bootstrap has such a route; with the filter enabled there, the route
+	// is reported.
 	text := foreign(t)
 	const off = "disabled: true"
 	require.Equal(t, 2, strings.Count(text, off))

@@ -27,28 +27,29 @@ const (
 )
 
 const (
-	// connectTimeout is that of engines: the next one is waiting.
+	// connectTimeout applies to engines. It is short because the request can go to the
+	// next one.
 	connectTimeout = time.Second
-	// ownConnectTimeout is that of Holdgate and of Envoy's own lanes. When Envoy
-	// stalls for longer, it ends all requests that wait for a connection with 503:
-	// it opens one for each 1,024 streams and worker.
-	ownConnectTimeout = 10 * time.Second
-	// streamWindow keeps an upload that Holdgate does not read yet in the
-	// client's hands; with Envoy's default windows 21 to 34 MB pile up.
+	// localConnectTimeout applies to Holdgate and to Envoy's own lanes. If Envoy stalls
+	// for longer than that, it fails every request that waits for a connection with
+	// 503; it opens one connection for each 1,024 streams and worker.
+	localConnectTimeout = 10 * time.Second
+	// streamWindow limits how much of an upload Envoy buffers while Holdgate does not
+	// read it; with Envoy's default windows 21 to 34 MB pile up.
 	streamWindow = 256 << 10
-	// logBuffer is far more than the records of a busy second: Envoy drops records
+	// logBuffer is far more than the records of a busy second need: Envoy drops records
 	// that do not fit.
 	logBuffer = 16 << 20
-	// engineIdle is below the 5 s after which uvicorn closes an idle connection
-	// under the next request.
+	// engineIdle is below the 5 s after which uvicorn closes an idle connection,
+	// possibly while Envoy sends the next request on it.
 	engineIdle = 4 * time.Second
-	// unbounded lifts Envoy's limits: a held request is one open stream, and
-	// the default of 1024 would fail request 1025, warm or held.
+	// unbounded replaces Envoy's default limit of 1024: a held request is one open
+	// stream, so the default would fail request 1025, warm or held.
 	unbounded = 100000
 	// An engine's answer may have 100 headers and 80 KiB of them, Envoy's defaults.
 	laneResponseHeaders    = 100 + 28
 	laneResponseHeadersKiB = 80 + 16
-	// protocolOptions is the key that Envoy looks HttpProtocolOptions up by.
+	// protocolOptions is the key under which Envoy expects HttpProtocolOptions.
 	protocolOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )
 
@@ -63,15 +64,16 @@ func (r *renderer) clusters() []*clusterv3.Cluster {
 	}, r.tlsClusters()...)
 }
 
-// holdgate is where ext_proc goes.
+// holdgate returns the cluster that ext_proc connects to.
 func (r *renderer) holdgate() *clusterv3.Cluster { return r.service(holdgateCluster, streamWindow) }
 
-// log is where the access log goes. It has connections of its own: behind the
-// uploads on those of ext_proc Envoy would drop records, and each record frees a
+// log returns the cluster of the access log. It has its own connections: if it shared
+// those of ext_proc, Envoy would drop records behind uploads, and each record frees a
 // slot.
 func (r *renderer) log() *clusterv3.Cluster { return r.service(logCluster, logBuffer) }
 
-// service is a cluster of holdgate serve, whose connections buffer so many bytes.
+// service returns a cluster of holdgate serve with the given buffer size per
+// connection.
 func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
 	c := static(name, r.addresses.extProc)
 	if e := r.addresses.extProc; e.pipe == "" && !e.isIP() {
@@ -89,8 +91,9 @@ func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
 			ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
 				Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
 					InitialStreamWindowSize: wrapperspb.UInt32(streamWindow),
-					// Clients that reset their requests make as many resets here, which
-					// is no flood: over the default Envoy closes the connection of all.
+					// Clients that reset their requests cause as many resets here. Over
+					// the default limit Envoy would take that for a flood and close the
+					// connection that all requests share.
 					MaxOutboundFrames:        wrapperspb.UInt32(unbounded),
 					MaxOutboundControlFrames: wrapperspb.UInt32(unbounded),
 				},
@@ -100,15 +103,15 @@ func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
 	return c
 }
 
-// destinations sends attempt 1 to the address in the metadata, by the cluster first,
-// and attempt 2 to the rehold lane, where Holdgate picks another replica or holds
-// again.
+// destinations returns a composite cluster. Attempt 1 goes to the address in the
+// metadata, through the cluster first; attempt 2 goes to the rehold lane, where
+// Holdgate picks another replica or holds the request again.
 func (r *renderer) destinations(name, first string, upstream *corev3.UpstreamHttpProtocolOptions) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:           name,
 		ConnectTimeout: durationpb.New(connectTimeout),
 		LbPolicy:       clusterv3.Cluster_CLUSTER_PROVIDED,
-		// The default allows three retries at a time.
+		// The default allows three concurrent retries.
 		CircuitBreakers: thresholds(&clusterv3.CircuitBreakers_Thresholds{MaxRetries: wrapperspb.UInt32(unbounded)}),
 		ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 			Name: "envoy.clusters.composite",
@@ -124,7 +127,7 @@ func (r *renderer) destinations(name, first string, upstream *corev3.UpstreamHtt
 	}
 }
 
-// originalDestination connects to the ip:port in the metadata.
+// originalDestination returns a cluster that connects to the ip:port in the metadata.
 func (r *renderer) originalDestination(name string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
@@ -140,7 +143,7 @@ func (r *renderer) originalDestination(name string) *clusterv3.Cluster {
 			},
 		}},
 		CircuitBreakers: thresholds(noLimits()),
-		// A machine that vanished is noticed.
+		// Detects a machine that vanished.
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: &corev3.TcpKeepalive{
 			KeepaliveTime:     wrapperspb.UInt32(10),
 			KeepaliveInterval: wrapperspb.UInt32(5),
@@ -153,8 +156,8 @@ func (r *renderer) originalDestination(name string) *clusterv3.Cluster {
 	}
 }
 
-// lane is the way into the rehold listener, which adds headers to an engine's answer:
-// one at the limits of the engines' clusters must still come back.
+// lane returns the cluster of the rehold listener. The listener adds headers to an
+// engine's answer, so the limits are above those of the engines' clusters.
 func (r *renderer) lane() *clusterv3.Cluster {
 	c := static(reholdCluster, r.addresses.rehold)
 	c.CircuitBreakers = thresholds(noLimits())
@@ -168,11 +171,11 @@ func (r *renderer) lane() *clusterv3.Cluster {
 	return c
 }
 
-// static is a cluster of one endpoint, which is also its cluster's name.
+// static returns a cluster with one endpoint; name is also the endpoint's cluster name.
 func static(name string, at endpoint) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
-		ConnectTimeout:       durationpb.New(ownConnectTimeout),
+		ConnectTimeout:       durationpb.New(localConnectTimeout),
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{
 			ClusterName: name,
@@ -200,7 +203,7 @@ func explicit(c *upstreamv3.HttpProtocolOptions_ExplicitHttpConfig) *upstreamv3.
 	return &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: c}
 }
 
-// http1 is what engines and the lane speak.
+// http1 returns the protocol options for engines and the lane.
 func http1() *upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_ {
 	return explicit(&upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
 		ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{

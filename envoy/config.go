@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// The sockets of a lanes directory.
+// The names of the sockets in LanesDir.
 const (
 	ExtProcSocket = "extproc.sock"
 	ReholdSocket  = "rehold.sock"
@@ -22,7 +22,7 @@ const (
 	AdminSocket   = "envoy.sock"
 )
 
-// What a Config that leaves a field empty gets.
+// The defaults for fields of Config.
 const (
 	DefaultMaxRequestBytes = 10 << 20
 	DefaultHoldMax         = time.Hour
@@ -30,67 +30,70 @@ const (
 )
 
 const (
-	// bodyHeadroom keeps Envoy's retry buffer above the body limit, or a retry
-	// of the largest body that is let in answers 507.
+	// bodyHeadroom keeps Envoy's retry buffer above the body limit. Without it, a retry
+	// of the largest accepted body is answered with 507.
 	bodyHeadroom = 1 << 20
 	// idleHeadroom keeps stream_idle_timeout above the longest hold.
 	idleHeadroom = time.Minute
-	// maxRequestBytes leaves the headroom room in the uint32 that Envoy reads.
+	// maxRequestBytes plus bodyHeadroom fits into the uint32 that Envoy reads.
 	maxRequestBytes = 1 << 31
 	minHeapBytes    = 64 << 20
 	maxHold         = 24 * time.Hour
 	maxTrustedHops  = 16
-	// maxSocketPath is what sun_path holds, less the closing zero byte.
+	// maxSocketPath is the size of sun_path without the terminating zero byte.
 	maxSocketPath = 107
 )
 
-// Config says what a bootstrap is rendered from.
+// Config is the input from which a bootstrap is rendered.
 type Config struct {
-	// EdgeListen is the ip:port that clients reach. Port 0 is allowed.
+	// EdgeListen is the ip:port that clients connect to. Port 0 is allowed.
 	EdgeListen string
 	// AdminListen is where Envoy's admin interface listens: unix:///path or ip:port.
-	// Empty means envoy.sock in LanesDir: whoever reaches the interface may
-	// stop Envoy, and a port on loopback is also reached by web pages.
+	// Empty means envoy.sock in LanesDir. Anything that can connect to the interface
+	// can stop Envoy, and web pages can connect to a loopback port too.
 	AdminListen string
-	// ExtProc is where holdgate serve listens: unix:///path or host:port. Empty
-	// means extproc.sock in LanesDir.
+	// ExtProc is where holdgate serve listens: unix:///path or host:port. Empty means
+	// extproc.sock in LanesDir.
 	ExtProc string
 	// LanesDir is the absolute directory of rehold.sock and relay.sock.
 	LanesDir string
-	// MaxRequestBytes is the largest body that holdgate serve lets in.
+	// MaxRequestBytes is the largest body that holdgate serve accepts.
 	MaxRequestBytes int64
 	// HoldMax is the longest hold.
 	HoldMax time.Duration
-	// HeapBytes is where Envoy's overload manager starts to refuse.
+	// HeapBytes is the heap size at which Envoy's overload manager starts to refuse
+	// requests.
 	HeapBytes uint64
 	// EdgeCertFile and EdgeKeyFile are the absolute paths of the edge's certificate and
-	// its key. Without them the edge speaks plain text.
+	// its key. Without them the edge uses plain text.
 	EdgeCertFile, EdgeKeyFile string
-	// ExtProcCertFile, ExtProcKeyFile and ExtProcCAFile are those of the certificate
-	// that Holdgate is shown, its key, and the authorities of Holdgate's own. An ExtProc
-	// that others can reach needs them, unless ExtProcInsecure.
+	// ExtProcCertFile, ExtProcKeyFile and ExtProcCAFile are the absolute paths of
+	// Envoy's client certificate for Holdgate, its key, and the CA of Holdgate's
+	// certificate. They are required when ExtProc is reachable from other machines,
+	// unless ExtProcInsecure is set.
 	ExtProcCertFile, ExtProcKeyFile, ExtProcCAFile string
 	ExtProcInsecure                                bool
-	// SecretsDir is the absolute directory of the files that Secrets makes. It is
-	// needed with certificates.
+	// SecretsDir is the absolute directory of the files that Secrets returns. It is
+	// required with certificates.
 	SecretsDir string
-	// IdentityMetadata is where other filters say who sent a request, see
-	// IdentityPath. Empty: nowhere.
+	// IdentityMetadata is where other filters put the identity of the caller, see
+	// IdentityPath. Empty means that there is none.
 	IdentityMetadata string
-	// TrustedHops is how many proxies in front append to x-forwarded-for the address
-	// that they were called from. 0: the peer is the client.
+	// TrustedHops is the number of proxies in front that append the address of their
+	// peer to x-forwarded-for. 0 means that the peer is the client.
 	TrustedHops int
-	// ProxyProtocol: each connection begins with a PROXY header that names the client.
+	// ProxyProtocol means that each connection begins with a PROXY header with the
+	// client's address.
 	ProxyProtocol bool
-	// BackendCAs are the authorities of backends over TLS: absolute paths of PEM files,
-	// and SystemCA.
+	// BackendCAs are the CAs of backends over TLS: absolute paths of PEM files, or
+	// SystemCA.
 	BackendCAs []string
 }
 
-// forwarded says whether a proxy in front names the client.
+// forwarded reports whether the client's address comes from a proxy in front.
 func (c Config) forwarded() bool { return c.TrustedHops > 0 || c.ProxyProtocol }
 
-// withDefaults fills the fields that were left empty.
+// withDefaults returns c with defaults for empty fields.
 func (c Config) withDefaults() Config {
 	if c.AdminListen == "" {
 		c.AdminListen = "unix://" + filepath.Join(c.LanesDir, AdminSocket)
@@ -110,32 +113,32 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// endpoint is an address that Envoy listens on or connects to: a pipe or a
-// host and port. The host may be a name only where Envoy connects.
+// endpoint is an address that Envoy listens on or connects to: a unix socket, or a host
+// and port. The host may be a name only where Envoy connects.
 type endpoint struct {
 	pipe string
 	host string
 	port uint32
 }
 
-// addresses are the parsed forms of a Config's text fields.
+// addresses are the parsed text fields of a Config.
 type addresses struct {
 	edge, admin, extProc, rehold, relay endpoint
 }
 
-// FieldError is what is wrong with one field of a Config.
+// FieldError is a problem of one field of a Config.
 type FieldError struct {
 	Field string
 	Err   error
 }
 
-// Error begins with the field's name.
+// Error returns the message with the field's name in front.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
 
-// Unwrap gives the problem without the field.
+// Unwrap returns the problem without the field's name.
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// FieldErrors are the problems in an error of Render, in the order of the
+// FieldErrors returns the field errors in an error of Render, in the order of the
 // fields.
 func FieldErrors(err error) []*FieldError {
 	all, ok := err.(interface{ Unwrap() []error })
@@ -151,8 +154,8 @@ func FieldErrors(err error) []*FieldError {
 	return fields
 }
 
-// parse checks every field and gives all problems at once, each beginning with
-// the field's name. It expects the defaults to be filled.
+// parse checks every field and returns all problems at once. It expects a Config with
+// its defaults filled in.
 func (c Config) parse() (addresses, error) {
 	var (
 		a    addresses
@@ -167,7 +170,7 @@ func (c Config) parse() (addresses, error) {
 	edge, err := parseListen(c.EdgeListen)
 	a.edge = take("EdgeListen", edge, err)
 	lanes := checkLanesDir(c.LanesDir)
-	// Sockets below a bad LanesDir would only repeat the complaint.
+	// Errors of sockets below a bad LanesDir would only repeat that error.
 	if lanes == nil || !strings.HasPrefix(c.AdminListen, "unix://") {
 		admin, err := parseAdmin(c.AdminListen)
 		a.admin = take("AdminListen", admin, err)
@@ -217,7 +220,7 @@ func (c Config) checkNumbers() []error {
 	return errs
 }
 
-// parseListen reads an address to listen on. Envoy binds to addresses, not to
+// parseListen parses an address to listen on. Envoy binds to IP addresses, not to
 // names.
 func parseListen(s string) (endpoint, error) {
 	if s == "" {
@@ -233,7 +236,7 @@ func parseListen(s string) (endpoint, error) {
 	return endpoint{host: ap.Addr().Unmap().String(), port: uint32(ap.Port())}, nil
 }
 
-// parseAdmin reads where the admin interface listens.
+// parseAdmin parses the address of the admin interface.
 func parseAdmin(s string) (endpoint, error) {
 	if path, ok := strings.CutPrefix(s, "unix://"); ok {
 		return parsePipe(path)
@@ -251,7 +254,7 @@ func parsePipe(path string) (endpoint, error) {
 	return endpoint{pipe: path}, nil
 }
 
-// parseTarget reads an address to connect to.
+// parseTarget parses an address to connect to.
 func parseTarget(s string) (endpoint, error) {
 	if path, ok := strings.CutPrefix(s, "unix://"); ok {
 		return parsePipe(path)
@@ -267,7 +270,8 @@ func parseTarget(s string) (endpoint, error) {
 	return endpoint{host: host, port: uint32(n)}, nil
 }
 
-// validHost tells whether host is an address or the letters of a DNS name.
+// validHost reports whether host is an IP address or has only the characters of a DNS
+// name.
 func validHost(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -299,7 +303,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// isIP tells whether Envoy may connect without resolving the host.
+// isIP reports whether the host is an IP address, so that Envoy need not resolve it.
 func (e endpoint) isIP() bool {
 	_, err := netip.ParseAddr(e.host)
 	return err == nil

@@ -9,16 +9,18 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// corsHeaders are what an engine may say of web pages, which is the router's to say.
+// corsHeaders are the headers of an engine's answer that the router replaces with its
+// own.
 var corsHeaders = []string{
 	"access-control-allow-credentials", "access-control-allow-headers", "access-control-allow-methods",
 	"access-control-allow-origin", "access-control-allow-private-network", "access-control-expose-headers",
 	"access-control-max-age",
 }
 
-// edgeRoutes are destinationRoutes, and before each one for requests whose metadata
-// says that engines' CORS headers are replaced. Nothing else removes a header of an
-// engine's answer on a condition; Holdgate clears the route cache for such requests.
+// edgeRoutes returns the routes of destinationRoutes, each preceded by a copy for
+// requests whose metadata requests that engines' CORS headers be replaced. Envoy has no
+// other way to remove a response header on a condition; Holdgate clears the route cache
+// for such requests.
 func (r *renderer) edgeRoutes(add ...*corev3.HeaderValueOption) *hcmv3.HttpConnectionManager_RouteConfig {
 	host := r.destinationRoutes(add...)
 	routes := []*routev3.Route{r.healthRoute()}
@@ -36,8 +38,8 @@ func (r *renderer) edgeRoutes(add ...*corev3.HeaderValueOption) *hcmv3.HttpConne
 	return inline(host)
 }
 
-// corsAnswer are the headers with which a page may read an answer; what the metadata
-// lacks adds none.
+// corsAnswer returns the headers that let a web page read an answer. A header whose
+// metadata is missing is not added.
 func corsAnswer() []*corev3.HeaderValueOption {
 	return []*corev3.HeaderValueOption{
 		header("access-control-allow-origin", "%DYNAMIC_METADATA(holdgate:cors_origin)%", overwriteOrAdd),

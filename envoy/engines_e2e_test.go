@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// goodEngine answers like h and gives its ip:port.
+// goodEngine starts an engine that answers with h and returns its ip:port.
 func goodEngine(t testing.TB, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -26,8 +26,8 @@ func goodEngine(t testing.TB, h http.HandlerFunc) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// echo answers with the body it got, once it has all of it: net/http may lose
-// what is read after the first write.
+// echo answers with the request body. It reads the whole body first: net/http may lose
+// what arrives after the first write.
 func echo(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -36,8 +36,8 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// refusingEngine is a port that takes no connection, and that nobody else can
-// get meanwhile.
+// refusingEngine returns a port that accepts no connection and that no other process
+// can get meanwhile.
 func refusingEngine(t testing.TB) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -50,8 +50,8 @@ func refusingEngine(t testing.TB) string {
 	return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)).String()
 }
 
-// dyingEngine reads each request to its end, writes last as it is, and ends the
-// connection.
+// dyingEngine starts an engine that reads each request to its end, writes last
+// unchanged, and closes the connection.
 func dyingEngine(t testing.TB, last string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,7 +77,8 @@ func dyingEngine(t testing.TB, last string) string {
 	return l.Addr().String()
 }
 
-// rawEngine answers with text as it is, and hands over what it was asked.
+// rawEngine starts an engine that answers with text unchanged; requests receives what
+// it was sent.
 func rawEngine(t testing.TB, text string) (addr string, requests <-chan string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -26,8 +26,8 @@ const (
 	routerFilter   = "envoy.filters.http.router"
 	messageTimeout = 5 * time.Second
 	logFlush       = 5 * time.Millisecond
-	// logPending is what records may take that are not sent yet; beyond it Envoy
-	// drops them.
+	// logPending limits the memory of records that are not sent yet; Envoy drops
+	// records beyond it.
 	logPending = 1 << 20
 )
 
@@ -38,18 +38,18 @@ func (r *renderer) filter(name string, config proto.Message) *hcmv3.HttpFilter {
 	}
 }
 
-// extProc is the filter that asks Holdgate. The lane's name travels in gRPC
-// metadata, which no client can set.
+// extProc returns the ext_proc filter. The lane's name travels in gRPC metadata, which
+// no client can set.
 func (r *renderer) extProc(lane string) *hcmv3.HttpFilter {
 	service := grpcService(holdgateCluster, &corev3.HeaderValue{Key: LaneMetadata, Value: lane})
 	service.Timeout = durationpb.New(0)
 	return r.filter(extProcFilter, &extprocv3.ExternalProcessor{
 		GrpcService: service,
-		// Runs for headers-only requests; a full-duplex body has no timer.
+		// Applies to headers-only requests; a full-duplex body has no timer.
 		MessageTimeout: durationpb.New(messageTimeout),
 		StatusOnError:  &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
-		// Nothing of the response is exchanged: once a request was forwarded its
-		// answer is Envoy's alone, and survives a crash of holdgate serve.
+		// Nothing of the response is exchanged: once a request was forwarded, only
+		// Envoy handles its answer, which survives a crash of holdgate serve.
 		ProcessingMode: &extprocv3.ProcessingMode{
 			RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
 			RequestBodyMode:     extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED,
@@ -58,19 +58,19 @@ func (r *renderer) extProc(lane string) *hcmv3.HttpFilter {
 			ResponseBodyMode:    extprocv3.ProcessingMode_NONE,
 			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
-		// The host of a backend takes the place of the client's.
+		// The host of a backend replaces the client's.
 		MutationRules: &mutationv3.HeaderMutationRules{AllowAllRouting: wrapperspb.Bool(true)},
 		MetadataOptions: &extprocv3.MetadataOptions{
 			ReceivingNamespaces:  &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{Namespace}},
-			ForwardingNamespaces: r.forwarding(lane),
+			ForwardingNamespaces: r.forwardedNamespaces(lane),
 		},
 	})
 }
 
-// streamName names the request by an id that no client can choose, in a header for
-// Holdgate and in metadata for the access log. Envoy's own %STREAM_ID% is the
-// request id, which a client may send.
-func (r *renderer) streamName() []*hcmv3.HttpFilter {
+// streamIDFilters give each request an id that no client can choose, in a header for
+// Holdgate and in metadata for the access log. Envoy's own %STREAM_ID% is the request
+// id, which a client may send.
+func (r *renderer) streamIDFilters() []*hcmv3.HttpFilter {
 	return []*hcmv3.HttpFilter{
 		r.filter("envoy.filters.http.header_mutation", &headersv3.HeaderMutation{
 			Mutations: &headersv3.Mutations{RequestMutations: []*mutationv3.HeaderMutation{setHeader(StreamHeader, "%UNIQUE_ID%")}},
@@ -83,13 +83,13 @@ func (r *renderer) router() *hcmv3.HttpFilter {
 	return r.filter(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: true})
 }
 
-// grpcLog sends records a few milliseconds after the end of their requests. With a
-// buffer of one byte they would be sent at once, and dropped whenever the connection
-// is behind.
+// grpcLog returns an access log that sends records a few milliseconds after the end of
+// their requests. A buffer of one byte would send them at once, but Envoy would drop
+// them whenever the connection is behind.
 func (r *renderer) grpcLog(name string) *accesslogv3.AccessLog {
 	return &accesslogv3.AccessLog{
 		Name:   "envoy.access_loggers.http_grpc",
-		Filter: notHealth(),
+		Filter: notHealthCheck(),
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: r.pack(&grpclogv3.HttpGrpcAccessLogConfig{
 			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
 				LogName:             name,
@@ -102,9 +102,9 @@ func (r *renderer) grpcLog(name string) *accesslogv3.AccessLog {
 	}
 }
 
-// destinationFromHeader turns the relay's header into the metadata that names
-// the destination. A route's request_headers_to_remove would act before the
-// cluster reads it.
+// destinationFromHeader copies the relay's destination header to the metadata. It
+// removes the header itself, because a route's request_headers_to_remove would act
+// before the cluster reads it.
 func (r *renderer) destinationFromHeader() *hcmv3.HttpFilter {
 	return r.headerToMetadata(DestinationHeader, FirstKey, true)
 }
@@ -123,7 +123,7 @@ func (r *renderer) headerToMetadata(header, key string, remove bool) *hcmv3.Http
 	})
 }
 
-// dropForgedHeaders removes what only Holdgate's own lanes may say, before any
+// dropForgedHeaders removes headers that only Holdgate's own lanes may set, before any
 // filter, log or route sees the request.
 func (r *renderer) dropForgedHeaders() *corev3.TypedExtensionConfig {
 	return &corev3.TypedExtensionConfig{

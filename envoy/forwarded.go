@@ -10,30 +10,32 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// trust says where the client's address comes from.
-func (r *renderer) trust(m *hcmv3.HttpConnectionManager) {
+// clientAddress sets where Envoy takes the client's address from.
+func (r *renderer) clientAddress(m *hcmv3.HttpConnectionManager) {
 	switch {
 	case r.config.TrustedHops > 0:
-		// Without use_remote_address the peer is the first of the trusted proxies, and
-		// the last address of x-forwarded-for is the one that it was called from.
+		// Without use_remote_address the peer counts as the first trusted proxy, and
+		// the last address in x-forwarded-for is that proxy's own peer.
 		m.XffNumTrustedHops = uint32(r.config.TrustedHops - 1) //nolint:gosec // parse bounds it.
 	case r.config.ProxyProtocol:
-		// The PROXY header's address counts, and no x-forwarded-for that the client sent.
-		// What comes with use_remote_address else is switched off.
+		// Use the address of the PROXY header and ignore the client's x-forwarded-for.
+		// The other effects of use_remote_address are switched off.
 		m.UseRemoteAddress = wrapperspb.Bool(true)
 		m.SkipXffAppend = true
 		m.PreserveExternalRequestId = true
 	}
 }
 
-// hideTrust keeps from engines what use_remote_address adds.
-func (r *renderer) hideTrust(host *routev3.VirtualHost) {
+// removeTrustHeaders removes the headers that use_remote_address adds, so that engines
+// do not see them.
+func (r *renderer) removeTrustHeaders(host *routev3.VirtualHost) {
 	if r.config.ProxyProtocol {
 		host.RequestHeadersToRemove = append(host.RequestHeadersToRemove, "x-envoy-external-address", "x-envoy-internal")
 	}
 }
 
-// proxyProtocol reads the PROXY header, of version 1 or 2, which must be there.
+// proxyProtocol returns a filter that requires and reads a PROXY header of version 1 or
+// 2.
 func (r *renderer) proxyProtocol() *listenerv3.ListenerFilter {
 	return &listenerv3.ListenerFilter{
 		Name:       "envoy.filters.listener.proxy_protocol",

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// exchange sends raw to the edge and reads the answer's head and body.
+// exchange sends raw to the edge and returns the answer's head and body.
 func exchange(t *testing.T, l *lab, raw string) (head string, body []byte) {
 	t.Helper()
 	c, err := net.Dial("tcp", l.envoy.EdgeAddr())
@@ -33,7 +33,7 @@ func exchange(t *testing.T, l *lab, raw string) (head string, body []byte) {
 	return string(before) + "\r\n\r\n", after
 }
 
-// fields are the header lines of head, with lower-case names.
+// fields returns the header lines of head, with lower-case names.
 func fields(t *testing.T, head string) map[string][]string {
 	t.Helper()
 	_, lines, _ := strings.Cut(head, "\r\n")
@@ -64,7 +64,7 @@ func TestAServedRequestKeepsItsHeadersAndGainsOnlyThree(t *testing.T) {
 	require.Len(t, request[StreamHeader], 1)
 	require.Equal(t, request[StreamHeader], request[ViaHeader])
 	delete(request, ViaHeader)
-	delete(request, StreamHeader) // Holdgate takes it off again
+	delete(request, StreamHeader) // Holdgate removes it
 	require.Equal(t, map[string][]string{
 		"host":              {"models.example"},
 		"content-length":    {"3"},
@@ -93,7 +93,7 @@ func TestAServedRequestKeepsItsHeadersAndGainsOnlyThree(t *testing.T) {
 	}, response)
 }
 
-// What docs/envoy.md says of headers.
+// The headers as described in docs/envoy.md.
 func TestWhatBecomesOfHeadersOnTheirWay(t *testing.T) {
 	t.Parallel()
 	addr, seen := rawEngine(t, "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 Fine Indeed\r\nVary: a\r\nVary: b\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n"+
@@ -142,8 +142,7 @@ func TestAnEnginesOwnHeadersStayWhenTheMetadataHasNone(t *testing.T) {
 	require.Equal(t, []string{"99"}, response["x-ratelimit-remaining-requests"])
 }
 
-// With CORS an engine's own headers of that kind are removed, and those of the
-// metadata take their place.
+// With CORS an engine's own CORS headers are replaced by those of the metadata.
 func TestTheRoutersCORSHeadersTakeTheEnginesPlace(t *testing.T) {
 	t.Parallel()
 	const engines = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nvary: accept-encoding\r\naccess-control-allow-origin: *\r\naccess-control-allow-credentials: true\r\n" +
@@ -169,7 +168,7 @@ func TestTheRoutersCORSHeadersTakeTheEnginesPlace(t *testing.T) {
 	}
 }
 
-// Envoy's own error under a request that was sent on has them too.
+// An error that Envoy itself answers after a request was forwarded has them too.
 func TestAnErrorOfEnvoysOwnHasTheCORSHeaders(t *testing.T) {
 	t.Parallel()
 	var l *lab

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// The paths at the edge for load balancers, without a key.
+// The paths at the edge for load balancers. They need no key.
 const (
 	// HealthPath is answered by Envoy alone.
 	HealthPath = "/healthz"
@@ -19,7 +19,7 @@ const (
 	ReadyPath = "/readyz"
 )
 
-// healthRoute answers HealthPath, whatever Holdgate's state is.
+// healthRoute answers HealthPath independently of Holdgate's state.
 func (r *renderer) healthRoute() *routev3.Route {
 	return &routev3.Route{
 		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: HealthPath}},
@@ -34,8 +34,9 @@ func (r *renderer) healthRoute() *routev3.Route {
 	}
 }
 
-// notHealth matches what Holdgate hears of: a request for HealthPath it does not.
-func notHealth() *accesslogv3.AccessLogFilter {
+// notHealthCheck matches every request except those for HealthPath, which are not
+// logged to Holdgate.
+func notHealthCheck() *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_HeaderFilter{
 		HeaderFilter: &accesslogv3.HeaderFilter{Header: &routev3.HeaderMatcher{
 			Name:        ":path",

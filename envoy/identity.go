@@ -13,8 +13,9 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 )
 
-// IdentityPath is where a filter before ext_proc says who sent a request: a namespace
-// of dynamic metadata and, each after a slash, keys that lead deeper.
+// IdentityPath parses the place where a filter before ext_proc puts the identity of the
+// caller: a namespace of dynamic metadata, followed by keys that lead deeper, each
+// after a slash.
 func IdentityPath(s string) ([]string, error) {
 	path := strings.Split(s, "/")
 	switch {
@@ -26,9 +27,9 @@ func IdentityPath(s string) ([]string, error) {
 	return path, nil
 }
 
-// forwarding are the namespaces that the ext_proc filter of a lane sends. The rehold
-// lane keeps what the edge found out.
-func (r *renderer) forwarding(lane string) *extprocv3.MetadataOptions_MetadataNamespaces {
+// forwardedNamespaces returns the metadata namespaces that the ext_proc filter of a
+// lane sends. The rehold lane keeps what the edge already determined.
+func (r *renderer) forwardedNamespaces(lane string) *extprocv3.MetadataOptions_MetadataNamespaces {
 	if r.config.IdentityMetadata == "" || lane == LaneRehold {
 		return nil
 	}
@@ -36,7 +37,7 @@ func (r *renderer) forwarding(lane string) *extprocv3.MetadataOptions_MetadataNa
 	return &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{namespace}}
 }
 
-// identity checks that the filter sends what says who sent a request.
+// identity checks that the filter sends the namespace with the identity of the caller.
 func (c *checker) identity(path string, p *extprocv3.ExternalProcessor) {
 	for _, m := range p.GetGrpcService().GetInitialMetadata() {
 		if m.GetKey() == LaneMetadata && m.GetValue() == LaneRehold {

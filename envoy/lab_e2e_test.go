@@ -27,17 +27,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// answer is what the lab's ext_proc server does with a complete request: a
-// destination, or a local answer of the given status.
+// answer tells the lab's ext_proc server what to do with a complete request: send it to
+// a destination, or answer it with the given status.
 type answer struct {
 	first    string
-	set      map[string]string // headers that the request gets.
+	set      map[string]string // headers added to the request.
 	metadata map[string]any    // further keys of the namespace holdgate.
-	reroute  bool              // the route is chosen anew, by the metadata.
+	reroute  bool              // the route is chosen again, by the metadata.
 	status   int
 }
 
-// asked is one ext_proc stream after its headers came.
+// asked describes one ext_proc stream once its headers have arrived.
 type asked struct {
 	at      time.Time
 	lane    string
@@ -50,8 +50,8 @@ type logged struct {
 	entry *accesslogv3.HTTPAccessLogEntry
 }
 
-// lab is a real Envoy with a rendered bootstrap, and a small server that
-// stands where holdgate serve is.
+// lab is a real Envoy with a rendered bootstrap, and a small server in place of
+// holdgate serve.
 type lab struct {
 	extprocv3.UnimplementedExternalProcessorServer
 	alsv3.UnimplementedAccessLogServiceServer
@@ -65,7 +65,7 @@ type lab struct {
 	logs map[string]chan logged // by the log's name.
 }
 
-// newLab starts both. decide may block; it is called once per stream.
+// newLab starts both. decide is called once per stream, and may block.
 func newLab(t testing.TB, concurrency int, decide func(asked) answer, backendCAs ...string) *lab {
 	t.Helper()
 	l := &lab{dir: lanesDir(t), decide: decide, asks: make(chan asked, 4096)}
@@ -197,7 +197,7 @@ func inNamespace(fields map[string]any) *structpb.Struct {
 	return s
 }
 
-// StreamAccessLogs takes what the access logs send.
+// StreamAccessLogs receives the records of the access logs.
 func (l *lab) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLogsServer) error {
 	var name string
 	for {
@@ -241,7 +241,7 @@ func (l *lab) nextAsk(t testing.TB) asked {
 	}
 }
 
-// lockedBuffer may be read while Envoy writes.
+// lockedBuffer may be read while Envoy writes to it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

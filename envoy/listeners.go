@@ -17,23 +17,23 @@ import (
 // Settings that a Config does not change.
 const (
 	heapRefresh = 250 * time.Millisecond
-	// delayedClose is how long Envoy waits for the client to close a connection that it
-	// ends itself. A client sees the end of an answer that was cut that much later; with
-	// Envoy's default that is 1 s.
+	// delayedClose is how long Envoy waits for the client to close a connection that
+	// Envoy ends. The client of an answer that was cut notices the end that much later;
+	// Envoy's default is 1 s.
 	delayedClose = 100 * time.Millisecond
-	// laneMode lets only Envoy's own user connect to a socket.
+	// laneMode restricts a socket to the user that runs Envoy.
 	laneMode         = 0o600
 	connectionBuffer = 1 << 20
-	// The lanes take what the edge has let in, and what is added on the way: ids, the
-	// destination, an engine's key, the word on a failed attempt.
+	// The lanes accept what the edge accepts, and what is added on the way: ids, the
+	// destination, an engine's key, the report of a failed attempt.
 	laneRequestHeadersKiB = MaxRequestHeaderBytes>>10 + 16
 	laneRequestHeaders    = MaxRequestHeaders + 28
 	uploadTimeout         = time.Minute
 	requestHeadersTimeout = 10 * time.Second
 	retryBackOff          = time.Millisecond
 	retryBackOffMax       = 5 * time.Millisecond
-	retriedAfter          = "connect-failure,refused-stream,reset-before-request,reset"
-	onHeaders             = "retriable-headers"
+	retryConditions       = "connect-failure,refused-stream,reset-before-request,reset"
+	retryOnHeaders        = "retriable-headers"
 	contentLengthMetadata = "%DYNAMIC_METADATA(holdgate:content_length)%"
 	streamMetadata        = "%DYNAMIC_METADATA(holdgate:stream)%"
 	rateLimitMetadata     = "%DYNAMIC_METADATA(holdgate:ratelimit_remaining)%"
@@ -61,7 +61,7 @@ func (r *renderer) listeners() []*listenerv3.Listener {
 func (r *renderer) listener(name string, at endpoint, manager *hcmv3.HttpConnectionManager) *listenerv3.Listener {
 	return &listenerv3.Listener{
 		Name:                          name,
-		Address:                       at.own(),
+		Address:                       at.listenAddress(),
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(connectionBuffer),
 		FilterChains: []*listenerv3.FilterChain{{
 			Filters: []*listenerv3.Filter{{
@@ -72,13 +72,14 @@ func (r *renderer) listener(name string, at endpoint, manager *hcmv3.HttpConnect
 	}
 }
 
-// manager is what the three listeners share. Nothing is added to a request or
-// an answer that can be left out.
+// manager returns the settings that the three listeners share. It adds nothing to
+// requests or answers that is not needed.
 func (r *renderer) manager(name string) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
 		CodecType:  hcmv3.HttpConnectionManager_AUTO,
 		StatPrefix: name,
-		// Silent holds outlive the default of 300 s; the hold budget is the clock.
+		// Silent holds may last longer than the default of 300 s; the hold budget
+		// limits them.
 		StreamIdleTimeout:          durationpb.New(r.config.HoldMax + idleHeadroom),
 		MaxRequestHeadersKb:        wrapperspb.UInt32(MaxRequestHeaderBytes >> 10),
 		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
@@ -92,19 +93,19 @@ func (r *renderer) edge() *hcmv3.HttpConnectionManager {
 		log = LogForwarded
 	}
 	m.AccessLog = append(m.AccessLog, r.grpcLog(log))
-	r.trust(m)
+	r.clientAddress(m)
 	m.DelayedCloseTimeout = durationpb.New(delayedClose)
-	// Bounds a slow upload; it stops when the request is complete.
+	// Limits a slow upload; the timer stops when the request is complete.
 	m.RequestTimeout = durationpb.New(uploadTimeout)
 	m.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
 	m.EarlyHeaderMutationExtensions = append(m.EarlyHeaderMutationExtensions, r.dropForgedHeaders())
-	m.LocalReplyConfig = ownErrors()
+	m.LocalReplyConfig = envoyErrors()
 	m.RouteSpecifier = r.edgeRoutes(header(ViaHeader, streamMetadata, appendOrAdd))
-	m.HttpFilters = append(r.streamName(), r.extProc(LaneEdge), r.router())
+	m.HttpFilters = append(r.streamIDFilters(), r.extProc(LaneEdge), r.router())
 	return m
 }
 
-// laneManager is a manager behind the edge.
+// laneManager returns the connection manager of a lane.
 func (r *renderer) laneManager(name string) *hcmv3.HttpConnectionManager {
 	m := r.manager(name)
 	m.MaxRequestHeadersKb = wrapperspb.UInt32(laneRequestHeadersKiB)
@@ -114,7 +115,7 @@ func (r *renderer) laneManager(name string) *hcmv3.HttpConnectionManager {
 
 func (r *renderer) rehold() *hcmv3.HttpConnectionManager {
 	m := r.laneManager(reholdListener)
-	m.LocalReplyConfig = ownErrors()
+	m.LocalReplyConfig = envoyErrors()
 	m.RouteSpecifier = inline(r.destinationRoutes())
 	m.HttpFilters = []*hcmv3.HttpFilter{r.extProc(LaneRehold), r.router()}
 	return m
@@ -122,20 +123,21 @@ func (r *renderer) rehold() *hcmv3.HttpConnectionManager {
 
 func (r *renderer) relay() *hcmv3.HttpConnectionManager {
 	m := r.laneManager(relayListener)
-	m.LocalReplyConfig = flaggedErrors()
+	m.LocalReplyConfig = relayErrors()
 	m.RouteSpecifier = r.relayRoutes()
 	m.HttpFilters = []*hcmv3.HttpFilter{r.destinationFromHeader(), r.router()}
 	return m
 }
 
-// destinationRoutes sends everything to the destination that ext_proc named, with these
-// headers. What the edge adds the lane gets too.
+// destinationRoutes returns a virtual host that sends every request to the destination
+// named by ext_proc, with the headers of add. Headers that the edge adds also reach the
+// lanes.
 func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *routev3.VirtualHost {
-	host := everything(&routev3.RouteAction{
+	host := catchAll(&routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: destinationsCluster},
 		Timeout:          durationpb.New(0),
 		RetryPolicy: &routev3.RetryPolicy{
-			RetryOn:    retriedAfter + "," + onHeaders,
+			RetryOn:    retryConditions + "," + retryOnHeaders,
 			NumRetries: wrapperspb.UInt32(1),
 			RetriableHeaders: []*routev3.HeaderMatcher{{
 				Name: notTakenHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
@@ -147,13 +149,13 @@ func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *routev3.
 		},
 	})
 	host.GetRoutes()[0].ResponseHeadersToRemove = []string{notTakenHeader}
-	host.Routes = r.overTLSToo(host.GetRoutes()[0])
+	host.Routes = r.withTLSRoutes(host.GetRoutes()[0])
 	//nolint:staticcheck // request_body_buffer_limit does not exist before Envoy 1.40.
 	host.PerRequestBufferLimitBytes = wrapperspb.UInt32(uint32(r.config.MaxRequestBytes + bodyHeadroom)) //nolint:gosec // parse bounds it.
-	// Full-duplex mode drops content-length; ext_proc names it again.
-	r.hideTrust(host)
+	r.removeTrustHeaders(host)
+	// Full-duplex mode drops content-length; ext_proc provides it again.
 	host.RequestHeadersToAdd = slices.Concat(add, []*corev3.HeaderValueOption{header("content-length", contentLengthMetadata, overwriteOrAdd)})
-	// A key that is missing adds no header. An engine's own timings stay.
+	// A missing key adds no header. An engine's own server-timing stays.
 	host.ResponseHeadersToAdd = []*corev3.HeaderValueOption{
 		requestIDInAnswer(),
 		header("x-ratelimit-remaining-requests", rateLimitMetadata, overwriteOrAdd),
@@ -162,26 +164,26 @@ func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *routev3.
 	return host
 }
 
-// requestIDInAnswer gives an answer the request's id as ext_proc may have replaced it.
-// Envoy's always_set_request_id_in_response would put a client's own id into the
-// answers that Holdgate makes, where ext_proc cannot change the request.
+// requestIDInAnswer adds the request id, which ext_proc may have replaced, to an
+// answer. Envoy's always_set_request_id_in_response would put a client's own id into
+// the answers that Holdgate makes, where ext_proc cannot change the request.
 func requestIDInAnswer() *corev3.HeaderValueOption {
 	return header(requestIDHeader, requestIDInForce, overwriteOrAdd)
 }
 
 func (r *renderer) relayRoutes() *hcmv3.HttpConnectionManager_RouteConfig {
-	host := everything(&routev3.RouteAction{
+	host := catchAll(&routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: relayCluster},
 		Timeout:          durationpb.New(0),
 	})
-	// Only the mapper of flaggedErrors may say this to Holdgate, no engine.
+	// Only relayErrors may set this header for Holdgate, no engine.
 	host.GetRoutes()[0].ResponseHeadersToRemove = []string{FlagsHeader}
-	host.Routes = r.relayOverTLSToo(host.GetRoutes()[0])
+	host.Routes = r.withRelayTLSRoutes(host.GetRoutes()[0])
 	return inline(host)
 }
 
-// everything is a virtual host with one route for all paths.
-func everything(action *routev3.RouteAction) *routev3.VirtualHost {
+// catchAll returns a virtual host with one route for all paths.
+func catchAll(action *routev3.RouteAction) *routev3.VirtualHost {
 	return &routev3.VirtualHost{
 		Name:    "all",
 		Domains: []string{"*"},

@@ -13,13 +13,14 @@ import (
 	"strings"
 )
 
-// loadLimit bounds what is read of an answer with all hosts, of which each worker
-// has its own.
+// loadLimit limits the size of an answer with all hosts. Each worker has its own host
+// entries.
 const loadLimit = 64 << 20
 
-// Load is what Envoys carry at one moment.
+// Load is the number of requests in progress in all Envoys at one moment.
 type Load struct {
-	// Edge counts the requests at the edge, until their clients have the answer's end.
+	// Edge counts the requests at the edge, until their clients have received the whole
+	// answer.
 	Edge int
 	// Logs counts the open streams of the access log.
 	Logs int
@@ -27,13 +28,13 @@ type Load struct {
 	To map[string]int
 }
 
-// Admin is the admin interface of an Envoy.
+// Admin is a client of an Envoy's admin interface.
 type Admin struct {
 	client *http.Client
 	base   string
 }
 
-// NewAdmin makes a client of http://host:port or unix:///path.
+// NewAdmin returns a client for http://host:port or unix:///path.
 func NewAdmin(at string) *Admin {
 	transport := &http.Transport{DisableKeepAlives: true}
 	if path, ok := strings.CutPrefix(at, "unix://"); ok {
@@ -45,7 +46,7 @@ func NewAdmin(at string) *Admin {
 	return &Admin{client: &http.Client{Transport: transport}, base: strings.TrimSuffix(at, "/")}
 }
 
-// AddTo adds what this Envoy carries.
+// AddTo adds the load of this Envoy to l.
 func (a *Admin) AddTo(ctx context.Context, l *Load) error {
 	var clusters clusterList
 	if err := a.get(ctx, "/clusters?format=json", &clusters); err != nil {
@@ -60,7 +61,7 @@ func (a *Admin) AddTo(ctx context.Context, l *Load) error {
 	return nil
 }
 
-// active is the number of requests at the edge.
+// active returns the number of requests at the edge.
 func (a *Admin) active(ctx context.Context) (int, error) {
 	var answer struct {
 		Stats []struct {
@@ -95,7 +96,7 @@ func (a *Admin) get(ctx context.Context, path string, to any) error {
 	return nil
 }
 
-// clusterList is the part of /clusters that is needed.
+// clusterList is the part of /clusters that is used.
 type clusterList struct {
 	Clusters []struct {
 		Name  string `json:"name"`
@@ -114,8 +115,8 @@ type clusterList struct {
 	} `json:"cluster_statuses"`
 }
 
-// addTo counts requests to an address whatever their cluster: too many only make
-// a correction later. Each worker has its own host of an original destination.
+// addTo counts the requests to an address in all clusters: counting too many only
+// delays a correction. Each worker has its own host entry for an original destination.
 func (c *clusterList) addTo(l *Load) {
 	if l.To == nil {
 		l.To = map[string]int{}

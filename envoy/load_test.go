@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeAdmin answers by path.
+// fakeAdmin is an admin interface with fixed answers by path.
 type fakeAdmin map[string]string
 
 func (a fakeAdmin) ServeHTTP(w http.ResponseWriter, r *http.Request) {

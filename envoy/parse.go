@@ -17,10 +17,9 @@ import (
 
 const structType = "type.googleapis.com/google.protobuf.Struct"
 
-// Parse reads somebody's bootstrap, YAML or JSON. Extensions that this program
-// does not know are kept as plain structs, and so are no obstacle. A field that
-// the Envoy API of this program does not have is a note: the file may be for a
-// newer Envoy.
+// Parse parses a bootstrap of any origin, YAML or JSON. Extensions that are not linked
+// into this program are kept as plain structs. A field that this program's Envoy API
+// does not have results in a note: the file may be for a newer Envoy.
 func Parse(text []byte) (*bootstrapv3.Bootstrap, []Finding, error) {
 	tree, err := parseYAML(text)
 	if err != nil {
@@ -42,7 +41,7 @@ func Parse(text []byte) (*bootstrapv3.Bootstrap, []Finding, error) {
 	return b, []Finding{{Path: "bootstrap", Text: "has a field that this program does not know: " + strict.Error(), Note: true}}, nil
 }
 
-// parseYAML reads the one document of text.
+// parseYAML parses text, which must be a single document.
 func parseYAML(text []byte) (any, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var tree map[string]any
@@ -59,8 +58,8 @@ func parseYAML(text []byte) (any, error) {
 	return tree, nil
 }
 
-// wrapUnknown gives messages whose type is not linked into this program the
-// type Struct, which protojson can read.
+// wrapUnknown replaces the type of messages that are not linked into this program with
+// Struct, which protojson can read.
 func wrapUnknown(tree any) any {
 	switch v := tree.(type) {
 	case []any:

@@ -27,16 +27,16 @@ const (
 	startGrace = 2 * time.Second
 )
 
-// Options says how an Envoy is run.
+// Options are the settings with which an Envoy is run.
 type Options struct {
 	// Bootstrap is its configuration as YAML or JSON.
 	Bootstrap []byte
-	// Dir is where the bootstrap and the admin address are written. It must
-	// exist, and two Envoys may not share it.
+	// Dir is where the bootstrap and the admin address are written. It must exist, and
+	// two Envoys may not share it.
 	Dir string
 	// Concurrency is the number of worker threads; 0 means one per CPU.
 	Concurrency int
-	// Log takes what Envoy prints. It may be nil.
+	// Log receives Envoy's output. It may be nil.
 	Log io.Writer
 	// LogLevel is one of Envoy's; empty means warning.
 	LogLevel string
@@ -49,9 +49,9 @@ type Process struct {
 	admin string
 }
 
-// Start runs Envoy and returns when it answers on all its listeners. ctx bounds
-// the start alone: a started Envoy runs until Stop, or until it ends by itself.
-// The error has the end of Envoy's log, and then no process is left.
+// Start runs Envoy and returns when it is ready on all its listeners. ctx limits the
+// start alone: a started Envoy runs until Stop, or until it ends by itself. On error no
+// process is left, and the error contains the end of Envoy's log.
 func (b Binary) Start(ctx context.Context, o Options) (*Process, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready after %v", startLimit))
 	defer cancel()
@@ -59,7 +59,7 @@ func (b Binary) Start(ctx context.Context, o Options) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := &tail{next: o.Log}
+	log := &logTail{next: o.Log}
 	cmd.Stdout, cmd.Stderr = log, log
 	child, err := proc.Start(cmd)
 	if err != nil {
@@ -68,7 +68,7 @@ func (b Binary) Start(ctx context.Context, o Options) (*Process, error) {
 	p := &Process{child: child}
 	if err := p.waitReady(ctx, filepath.Join(o.Dir, adminFile)); err != nil {
 		stopErr := child.Stop(startGrace)
-		return nil, errors.Join(fmt.Errorf("starting Envoy %s: %w%s", b.Version, err, said(log.bytes())), stopErr)
+		return nil, errors.Join(fmt.Errorf("starting Envoy %s: %w%s", b.Version, err, outputSuffix(log.bytes())), stopErr)
 	}
 	return p, nil
 }
@@ -78,7 +78,7 @@ func (b Binary) command(o Options) (*exec.Cmd, error) {
 		return nil, errors.New("starting Envoy: Dir is required")
 	}
 	config, admin := filepath.Join(o.Dir, bootstrapFile), filepath.Join(o.Dir, adminFile)
-	// The address of an Envoy that ran here before would be taken for this one's.
+	// A file left by an earlier Envoy would be read as this one's address.
 	if err := os.Remove(admin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("removing an old admin address: %w", err)
 	}
@@ -89,8 +89,8 @@ func (b Binary) command(o Options) (*exec.Cmd, error) {
 	if level == "" {
 		level = "warning"
 	}
-	// Hot restart does not work with unix-socket listeners. With it, Envoy would make a
-	// file in /dev/shm that stays, and by which Envoys of two users exclude each other.
+	// Hot restart does not work with unix-socket listeners. With it, Envoy would also
+	// leave a file in /dev/shm, through which Envoys of two users exclude each other.
 	args := []string{"-c", config, "--admin-address-path", admin, "--disable-hot-restart", "--log-level", level}
 	if o.Concurrency > 0 {
 		args = append(args, "--concurrency", strconv.Itoa(o.Concurrency))
@@ -98,20 +98,20 @@ func (b Binary) command(o Options) (*exec.Cmd, error) {
 	return exec.Command(b.Path, args...), nil //nolint:gosec,noctx // the operator's own binary; it outlives the start's context.
 }
 
-// EdgeAddr is the host:port that clients reach, empty when the bootstrap has no
-// listener named edge.
+// EdgeAddr returns the host:port that clients connect to, empty when the bootstrap has
+// no listener named edge.
 func (p *Process) EdgeAddr() string { return p.edge }
 
-// Admin is the URL of the admin interface: http://host:port or unix:///path.
+// Admin returns the URL of the admin interface: http://host:port or unix:///path.
 func (p *Process) Admin() string { return p.admin }
 
-// Pid is the process id.
+// Pid returns the process id.
 func (p *Process) Pid() int { return p.child.Pid() }
 
-// Done is closed when Envoy has ended.
+// Done returns a channel that is closed when Envoy has ended.
 func (p *Process) Done() <-chan struct{} { return p.child.Done() }
 
-// Err is how Envoy ended: nil for exit status 0. Valid once Done is closed.
+// Err returns how Envoy ended: nil for exit status 0. It is valid once Done is closed.
 func (p *Process) Err() error { return p.child.Err() }
 
 // Stop asks Envoy to end, kills it after grace, and returns when it is gone.

@@ -20,17 +20,17 @@ import (
 	"github.com/holdgate/holdgate/internal/proc"
 )
 
-// adminAnswerLimit bounds what is read of an admin answer.
+// adminAnswerLimit limits the size of an admin answer.
 const adminAnswerLimit = 1 << 20
 
 var errNotReady = errors.New("not ready yet")
 
-// waitReady asks again and again until Envoy is ready, ends, or ctx does.
+// waitReady polls until Envoy is ready, Envoy ends, or ctx is done.
 func (p *Process) waitReady(ctx context.Context, adminFile string) error {
 	ticker := time.NewTicker(startPoll)
 	defer ticker.Stop()
 	for {
-		if err := p.look(ctx, adminFile); err == nil {
+		if err := p.probe(ctx, adminFile); err == nil {
 			return nil
 		}
 		select {
@@ -43,9 +43,9 @@ func (p *Process) waitReady(ctx context.Context, adminFile string) error {
 	}
 }
 
-// look takes the addresses once Envoy is ready.
-func (p *Process) look(ctx context.Context, adminFile string) error {
-	text, err := os.ReadFile(adminFile) //nolint:gosec // the path is ours.
+// probe stores the admin and edge addresses if Envoy is ready.
+func (p *Process) probe(ctx context.Context, adminFile string) error {
+	text, err := os.ReadFile(adminFile) //nolint:gosec // the path is this program's own.
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (p *Process) look(ctx context.Context, adminFile string) error {
 	return nil
 }
 
-// text asks for a page of the admin interface.
+// text returns a page of the admin interface.
 func (a *Admin) text(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, http.NoBody)
 	if err != nil {
@@ -96,7 +96,7 @@ func (a *Admin) text(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// edgeAddress finds the edge in the admin's list of listeners. A port of 0
+// edgeAddress finds the edge in the admin interface's list of listeners. A port of 0
 // means that the listener is not bound yet.
 func edgeAddress(listeners []byte) (string, error) {
 	var list struct {
@@ -125,18 +125,18 @@ func edgeAddress(listeners []byte) (string, error) {
 	return "", nil
 }
 
-// tailSize is enough for the lines that say why a start failed.
+// tailSize is enough for the lines that explain why a start failed.
 const tailSize = 4 << 10
 
-// tail passes what it is given on and keeps the end of it.
-type tail struct {
+// logTail is a writer that passes its input to next and keeps the end of it.
+type logTail struct {
 	next io.Writer
 	mu   sync.Mutex
 	kept []byte
 }
 
 // Write never fails: a log that cannot be written must not end Envoy.
-func (t *tail) Write(p []byte) (int, error) {
+func (t *logTail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	t.kept = append(t.kept, p...)
 	if over := len(t.kept) - tailSize; over > 0 {
@@ -149,7 +149,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *tail) bytes() []byte {
+func (t *logTail) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]byte(nil), t.kept...)

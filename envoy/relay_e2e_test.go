@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// relayed calls an engine the way holdgate serve does.
+// relayed calls an engine through the relay lane as holdgate serve does.
 func relayed(t *testing.T, l *lab, destination string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{

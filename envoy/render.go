@@ -22,15 +22,15 @@ const (
 	relayListener  = "relay"
 )
 
-// renderer collects what goes wrong while messages are packed, so that the
-// tree can be written as one expression.
+// renderer collects errors while messages are packed, so that the tree can be written
+// as one expression.
 type renderer struct {
 	config    Config
 	addresses addresses
 	errs      []error
 }
 
-// Render makes the bootstrap. The error holds every problem of c, each with
+// Render returns the bootstrap for c. The error contains every problem of c, each with
 // the field's name.
 func Render(c Config) (*bootstrapv3.Bootstrap, error) {
 	c = c.withDefaults()
@@ -41,7 +41,7 @@ func Render(c Config) (*bootstrapv3.Bootstrap, error) {
 	r := &renderer{config: c, addresses: a}
 	b := &bootstrapv3.Bootstrap{
 		Node:            r.node(),
-		Admin:           &bootstrapv3.Admin{Address: a.admin.own()},
+		Admin:           &bootstrapv3.Admin{Address: a.admin.listenAddress()},
 		OverloadManager: r.overload(),
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
 			Listeners: r.listeners(),
@@ -57,7 +57,7 @@ func Render(c Config) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// pack puts m into an Any.
+// pack returns m as an Any.
 func (r *renderer) pack(m proto.Message) *anypb.Any {
 	packed, err := anypb.New(m)
 	if err != nil {
@@ -66,8 +66,8 @@ func (r *renderer) pack(m proto.Message) *anypb.Any {
 	return packed
 }
 
-// overload bounds Envoy's memory. A streamed local response is not
-// flow-controlled towards a slow client, so Envoy buffers it: under pressure
+// overload limits Envoy's memory. A streamed local response is not flow-controlled
+// towards a slow client, so Envoy buffers it: under memory pressure the streams with
 // the largest buffers are reset first.
 func (r *renderer) overload() *overloadv3.OverloadManager {
 	const heap = "envoy.resource_monitors.fixed_heap"
@@ -99,7 +99,7 @@ func (r *renderer) overload() *overloadv3.OverloadManager {
 	}
 }
 
-// address is e as Envoy writes it.
+// address returns e as an Envoy message.
 func (e endpoint) address() *corev3.Address {
 	if e.pipe != "" {
 		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: e.pipe}}}
@@ -110,8 +110,9 @@ func (e endpoint) address() *corev3.Address {
 	}}}
 }
 
-// own is the address of a listener. Only Envoy's own user may connect to its sockets.
-func (e endpoint) own() *corev3.Address {
+// listenAddress returns the address of a listener. Only Envoy's own user may connect to
+// its sockets.
+func (e endpoint) listenAddress() *corev3.Address {
 	address := e.address()
 	if pipe := address.GetPipe(); pipe != nil {
 		pipe.Mode = laneMode
@@ -119,7 +120,7 @@ func (e endpoint) own() *corev3.Address {
 	return address
 }
 
-// grpcService is a stream to a cluster of holdgate serve, with no deadline of its own.
+// grpcService returns a gRPC stream to a cluster of holdgate serve, without a deadline.
 func grpcService(cluster string, metadata ...*corev3.HeaderValue) *corev3.GrpcService {
 	return &corev3.GrpcService{
 		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster}},

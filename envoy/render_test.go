@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// goldenConfigs are the configurations whose bootstraps are kept in testdata,
-// and which the real binary validates.
+// goldenConfigs are the configurations whose bootstraps are kept in testdata and
+// validated by the real binary.
 var goldenConfigs = map[string]Config{
 	"unix":     {EdgeListen: "0.0.0.0:8080", LanesDir: "/run/holdgate"},
 	"tcp":      {EdgeListen: "127.0.0.1:0", LanesDir: "/run/holdgate", ExtProc: "127.0.0.1:9001", AdminListen: "127.0.0.1:9901", ProxyProtocol: true},

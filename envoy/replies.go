@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// messagesPath begins the endpoints that speak the Anthropic envelope.
+	// messagesPath is the prefix of the endpoints that use the Anthropic error format.
 	messagesPath = "/v1/messages"
 	// responsesPath is where clients try a WebSocket before they POST.
 	responsesPath = "/v1/responses"
 )
 
-// ownError is one class of errors that Envoy itself answers with.
-type ownError struct {
+// envoyError is one class of errors that Envoy itself answers with.
+type envoyError struct {
 	op      accesslogv3.ComparisonFilter_Op
-	status  uint32 // Envoy's own
+	status  uint32 // the status that Envoy chose
 	answer  *refusal.Refusal
 	kind    string                         // error.type of the Anthropic envelope
 	when    []*accesslogv3.AccessLogFilter // conditions besides the status
-	becomes uint32                         // the status that is answered; 0: Envoy's own
+	becomes uint32                         // the status to answer with; 0 keeps Envoy's
 }
 
-// ownErrorClasses are tried in this order.
-var ownErrorClasses = []ownError{
+// envoyErrorClasses are tried in this order.
+var envoyErrorClasses = []envoyError{
 	{
 		op: accesslogv3.ComparisonFilter_EQ, status: 501,
 		answer: refusal.UnsupportedTransfer(), kind: "invalid_request_error",
@@ -56,7 +56,7 @@ var ownErrorClasses = []ownError{
 		answer: refusal.RequestIncomplete(), kind: "invalid_request_error",
 	},
 	{
-		// Codex goes on with POST at once after 426 alone.
+		// Codex falls back to POST at once only after 426.
 		op: accesslogv3.ComparisonFilter_EQ, status: 403, becomes: 426,
 		when:   []*accesslogv3.AccessLogFilter{pathFilter(responsesPath), upgradeFilter("websocket")},
 		answer: refusal.NoWebSocket(), kind: "invalid_request_error",
@@ -71,18 +71,19 @@ var ownErrorClasses = []ownError{
 	},
 }
 
-// ownErrors turns what Envoy answers by itself into the JSON envelope.
-func ownErrors() *hcmv3.LocalReplyConfig {
+// envoyErrors returns a configuration that gives the errors Envoy answers with the
+// router's JSON format.
+func envoyErrors() *hcmv3.LocalReplyConfig {
 	c := &hcmv3.LocalReplyConfig{}
-	for _, e := range ownErrorClasses {
+	for _, e := range envoyErrorClasses {
 		c.Mappers = append(c.Mappers, e.mapper(true), e.mapper(false))
 	}
 	return c
 }
 
-// mapper matches e on the endpoints of the Anthropic API, or on any.
-func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
-	filters := append([]*accesslogv3.AccessLogFilter{statusFilter(e.op, e.status), notHoldgates()}, e.when...)
+// mapper matches e on the endpoints of the Anthropic API, or on all.
+func (e envoyError) mapper(anthropic bool) *hcmv3.ResponseMapper {
+	filters := append([]*accesslogv3.AccessLogFilter{statusFilter(e.op, e.status), notFromHoldgate()}, e.when...)
 	if anthropic {
 		filters = append(filters, pathFilter(messagesPath))
 	}
@@ -104,8 +105,8 @@ func (e ownError) mapper(anthropic bool) *hcmv3.ResponseMapper {
 	return m
 }
 
-// body is the format of Envoy that makes the body which clients of an API expect.
-func (e ownError) body(anthropic bool) *structpb.Struct {
+// body returns the body in the error format of one API, as an Envoy format string.
+func (e envoyError) body(anthropic bool) *structpb.Struct {
 	inner := map[string]*structpb.Value{
 		"code":    structpb.NewStringValue(e.answer.Code),
 		"message": structpb.NewStringValue(e.answer.Message),
@@ -123,9 +124,9 @@ func (e ownError) body(anthropic bool) *structpb.Struct {
 	return &structpb.Struct{Fields: outer}
 }
 
-// flaggedErrors tells Holdgate, behind the relay, why Envoy got no answer from
-// an engine.
-func flaggedErrors() *hcmv3.LocalReplyConfig {
+// relayErrors returns a configuration that tells Holdgate, which calls through the
+// relay lane, why Envoy got no answer from an engine.
+func relayErrors() *hcmv3.LocalReplyConfig {
 	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{{
 		Filter:       statusFilter(accesslogv3.ComparisonFilter_GE, 400),
 		HeadersToAdd: []*corev3.HeaderValueOption{header(FlagsHeader, "%RESPONSE_FLAGS%", overwriteOrAdd)},
@@ -136,16 +137,16 @@ func statusFilter(op accesslogv3.ComparisonFilter_Op, status uint32) *accesslogv
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_StatusCodeFilter{
 		StatusCodeFilter: &accesslogv3.StatusCodeFilter{Comparison: &accesslogv3.ComparisonFilter{
 			Op: op,
-			// Envoy wants a runtime key; nothing sets this one.
+			// Envoy requires a runtime key; nothing sets this one.
 			Value: &corev3.RuntimeUInt32{DefaultValue: status, RuntimeKey: "holdgate.local_reply"},
 		}},
 	}}
 }
 
-// notHoldgates matches replies that Holdgate did not make: of a request that
-// was forwarded, or of one on which nothing was decided. The filter's invert
-// has no effect (Envoy 1.40), so the forwarded mode is what is named.
-func notHoldgates() *accesslogv3.AccessLogFilter {
+// notFromHoldgate matches replies that Holdgate did not make: those of forwarded
+// requests, and those of requests without a decision. It names the forwarded mode
+// because the filter's invert has no effect (Envoy 1.40).
+func notFromHoldgate() *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_MetadataFilter{
 		MetadataFilter: &accesslogv3.MetadataFilter{
 			Matcher: &matcherv3.MetadataMatcher{

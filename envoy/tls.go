@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// The secrets that Envoy reads from files of their own, which a static bootstrap
-// would have it read once.
+// The secrets that Envoy reads from separate files. It would read certificates in a
+// static bootstrap only once.
 const (
 	edgeSecret      = "edge-tls"
 	extProcSecret   = "extproc-tls" //nolint:gosec // the name of a file, not a secret
@@ -26,9 +26,9 @@ const (
 
 const tlsSocket = "envoy.transport_sockets.tls"
 
-// Secrets are the files that a bootstrap of c with TLS needs in SecretsDir, by name.
-// They hold no secret themselves: they name the files of the certificates, which Envoy
-// reads again when another one is moved to their place.
+// Secrets returns the files that a bootstrap of c with TLS needs in SecretsDir, by
+// name. They contain no secret themselves: they name the certificate files, which Envoy
+// reads again when one is replaced by a rename.
 func Secrets(c Config) (map[string][]byte, error) {
 	r := &renderer{}
 	files := map[string][]byte{}
@@ -72,7 +72,7 @@ func (r *renderer) secret(name string) *tlsv3.SdsSecretConfig {
 	}
 }
 
-// edgeTLS is nil for an edge in plain text.
+// edgeTLS returns the TLS settings of the edge, nil for plain text.
 func (r *renderer) edgeTLS() *corev3.TransportSocket {
 	if r.config.EdgeCertFile == "" {
 		return nil
@@ -83,8 +83,8 @@ func (r *renderer) edgeTLS() *corev3.TransportSocket {
 	}})
 }
 
-// extProcTLS shows Holdgate a certificate, and wants one of the host that ExtProc
-// names. It is nil for a way in plain text.
+// extProcTLS returns TLS settings that present a client certificate and require a
+// server certificate for the host in ExtProc. It returns nil for plain text.
 func (r *renderer) extProcTLS() *corev3.TransportSocket {
 	if r.config.ExtProcCertFile == "" {
 		return nil
@@ -102,7 +102,8 @@ func (r *renderer) extProcTLS() *corev3.TransportSocket {
 		Sni: sni,
 		CommonTlsContext: &tlsv3.CommonTlsContext{
 			AlpnProtocols: []string{"h2"},
-			// Holdgate speaks nothing older, which is Envoy's default as a client.
+			// Holdgate accepts only TLS 1.3, and Envoy's default maximum as a client is
+			// 1.2.
 			TlsParams: &tlsv3.TlsParameters{
 				TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 			},
@@ -119,7 +120,7 @@ func (r *renderer) extProcTLS() *corev3.TransportSocket {
 	})
 }
 
-// node is what Envoy wants to be called before it reads secrets from files.
+// node returns a node name, which Envoy requires before it reads secrets from files.
 func (r *renderer) node() *corev3.Node {
 	if r.config.SecretsDir == "" {
 		return nil
@@ -131,8 +132,8 @@ func (r *renderer) tls(m proto.Message) *corev3.TransportSocket {
 	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: r.pack(m)}}
 }
 
-// checkTLS finds files that are missing or are no absolute paths, and a way to
-// Holdgate on which others could be.
+// checkTLS finds missing files, relative paths, and a connection to Holdgate that
+// others could reach without TLS.
 func (c Config) checkTLS(extProc endpoint) []error {
 	var errs []error
 	bad := func(field string, err error) {
@@ -140,7 +141,7 @@ func (c Config) checkTLS(extProc endpoint) []error {
 			errs = append(errs, &FieldError{Field: field, Err: err})
 		}
 	}
-	// Files of one certificate are given together or not at all.
+	// The files of one certificate are given together or not at all.
 	together := func(files ...[2]string) {
 		if !slices.ContainsFunc(files, func(f [2]string) bool { return f[1] != "" }) {
 			return

@@ -21,16 +21,16 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// SystemCA stands for the authorities of the machine in Config.BackendCAs.
+// SystemCA, in Config.BackendCAs, stands for the system's CA certificates.
 const SystemCA = "system"
 
-// systemBundles are where distributions keep them.
+// systemBundles are the paths of the CA bundle in common distributions.
 var systemBundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
 }
 
-// systemBundle is the file of this machine's authorities.
+// systemBundle returns the CA bundle of this machine.
 func systemBundle() string {
 	for _, path := range systemBundles {
 		if _, err := os.Stat(path); err == nil {
@@ -50,15 +50,15 @@ func checkCA(ca string) error {
 	return checkPath(ca)
 }
 
-// tlsClusters are the destinations and the relay of https backends, a set for each
-// authority: a cluster has one transport socket.
+// tlsClusters returns the destination and relay clusters of https backends, one set for
+// each CA because a cluster has only one transport socket.
 func (r *renderer) tlsClusters() []*clusterv3.Cluster {
 	var all []*clusterv3.Cluster
 	for i, ca := range r.config.BackendCAs {
 		all = append(all,
-			r.destinations(tlsName(destinationsCluster, i), tlsName(firstCluster, i), byName()),
-			r.overTLS(r.originalDestination(tlsName(firstCluster, i)), ca),
-			r.overTLS(r.originalDestination(tlsName(relayCluster, i)), ca),
+			r.destinations(tlsName(destinationsCluster, i), tlsName(firstCluster, i), sniOptions()),
+			r.withTLS(r.originalDestination(tlsName(firstCluster, i)), ca),
+			r.withTLS(r.originalDestination(tlsName(relayCluster, i)), ca),
 		)
 	}
 	return all
@@ -66,9 +66,8 @@ func (r *renderer) tlsClusters() []*clusterv3.Cluster {
 
 func tlsName(cluster string, i int) string { return cluster + "_tls_" + strconv.Itoa(i) }
 
-// overTLS has a cluster speak TLS with servers whose certificates have the name that
-// the request is for.
-func (r *renderer) overTLS(c *clusterv3.Cluster, ca string) *clusterv3.Cluster {
+// withTLS makes a cluster use TLS and require certificates for the requested name.
+func (r *renderer) withTLS(c *clusterv3.Cluster, ca string) *clusterv3.Cluster {
 	path := ca
 	if ca == SystemCA {
 		path = systemBundle()
@@ -85,22 +84,24 @@ func (r *renderer) overTLS(c *clusterv3.Cluster, ca string) *clusterv3.Cluster {
 	}
 	c.TypedExtensionProtocolOptions = r.protocol(&upstreamv3.HttpProtocolOptions{
 		CommonHttpProtocolOptions:   &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(engineIdle)},
-		UpstreamHttpProtocolOptions: byName(),
+		UpstreamHttpProtocolOptions: sniOptions(),
 		UpstreamProtocolOptions:     http1(),
-		HttpFilters:                 r.withoutServerName(),
+		HttpFilters:                 r.removeSNIHeader(),
 	})
 	return c
 }
 
-// byName asks for a server, and checks its certificate, by SNIHeader or the host. A
-// composite cluster needs it as well as its members: the router reads it there.
-func byName() *corev3.UpstreamHttpProtocolOptions {
+// sniOptions sets the server name, and the name that the certificate must have, to
+// SNIHeader or else the host. A composite cluster needs these options like its members:
+// the router reads them there.
+func sniOptions() *corev3.UpstreamHttpProtocolOptions {
 	return &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: true, OverrideAutoSniHeader: SNIHeader}
 }
 
-// withoutServerName keeps SNIHeader from the engine: the router has read it before
-// these filters run. Those of the composite cluster do the same.
-func (r *renderer) withoutServerName() []*hcmv3.HttpFilter {
+// removeSNIHeader returns filters that remove SNIHeader before the request reaches the
+// engine. The router has read it before these filters run. The filters of the composite
+// cluster do the same.
+func (r *renderer) removeSNIHeader() []*hcmv3.HttpFilter {
 	return []*hcmv3.HttpFilter{
 		r.filter("envoy.filters.http.header_mutation", &headersv3.HeaderMutation{
 			Mutations: &headersv3.Mutations{RequestMutations: []*mutationv3.HeaderMutation{removeHeader(SNIHeader)}},
@@ -109,10 +110,10 @@ func (r *renderer) withoutServerName() []*hcmv3.HttpFilter {
 	}
 }
 
-// overTLSToo adds to a route those that take its place where the metadata names an
-// authority. One that this bootstrap does not have is refused: without TLS the request
-// would be sent in the clear.
-func (r *renderer) overTLSToo(route *routev3.Route) []*routev3.Route {
+// withTLSRoutes returns route for requests without TLS, and a copy for each CA that
+// matches requests whose metadata names it. A CA that this bootstrap does not have is
+// refused: the request would otherwise be sent unencrypted.
+func (r *renderer) withTLSRoutes(route *routev3.Route) []*routev3.Route {
 	plain := proto.CloneOf(route)
 	inClear := metadataIs(TLSKey, present())
 	inClear.Invert = true
@@ -127,8 +128,8 @@ func (r *renderer) overTLSToo(route *routev3.Route) []*routev3.Route {
 	return append(routes, &routev3.Route{Match: route.GetMatch(), Action: unavailable()})
 }
 
-// relayOverTLSToo is overTLSToo for the relay, whose header says the same.
-func (r *renderer) relayOverTLSToo(route *routev3.Route) []*routev3.Route {
+// withRelayTLSRoutes is withTLSRoutes for the relay, which reads the CA from a header.
+func (r *renderer) withRelayTLSRoutes(route *routev3.Route) []*routev3.Route {
 	plain := proto.CloneOf(route)
 	plain.Match.Headers = append(plain.Match.Headers, &routev3.HeaderMatcher{
 		Name: TLSHeader, InvertMatch: true, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},

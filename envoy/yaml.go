@@ -19,7 +19,7 @@ const yamlHeader = `# Rendered by holdgate envoy render. docs/envoy.md says whic
 # depends on; holdgate envoy check reports those that were changed.
 `
 
-// YAML gives b as text, the same text for the same bootstrap: protojson alone
+// YAML encodes b, always with the same text for the same bootstrap: protojson alone
 // varies its white space from build to build on purpose.
 func YAML(b *bootstrapv3.Bootstrap) ([]byte, error) { return encode(b, yamlHeader) }
 
@@ -50,7 +50,7 @@ func encode(m proto.Message, head string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// yamlNode is tree with the names of things before what they contain.
+// yamlNode converts tree, with the identifying keys of each map first.
 func yamlNode(tree any) (*yaml.Node, error) {
 	switch v := tree.(type) {
 	case map[string]any:
@@ -94,7 +94,7 @@ func yamlMap(m map[string]any) (*yaml.Node, error) {
 	return object, nil
 }
 
-// byRank orders keys: what a thing is, its name, then the alphabet.
+// byRank orders keys: the type, then the name, then alphabetically.
 func byRank(a, b string) int {
 	rank := map[string]int{"@type": -2, "name": -1}
 	if d := rank[a] - rank[b]; d != 0 {

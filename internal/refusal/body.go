@@ -23,7 +23,7 @@ const (
 // errorObject is the object that every error body carries.
 type errorObject struct {
 	Type       string         `json:"type,omitzero"`
-	Code       any            `json:"code"` // a string; an engine's own may be a number
+	Code       any            `json:"code"` // a string; that of an engine may be a number
 	Message    string         `json:"message"`
 	Param      jsontext.Value `json:"param,omitzero"`
 	Source     string         `json:"source"`
@@ -41,7 +41,7 @@ type redirect struct {
 	Site string `json:"site"`
 }
 
-// object returns the error as it stands in any body or event.
+// object returns the error object, which is the same in every body and event.
 func (r *Refusal) object() errorObject {
 	o := errorObject{Code: r.Code, Message: r.Message, Source: "router", RetryAfter: r.RetryAfter}
 	if e := r.engine; e != nil {
@@ -69,7 +69,7 @@ func (r *Refusal) envelope(api API) envelope {
 func (r *Refusal) Body(api API) []byte { return marshal(r.envelope(api)) }
 
 func marshal(v any) []byte {
-	// A model's name in a path may be no UTF-8.
+	// A model's name from a path may not be valid UTF-8.
 	b, err := json.Marshal(v, jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return []byte(`{"error":{"code":"internal_error","message":"the error could not be written","source":"router"}}`)
@@ -112,7 +112,7 @@ func (r *Refusal) Event(api API) []byte {
 	}
 }
 
-// event returns one server-sent event; without a name it is a message.
+// event returns one server-sent event; an empty name omits the event field.
 func event(name string, v any) []byte {
 	if name != "" {
 		name = "event: " + name + "\n"
@@ -120,7 +120,7 @@ func event(name string, v any) []byte {
 	return append(append([]byte(name+"data: "), marshal(v)...), "\n\n"...)
 }
 
-// codeText returns an error's code as text: an engine's own may be a number.
+// codeText returns an error's code as text: the code of an engine may be a number.
 func codeText(code any) string {
 	raw, ok := code.(jsontext.Value)
 	if !ok {
@@ -142,7 +142,7 @@ type responsesError struct {
 	Error    errorObject    `json:"error"`
 }
 
-// responsesFailed is the event with which a failed stream of the Responses API ends.
+// responsesFailed is the last event of a failed stream of the Responses API.
 type responsesFailed struct {
 	Type     string `json:"type"`
 	Sequence int    `json:"sequence_number"`

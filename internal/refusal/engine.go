@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// engineError is what an engine's own error says beside its message.
+// engineError has the fields of an engine's error besides its message.
 type engineError struct {
 	kind        string         // its type
 	code, param jsontext.Value // nil: it has none
 }
 
-// engineErrorBytes is how much of an engine's error is read for its message.
+// engineErrorBytes is how much of an engine's error body is read.
 const engineErrorBytes = 64 << 10
 
-// FromEngine returns the refusal for an engine's error, with what its body says.
+// FromEngine returns the refusal for an engine's error, with the fields of its body.
 func FromEngine(status int, body io.Reader) *Refusal {
 	r := engineFailed(facts{detail: fmt.Sprintf("the engine answered with status %d", status)})
 	r.Status, r.engine = status, &engineError{}
@@ -30,8 +30,8 @@ func FromEngine(status int, body io.Reader) *Refusal {
 	return r
 }
 
-// read takes over what an engine's error body says. Engines put the error's fields
-// into "error", which some make a string, or beside each other at the top.
+// read copies the fields of an engine's error body. Engines put them into "error",
+// which some make a string, or at the top level.
 func (r *Refusal) read(text []byte) {
 	var body map[string]jsontext.Value
 	lax := json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
@@ -59,7 +59,7 @@ func (r *Refusal) read(text []byte) {
 	r.engine.param = body["param"]
 }
 
-// stringOf returns a JSON string's text, empty for anything else.
+// stringOf returns the text of a JSON string, empty for any other value.
 func stringOf(v jsontext.Value) string {
 	if v.Kind() != '"' {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An engine's error keeps what the engine says of it, in each protocol and in the
-// forms that engines have.
+// An engine's error keeps its fields in each of the three APIs, in every form that
+// engines use.
 func TestWhatAnEngineSaysOfItsError(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refusal has every answer that the router makes itself in place of an engine's.
-// To add one, add a row to the table in table.go. The bodies of the three APIs are in
-// body.go.
+// Package refusal defines every answer that the router makes itself in place of an
+// engine's. To add one, add a row to the table in table.go. The bodies of the three
+// APIs are in body.go.
 package refusal
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// Refusal is an answer of the router itself, made without any engine.
-type Refusal struct { //nolint:errname // it is an answer that travels as an error
+// Refusal is an answer that the router makes itself, without an engine.
+type Refusal struct { //nolint:errname // it is an answer that is returned as an error
 	Status     int
 	Code       string
 	Message    string
@@ -26,15 +26,15 @@ type Refusal struct { //nolint:errname // it is an answer that travels as an err
 	Allow      string // of a 405
 
 	site   string       // of a redirect
-	engine *engineError // nil: it is the router's own
+	engine *engineError // nil for an error of the router
 }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%d %s: %s", r.Status, r.Code, r.Message) }
 
-// facts are what a row's text and Retry-After are filled in with.
+// facts are the values for a row's text and Retry-After.
 type facts struct {
 	model, detail string
-	seconds       int // where the row has no number of its own
+	seconds       int // Retry-After, where the row has no fixed number
 }
 
 func (r *row) refusal(f facts) *Refusal {
@@ -55,10 +55,10 @@ func (r *row) refusal(f facts) *Refusal {
 	return &Refusal{Status: r.status, Code: r.code, Message: message, RetryAfter: seconds}
 }
 
-// maxShown is how much of a client's own text a message repeats.
+// maxShown limits how much of a client's own text a message repeats.
 const maxShown = 256
 
-// shown returns a model's name as a message repeats it.
+// shown returns a model's name as messages repeat it.
 func shown(model string) string {
 	if len(model) <= maxShown {
 		return model
@@ -96,23 +96,23 @@ func ofQuota(r row) func(seconds int) *Refusal {
 
 func detailed(r row) func(facts) *Refusal { return add(r).refusal }
 
-// Redirected is the answer to a request that another site serves.
+// Redirected answers a request that another site serves.
 func Redirected(model, site string) *Refusal {
 	r := redirected(facts{model: model, detail: site})
 	r.site = site
 	return r
 }
 
-// RequestInvalid is a request that cannot be read.
+// RequestInvalid refuses a request that cannot be read.
 func RequestInvalid(format string, args ...any) *Refusal {
 	return requestInvalid(facts{detail: fmt.Sprintf(format, args...)})
 }
 
-// Unauthorized is a request without a good key.
+// Unauthorized refuses a request without a valid key.
 func Unauthorized(message string) *Refusal { return unauthorized(facts{detail: message}) }
 
-// NotFound is a path that is no endpoint; meant is the one that the client most likely
-// wants, empty when there is none.
+// NotFound refuses a path that is not an endpoint; meant is the endpoint that the
+// client most likely wants, or empty.
 func NotFound(meant string) *Refusal {
 	if meant != "" {
 		meant = ": use " + meant
@@ -120,23 +120,23 @@ func NotFound(meant string) *Refusal {
 	return notFound(facts{detail: meant})
 }
 
-// MethodNotAllowed is a method that the endpoint does not take.
+// MethodNotAllowed refuses a method that the endpoint does not accept.
 func MethodNotAllowed(allow string) *Refusal {
 	r := methodNotAllowed(facts{detail: allow})
 	r.Allow = allow
 	return r
 }
 
-// TooLarge is a body over the limit, in bytes.
+// TooLarge refuses a body over the limit, in bytes.
 func TooLarge(limit int64) *Refusal {
 	return bodyTooLarge(facts{detail: strconv.FormatInt(limit, 10)})
 }
 
-// BrokenAnswer is an answer that the engine did not finish.
+// BrokenAnswer reports an answer that the engine did not finish.
 func BrokenAnswer(message string) *Refusal { return engineFailed(facts{detail: message}) }
 
-// LaneRefused is a request that Envoy's own lane to the engines refused with a status
-// before any engine had it.
+// LaneRefused reports a request that Envoy's lane to the engines refused with a status
+// before any engine received it.
 func LaneRefused(status int) *Refusal {
 	switch {
 	case status == http.StatusRequestHeaderFieldsTooLarge:
@@ -151,24 +151,24 @@ func LaneRefused(status int) *Refusal {
 	return RouterUnavailable()
 }
 
-// Wakes is what is known of the wakes of models; *holdstate.Machine is one.
+// Wakes has the learned wake times of models. *holdstate.Machine is one.
 type Wakes interface {
-	// RetryAfter returns in how many seconds the model should be awake.
+	// RetryAfter returns the number of seconds until the model should be awake.
 	RetryAfter(model string) int
-	// Learned is RetryAfter, or false while nothing was learned of the model's wakes.
+	// Learned returns the same, or false while no wake of the model has been measured.
 	Learned(model string) (seconds int, learned bool)
 }
 
-// Wait is a wait that ended without a slot, or could not begin.
+// Wait describes a wait that ended without a slot, or could not begin.
 type Wait struct {
 	Model     string
-	Held      bool // the request was held: no replica served it when it came
-	Impatient bool // the client's own clock ended the wait
+	Held      bool // no replica served the model when the request arrived
+	Impatient bool // the client's own timeout ended the wait
 	Wakes     Wakes
 }
 
 // For returns the refusal of a request that could not wait, or that waited and got no
-// slot. The reason why is an error of package holdstate.
+// slot. why is an error of package holdstate.
 func For(why error, w Wait) *Refusal {
 	r := rowFor(why, w.Held)
 	f := facts{model: w.Model, seconds: r.retryAfter.after(w)}
@@ -178,7 +178,7 @@ func For(why error, w Wait) *Refusal {
 	return r.refusal(f)
 }
 
-// after returns in how many seconds the client should come back.
+// after returns the number of seconds for Retry-After.
 func (r retryAfter) after(w Wait) int {
 	switch r {
 	case wakeOrNow:
@@ -193,8 +193,8 @@ func (r retryAfter) after(w Wait) int {
 	}
 }
 
-// Label returns the metric's label for the reason why a request was turned away from a
-// model that is up.
+// Label returns the metric label for why a request was turned away from a model that is
+// up.
 func Label(why error) string { return rowFor(why, false).label }
 
 // Labels returns every label that Label may return.
@@ -208,8 +208,8 @@ func Labels() []string {
 	return all
 }
 
-// rowFor returns the row with a cause; that of a full queue for an unknown one. Where two
-// rows have the cause, the one for held requests is the later one.
+// rowFor returns the row for a cause, or that of a full queue if the cause is unknown.
+// Where two rows have the cause, the later one is for held requests.
 func rowFor(why error, held bool) *row {
 	var found *row
 	for _, r := range rows {

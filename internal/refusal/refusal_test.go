@@ -14,7 +14,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// refusals are all that there are, with what follows "code" in their JSON.
+// refusals has every refusal, with the JSON that follows "code".
 var refusals = map[string]struct {
 	r          *Refusal
 	status     int
@@ -49,7 +49,7 @@ var refusals = map[string]struct {
 	"wake failed":          {For(&holdstate.FailedError{Reason: "no GPU"}, Wait{Model: "m", Wakes: learned(60)}), 503, "model_waking", "model m could not be woken: no GPU; retry in 60 seconds", `,"retry_after":60`, "overloaded_error"},
 }
 
-// learned is the Wakes of a model that should be awake in so many seconds.
+// learned is a Wakes that returns this number of seconds for every model.
 type learned int
 
 func (l learned) RetryAfter(string) int { return int(l) }
@@ -79,8 +79,8 @@ func TestRefusalsByteByByte(t *testing.T) {
 	}
 }
 
-// A name comes from whoever sends the request: nothing in it may end the JSON or
-// the event.
+// A model's name is chosen by whoever sends the request: nothing in it may end the JSON
+// or the event.
 func TestNamesCannotBreakAnError(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -121,7 +121,7 @@ func requireError(t require.TestingT, r *Refusal, data []byte) {
 	}
 	require.NoError(t, json.Unmarshal(data, &got), "%q", data)
 	require.Equal(t, r.Code, got.Error.Code)
-	// A byte that is no UTF-8 becomes the replacement character.
+	// A byte that is not valid UTF-8 becomes the replacement character.
 	want := string([]rune(r.Message))
 	require.True(t, strings.HasSuffix(got.Error.Message, want), "%q does not end %q", want, got.Error.Message)
 }

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the table of statuses in docs/clients.md")
 
-// shownAs is a rule for Retry-After as docs/clients.md has it.
+// shownAs returns a rule for Retry-After as shown in docs/clients.md.
 func (r retryAfter) shownAs() string {
 	switch {
 	case r == quota:
@@ -31,12 +31,12 @@ func (r retryAfter) shownAs() string {
 	return strconv.Itoa(int(r))
 }
 
-// begins is a row of the table in docs/clients.md, but for its text.
+// begins returns a row of the table in docs/clients.md without its text.
 func (r *row) begins() string {
 	return strings.ReplaceAll(fmt.Sprintf("| %d | %#q | %s |", r.status, r.code, r.retryAfter.shownAs()), "  ", " ")
 }
 
-// docs/clients.md has every row, as it is declared.
+// docs/clients.md has every row of the table, in the same order.
 func TestTheStatusesAreInTheDocs(t *testing.T) {
 	t.Parallel()
 	const path = "../../docs/clients.md"
@@ -76,7 +76,7 @@ func TestTheLabelsAreInTheDocs(t *testing.T) {
 	}
 }
 
-// A message says when to come back if Retry-After does, unless it says what to change.
+// A message tells when to retry if Retry-After is set, unless it tells what to change.
 func TestTextsAndRetryAfterAgree(t *testing.T) {
 	t.Parallel()
 	for _, r := range rows {
@@ -90,7 +90,7 @@ func TestTextsAndRetryAfterAgree(t *testing.T) {
 	}
 }
 
-// Envoy sends no answer with a status that it does not know.
+// Envoy cannot send an answer with a status that it does not support.
 func TestEnvoyKnowsTheStatuses(t *testing.T) {
 	t.Parallel()
 	for _, r := range rows {
@@ -123,12 +123,12 @@ func TestEveryReasonHasARow(t *testing.T) {
 	require.ElementsMatch(t, []string{"too_large", "over_share", "no_room", "queue_full", "queue_timeout", "tries_used_up", "draining"}, Labels())
 }
 
-// unlearned is the Wakes of a model of which nothing was learned.
+// unlearned is a Wakes that has learned nothing.
 type unlearned struct{ learned }
 
 func (unlearned) Learned(string) (int, bool) { return 0, false }
 
-// A client whose own clock ended the wait may come back at once while nothing was
+// A client whose own timeout ended the wait may retry at once while nothing was
 // learned, but not when the wake failed.
 func TestRetryAfterAWake(t *testing.T) {
 	t.Parallel()
