@@ -51,12 +51,27 @@ func newDoor(t *testing.T, policyText string, slotWait, more time.Duration) *doo
 	return d
 }
 
-// Admit is part of extproc.Decider.
-func (*door) Admit(c extproc.Credentials) extproc.Admission {
-	return extproc.Admission{Caller: extproc.Caller{TenantID: access.DefaultTenant, KeyID: c.APIKey}}
+// Authenticate is part of extproc.Decider.
+func (d *door) Authenticate(c extproc.Credentials) (extproc.Call, *refusal.Refusal) {
+	return call{d, extproc.Caller{TenantID: access.DefaultTenant, KeyID: c.APIKey}}, nil
 }
 
-// Decide is part of extproc.Decider.
+// Resume is part of extproc.Decider.
+func (d *door) Resume() extproc.Call { return call{d, extproc.Caller{}} }
+
+// CameBack is part of extproc.Decider.
+func (*door) CameBack(holdstate.Grant) {}
+
+// call is the call of a request at a door, which decides all alike.
+type call struct {
+	*door
+	caller extproc.Caller
+}
+
+// Caller is part of extproc.Call.
+func (c call) Caller() extproc.Caller { return c.caller }
+
+// Decide is part of extproc.Call.
 func (d *door) Decide(r *extproc.Request) extproc.Decision {
 	wish := &admission.Attempts{Key: &access.Key{ID: r.Caller.KeyID, Share: 1}, Tokens: r.Footprint()}
 	d.mu.Lock()
@@ -69,20 +84,23 @@ func (d *door) Decide(r *extproc.Request) extproc.Decision {
 	return extproc.Decision{Waiter: w, Held: true, Budget: holdBudget}
 }
 
-// Resolve is part of extproc.Decider.
+// Forward is part of extproc.Call.
+func (*door) Forward() extproc.Forward { return extproc.Forward{} }
+
+// CheckBody is part of extproc.Call.
+func (*door) CheckBody(*extproc.Request) *refusal.Refusal { return nil }
+
+// Resolve is part of extproc.Call.
 func (*door) Resolve(name string) string { return name }
 
-// Recheck is part of extproc.Decider.
-func (*door) Recheck(*extproc.Request) *refusal.Refusal { return nil }
+// Recheck is part of extproc.Call.
+func (*door) Recheck() *refusal.Refusal { return nil }
 
-// CameBack is part of extproc.Decider.
-func (*door) CameBack(holdstate.Grant) {}
-
-// Engine is part of extproc.Decider.
+// Engine is part of extproc.Call.
 func (*door) Engine(string, holdstate.Grant) extproc.Engine { return extproc.Engine{} }
 
-// Models is part of extproc.Decider.
-func (*door) Models(extproc.Caller, string) []byte { return nil }
+// Models is part of extproc.Call.
+func (*door) Models(string) []byte { return nil }
 
 // Routed is part of extproc.Observer.
 func (d *door) Routed(*extproc.Request, holdstate.Grant) {
