@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,18 +16,15 @@ import (
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/protocol"
+	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
 // maxIdle keeps times within what a Duration can hold.
 const maxIdle = 365 * 24 * time.Hour
 
-// problems collects what is wrong, each with its field.
-type problems []string
-
-func (p *problems) add(field, format string, args ...any) {
-	*p = append(*p, field+": "+fmt.Sprintf(format, args...))
-}
+// problems collects what is wrong with a Hello, by field.
+type problems struct{ settings.Problems }
 
 // checkHello checks an agent's first message, nil when it was something else.
 // A rejection by invalid_hello names all problems at once.
@@ -39,16 +35,14 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 	var p problems
 	p.name("agent_id", m.GetAgentId())
 	if _, err := uuid.Parse(m.GetInstance()); err != nil || len(m.GetInstance()) != 36 {
-		p.add("instance", "must be a UUID")
+		p.Add("instance", "must be a UUID")
 	}
 	address, err := checkAddress(m.GetAddress(), from)
-	if err != nil {
-		p.add("address", "%s", err.Error())
-	}
+	p.Check("address", err)
 	p.models(m.GetModels())
 	kinds := p.kinds(m.GetKinds())
 	if m.GetSlots() < 1 || m.GetSlots() > protocol.MaxSlots {
-		p.add("slots", "must be between 1 and %d, is %d", protocol.MaxSlots, m.GetSlots())
+		p.Add("slots", "must be between 1 and %d, is %d", protocol.MaxSlots, m.GetSlots())
 	}
 	p.name("engine", m.GetEngine())
 	if m.GetRegion() != "" {
@@ -56,14 +50,14 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 	}
 	p.labels(m.GetLabels())
 	if m.GetState() < pb.State_STATE_ASLEEP || m.GetState() > pb.State_STATE_SERVING {
-		p.add("state", "must be asleep, waking or serving")
+		p.Add("state", "must be asleep, waking or serving")
 	}
 	idle := p.span("idle_timeout", m.GetIdleTimeout(), m.GetCanWake())
 	minUp := p.span("min_up_time", m.GetMinUpTime(), m.GetCanWake())
 	servingFor := p.span("serving_for", m.GetServingFor(), m.GetCanWake())
 	group := p.group(m.GetGroup())
-	if len(p) > 0 {
-		return hello{}, &rejected{code: protocol.CodeInvalidHello, message: strings.Join(p, "; ")}
+	if len(p.Problems) > 0 {
+		return hello{}, &rejected{code: protocol.CodeInvalidHello, message: p.Join("; ")}
 	}
 	if err := allowed(address.Addr(), from, allow); err != nil {
 		return hello{}, &rejected{code: protocol.CodeAddressNotAllowed, message: "address: " + err.Error()}
@@ -80,15 +74,11 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 }
 
 // name checks a required name.
-func (p *problems) name(field, s string) {
-	if err := protocol.CheckName(s); err != nil {
-		p.add(field, "%s", err.Error())
-	}
-}
+func (p *problems) name(field, s string) { p.Check(field, protocol.CheckName(s)) }
 
 func (p *problems) models(models []string) {
 	if len(models) < 1 || len(models) > protocol.MaxModels {
-		p.add("models", "must be between 1 and %d, are %d", protocol.MaxModels, len(models))
+		p.Add("models", "must be between 1 and %d, are %d", protocol.MaxModels, len(models))
 		return
 	}
 	seen := map[string]bool{}
@@ -96,7 +86,7 @@ func (p *problems) models(models []string) {
 		field := fmt.Sprintf("models[%d]", i)
 		p.name(field, m)
 		if seen[m] {
-			p.add(field, "is there twice")
+			p.Add(field, "is there twice")
 		}
 		seen[m] = true
 	}
@@ -105,14 +95,14 @@ func (p *problems) models(models []string) {
 // kinds gives the kinds in order, each once.
 func (p *problems) kinds(names []string) []target.Kind {
 	if len(names) < 1 || len(names) > protocol.MaxKinds {
-		p.add("kinds", "must be between 1 and %d, are %d", protocol.MaxKinds, len(names))
+		p.Add("kinds", "must be between 1 and %d, are %d", protocol.MaxKinds, len(names))
 		return nil
 	}
 	kinds := make([]target.Kind, 0, len(names))
 	for i, name := range names {
 		k, err := protocol.ParseKind(name)
 		if err != nil {
-			p.add(fmt.Sprintf("kinds[%d]", i), "must be chat (llm), embedding or rerank (reranker)")
+			p.Add(fmt.Sprintf("kinds[%d]", i), "must be chat (llm), embedding or rerank (reranker)")
 			continue
 		}
 		kinds = append(kinds, k)
@@ -123,12 +113,12 @@ func (p *problems) kinds(names []string) []target.Kind {
 
 func (p *problems) labels(labels map[string]string) {
 	if len(labels) > protocol.MaxLabels {
-		p.add("labels", "must be at most %d, are %d", protocol.MaxLabels, len(labels))
+		p.Add("labels", "must be at most %d, are %d", protocol.MaxLabels, len(labels))
 		return
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(labels), cmp.Compare[string]) {
 		if err := protocol.CheckName(k); err != nil {
-			p.add(fmt.Sprintf("labels[%.300q]", k), "the name %s", err.Error())
+			p.Add(fmt.Sprintf("labels[%.300q]", k), "the name %s", err.Error())
 		}
 		if v := labels[k]; v != "" {
 			p.name(fmt.Sprintf("labels[%.300q]", k), v)
@@ -144,9 +134,9 @@ func (p *problems) span(field string, d *durationpb.Duration, canWake bool) time
 	span := d.AsDuration()
 	switch {
 	case d.CheckValid() != nil || span < 0 || span > maxIdle:
-		p.add(field, "must be between 0 and %v", maxIdle)
+		p.Add(field, "must be between 0 and %v", maxIdle)
 	case span > 0 && !canWake:
-		p.add(field, "needs can_wake: an engine that was put to sleep could not be woken")
+		p.Add(field, "needs can_wake: an engine that was put to sleep could not be woken")
 	}
 	return span
 }
@@ -157,9 +147,9 @@ func (p *problems) group(g *pb.Group) groupSpec {
 	}
 	p.name("group.name", g.GetName())
 	if g.GetRoom() < 1 || g.GetRoom() > protocol.MaxRoom {
-		p.add("group.room", "must be between 1 and %d, is %d", uint64(protocol.MaxRoom), g.GetRoom())
+		p.Add("group.room", "must be between 1 and %d, is %d", uint64(protocol.MaxRoom), g.GetRoom())
 	} else if g.GetCost() < 1 || g.GetCost() > g.GetRoom() {
-		p.add("group.cost", "must be between 1 and the room of %d, is %d", g.GetRoom(), g.GetCost())
+		p.Add("group.cost", "must be between 1 and the room of %d, is %d", g.GetRoom(), g.GetCost())
 	}
 	return groupSpec{name: g.GetName(), room: int64(g.GetRoom()), cost: int64(g.GetCost())} //nolint:gosec // bounded above
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // The names of the sockets in LanesDir.
@@ -126,45 +128,15 @@ type addresses struct {
 	edge, admin, extProc, rehold, relay endpoint
 }
 
-// FieldError is a problem of one field of a Config.
-type FieldError struct {
-	Field string
-	Err   error
-}
-
-// Error returns the message with the field's name in front.
-func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
-
-// Unwrap returns the problem without the field's name.
-func (e *FieldError) Unwrap() error { return e.Err }
-
-// FieldErrors returns the field errors in an error of Render, in the order of the
-// fields.
-func FieldErrors(err error) []*FieldError {
-	all, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return nil
-	}
-	var fields []*FieldError
-	for _, e := range all.Unwrap() {
-		if f, ok := errors.AsType[*FieldError](e); ok {
-			fields = append(fields, f)
-		}
-	}
-	return fields
-}
-
-// parse checks every field and returns all problems at once. It expects a Config with
-// its defaults filled in.
+// parse checks every field and returns all problems at once, as settings.Problems by
+// the fields' names. It expects a Config with its defaults filled in.
 func (c Config) parse() (addresses, error) {
 	var (
-		a    addresses
-		errs []error
+		a addresses
+		p settings.Problems
 	)
 	take := func(field string, e endpoint, err error) endpoint {
-		if err != nil {
-			errs = append(errs, &FieldError{Field: field, Err: err})
-		}
+		p.Check(field, err)
 		return e
 	}
 	edge, err := parseListen(c.EdgeListen)
@@ -175,49 +147,41 @@ func (c Config) parse() (addresses, error) {
 		admin, err := parseAdmin(c.AdminListen)
 		a.admin = take("AdminListen", admin, err)
 	}
-	if lanes != nil {
-		errs = append(errs, &FieldError{Field: "LanesDir", Err: lanes})
-	} else {
+	p.Check("LanesDir", lanes)
+	if lanes == nil {
 		a.rehold.pipe = filepath.Join(c.LanesDir, ReholdSocket)
 		a.relay.pipe = filepath.Join(c.LanesDir, RelaySocket)
 		extProc, err := parseTarget(c.ExtProc)
 		a.extProc = take("ExtProc", extProc, err)
-		errs = append(errs, c.checkTLS(a.extProc)...)
+		c.checkTLS(&p, a.extProc)
 	}
 	if c.IdentityMetadata != "" {
-		if _, err := IdentityPath(c.IdentityMetadata); err != nil {
-			errs = append(errs, &FieldError{Field: "IdentityMetadata", Err: err})
-		}
+		_, err := IdentityPath(c.IdentityMetadata)
+		p.Check("IdentityMetadata", err)
 	}
 	for _, ca := range c.BackendCAs {
-		if err := checkCA(ca); err != nil {
-			errs = append(errs, &FieldError{Field: "BackendCAs", Err: err})
-		}
+		p.Check("BackendCAs", checkCA(ca))
 	}
-	return a, errors.Join(append(errs, c.checkNumbers()...)...)
+	c.checkNumbers(&p)
+	return a, p.Err()
 }
 
-func (c Config) checkNumbers() []error {
-	var errs []error
-	bad := func(field, format string, args ...any) {
-		errs = append(errs, &FieldError{Field: field, Err: fmt.Errorf(format, args...)})
-	}
+func (c Config) checkNumbers(p *settings.Problems) {
 	if c.MaxRequestBytes < 1 || c.MaxRequestBytes > maxRequestBytes {
-		bad("MaxRequestBytes", "must be between 1 and %d, is %d", maxRequestBytes, c.MaxRequestBytes)
+		p.Add("MaxRequestBytes", "must be between 1 and %d, is %d", maxRequestBytes, c.MaxRequestBytes)
 	}
 	if c.HoldMax <= 0 || c.HoldMax > maxHold {
-		bad("HoldMax", "must be above 0 and at most %v, is %v", maxHold, c.HoldMax)
+		p.Add("HoldMax", "must be above 0 and at most %v, is %v", maxHold, c.HoldMax)
 	}
 	if c.TrustedHops < 0 || c.TrustedHops > maxTrustedHops {
-		bad("TrustedHops", "must be between 0 and %d, is %d", maxTrustedHops, c.TrustedHops)
+		p.Add("TrustedHops", "must be between 0 and %d, is %d", maxTrustedHops, c.TrustedHops)
 	}
 	if c.TrustedHops > 0 && c.ProxyProtocol {
-		bad("TrustedHops", "the PROXY protocol names the client already: use one of the two")
+		p.Add("TrustedHops", "the PROXY protocol names the client already: use one of the two")
 	}
 	if c.HeapBytes < minHeapBytes {
-		bad("HeapBytes", "must be at least %d (64 MiB), is %d", minHeapBytes, c.HeapBytes)
+		p.Add("HeapBytes", "must be at least %d (64 MiB), is %d", minHeapBytes, c.HeapBytes)
 	}
-	return errs
 }
 
 // parseListen parses an address to listen on. Envoy binds to IP addresses, not to

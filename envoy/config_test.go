@@ -3,6 +3,7 @@
 package envoy
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // good is a configuration without a problem.
@@ -58,10 +61,16 @@ func TestEveryBadFieldIsNamed(t *testing.T) {
 		c.change(&config)
 		_, err := Render(config)
 		require.ErrorContains(t, err, c.want, name)
-		fields := FieldErrors(err)
+		fields := problemsOf(err)
 		require.Len(t, fields, 1, name)
-		require.True(t, strings.HasPrefix(c.want, fields[0].Field) || strings.HasPrefix(name, "edge"), name)
+		require.True(t, strings.HasPrefix(c.want, fields[0].Path) || strings.HasPrefix(name, "edge"), name)
 	}
+}
+
+// problemsOf returns the problems in an error of Render.
+func problemsOf(err error) settings.Problems {
+	problems, _ := errors.AsType[settings.Problems](err)
+	return problems
 }
 
 func tlsOf(c *Config) {
@@ -86,22 +95,22 @@ func TestAllProblemsAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := Render(Config{AdminListen: "x", ExtProc: "x", LanesDir: "/run", MaxRequestBytes: -1, HoldMax: -1, HeapBytes: 1})
 	var named []string
-	for _, f := range FieldErrors(err) {
-		named = append(named, f.Field)
+	for _, f := range problemsOf(err) {
+		named = append(named, f.Path)
 	}
 	require.Equal(t, []string{"EdgeListen", "AdminListen", "ExtProc", "MaxRequestBytes", "HoldMax", "HeapBytes"}, named)
 
 	for _, c := range []Config{{TrustedHops: -1}, {TrustedHops: 17}, {TrustedHops: 1, ProxyProtocol: true}} {
 		c.EdgeListen, c.LanesDir = "127.0.0.1:0", "/run"
 		_, err = Render(c)
-		fields := FieldErrors(err)
+		fields := problemsOf(err)
 		require.Len(t, fields, 1)
-		require.Equal(t, "TrustedHops", fields[0].Field)
+		require.Equal(t, "TrustedHops", fields[0].Path)
 	}
 
 	_, err = Render(Config{EdgeListen: "127.0.0.1:0"})
 	require.EqualError(t, err, "LanesDir: is required: the directory of rehold.sock and relay.sock", "ExtProc has its default from it")
-	require.Empty(t, FieldErrors(nil))
+	require.Empty(t, problemsOf(nil))
 }
 
 func TestTheLongestPathsAreAccepted(t *testing.T) {
@@ -123,7 +132,7 @@ func TestNoTextMakesRenderFailWithoutNamingAField(t *testing.T) {
 		}
 		b, err := Render(config)
 		if err != nil {
-			require.NotEmpty(t, FieldErrors(err), err.Error())
+			require.NotEmpty(t, problemsOf(err), err.Error())
 			return
 		}
 		_, err = YAML(b)

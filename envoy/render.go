@@ -30,8 +30,8 @@ type renderer struct {
 	errs      []error
 }
 
-// Render returns the bootstrap for c. The error contains every problem of c, each with
-// the field's name.
+// Render returns the bootstrap for c. Where c is bad, the error is settings.Problems:
+// every problem, by the field's name.
 func Render(c Config) (*bootstrapv3.Bootstrap, error) {
 	c = c.withDefaults()
 	a, err := c.parse()

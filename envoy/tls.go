@@ -14,6 +14,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // The secrets that Envoy reads from separate files. It would read certificates in a
@@ -134,13 +136,7 @@ func (r *renderer) tls(m proto.Message) *corev3.TransportSocket {
 
 // checkTLS finds missing files, relative paths, and a connection to Holdgate that
 // others could reach without TLS.
-func (c Config) checkTLS(extProc endpoint) []error {
-	var errs []error
-	bad := func(field string, err error) {
-		if err != nil {
-			errs = append(errs, &FieldError{Field: field, Err: err})
-		}
-	}
+func (c Config) checkTLS(p *settings.Problems, extProc endpoint) {
 	// The files of one certificate are given together or not at all.
 	together := func(files ...[2]string) {
 		if !slices.ContainsFunc(files, func(f [2]string) bool { return f[1] != "" }) {
@@ -148,24 +144,23 @@ func (c Config) checkTLS(extProc endpoint) []error {
 		}
 		for _, f := range files {
 			if f[1] == "" {
-				bad(f[0], errors.New("is required: it goes with the other files of the certificate"))
+				p.Add(f[0], "is required: it goes with the other files of the certificate")
 			} else {
-				bad(f[0], checkPath(f[1]))
+				p.Check(f[0], checkPath(f[1]))
 			}
 		}
 	}
 	together([2]string{"EdgeCertFile", c.EdgeCertFile}, [2]string{"EdgeKeyFile", c.EdgeKeyFile})
 	together([2]string{"ExtProcCertFile", c.ExtProcCertFile}, [2]string{"ExtProcKeyFile", c.ExtProcKeyFile}, [2]string{"ExtProcCAFile", c.ExtProcCAFile})
 	if c.EdgeCertFile != "" || c.ExtProcCertFile != "" {
-		bad("SecretsDir", checkPath(c.SecretsDir))
+		p.Check("SecretsDir", checkPath(c.SecretsDir))
 	}
 	switch {
 	case c.ExtProcCertFile != "" && extProc.pipe != "":
-		bad("ExtProcCertFile", errors.New("goes with a host:port: there is no TLS on a unix socket"))
+		p.Add("ExtProcCertFile", "goes with a host:port: there is no TLS on a unix socket")
 	case c.ExtProcCertFile == "" && !c.ExtProcInsecure && extProc.host != "" && !loopback(extProc.host):
-		bad("ExtProc", errors.New("is an address that others can reach: name the certificate, the key and the authorities of its TLS, or use a loopback address or a unix socket"))
+		p.Add("ExtProc", "is an address that others can reach: name the certificate, the key and the authorities of its TLS, or use a loopback address or a unix socket")
 	}
-	return errs
 }
 
 func loopback(host string) bool {

@@ -89,7 +89,7 @@ func readSite(r *reader, s *Site) {
 	}
 }
 
-func reported(found Problems, path string) bool {
+func reported(found []Problem, path string) bool {
 	for _, p := range found {
 		if p.Path == path {
 			return true

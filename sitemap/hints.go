@@ -128,7 +128,7 @@ func (s *Store) PushHints(data []byte) (HintsSummary, error) {
 		doc.check(&r.collector, s.self)
 	}
 	if len(r.found) > 0 {
-		return HintsSummary{}, r.found
+		return HintsSummary{}, Problems(r.found)
 	}
 	if st.Map == nil {
 		return HintsSummary{}, ErrNoMap

@@ -112,7 +112,7 @@ func TestBadHintsNameEveryProblem(t *testing.T) {
 		require.ErrorAs(t, err, &problems, body)
 		require.Len(t, problems, len(want), "%s: %v", body, problems)
 		for i := range want {
-			require.Contains(t, problems[i].String(), want[i])
+			require.Contains(t, problems.Lines()[i], want[i])
 		}
 		require.Equal(t, before, s.State())
 	}

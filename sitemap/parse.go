@@ -23,7 +23,7 @@ func Parse(data []byte, self string) (*Map, error) {
 		doc.check(&r.collector, self)
 	}
 	if len(r.found) > 0 {
-		return nil, r.found
+		return nil, Problems(r.found)
 	}
 	return build(doc, self)
 }

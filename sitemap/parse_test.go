@@ -35,8 +35,8 @@ func TestBadMapsNameEveryProblemWithItsPath(t *testing.T) {
 			var problems Problems
 			require.ErrorAs(t, err, &problems)
 			var got strings.Builder
-			for _, p := range problems {
-				fmt.Fprintln(&got, p)
+			for _, line := range problems.Lines() {
+				fmt.Fprintln(&got, line)
 			}
 
 			want := strings.TrimSuffix(file, ".json") + ".want"

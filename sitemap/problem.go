@@ -6,80 +6,63 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// maxProblems bounds the answer to a push in which everything is wrong: 8 MiB
+// maxProblems limits the answer to a push in which everything is wrong: 8 MiB
 // of commas would otherwise become gigabytes of explanations.
 const maxProblems = 1000
 
-// maxQuoted bounds how much of a bad value a message repeats.
+// maxQuoted is how much of a bad value a message repeats.
 const maxQuoted = 64
 
 // Problem is one thing that is wrong with a map. An empty path is the whole
 // document.
-type Problem struct {
-	Path    string `json:"path"`
-	Message string `json:"message"`
-}
-
-// String gives the path and the message on one line.
-func (p Problem) String() string {
-	if p.Path == "" {
-		return "the map " + p.Message
-	}
-	return p.Path + ": " + p.Message
-}
+type Problem = settings.Problem
 
 // Problems is everything that is wrong with a map. After the first 1,000 one
 // last entry says that the rest is not listed.
 type Problems []Problem //nolint:errname // a list that is an error
 
-// Error gives the first few problems on one line.
+// Lines returns one line for each problem.
+func (p Problems) Lines() []string {
+	lines := make([]string, len(p))
+	for i, one := range p {
+		lines[i] = one.String()
+		if one.Path == "" {
+			lines[i] = "the map " + one.Message
+		}
+	}
+	return lines
+}
+
+// Error returns the first few problems on one line.
 func (p Problems) Error() string {
 	const shown = 5
-	var b strings.Builder
-	for i, one := range p[:min(len(p), shown)] {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		b.WriteString(one.String())
-	}
+	text := strings.Join(p[:min(len(p), shown)].Lines(), "; ")
 	if more := len(p) - shown; more > 0 {
-		fmt.Fprintf(&b, "; and %d more", more)
+		text += fmt.Sprintf("; and %d more", more)
 	}
-	return b.String()
+	return text
 }
 
 // collector gathers problems up to the limit.
-type collector struct {
-	found Problems
-	full  bool
-}
+type collector struct{ found settings.Problems }
+
+func (c *collector) full() bool { return len(c.found) > maxProblems }
 
 func (c *collector) add(path, message string) {
-	if c.full {
-		return
-	}
-	if len(c.found) == maxProblems {
-		c.full = true
-		c.found = append(c.found, Problem{Message: fmt.Sprintf(
-			"has more problems: only the first %d are listed", maxProblems)})
-		return
-	}
-	c.found = append(c.found, Problem{Path: path, Message: message})
+	c.found.AddUpTo(maxProblems, Problem{Path: path, Message: message},
+		fmt.Sprintf("has more problems: only the first %d are listed", maxProblems))
 }
 
-// quote makes a value of the map safe to show, and short.
+// quote quotes a value of the map and shortens it.
 func quote(s string) string {
 	if len(s) <= maxQuoted {
 		return strconv.Quote(s)
 	}
-	end := maxQuoted
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return strconv.Quote(s[:end]) + "..."
+	return strconv.Quote(settings.Cut(s, maxQuoted)) + "..."
 }
 
 // joinPath appends a member to a path: dotted when it reads as a field, in

@@ -45,7 +45,7 @@ func newReader(data []byte) *reader {
 
 // stopped tells that nothing more is read.
 func (r *reader) stopped() bool {
-	return r.broken || r.full
+	return r.broken || r.full()
 }
 
 // where renders the path of the value that is being read.

@@ -8,6 +8,7 @@ import (
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/protocol"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // DefaultMinUpTime is how long an engine serves at least where nothing else is said.
@@ -35,25 +36,25 @@ type Group struct {
 	TotalMemory, Memory int64
 }
 
-func (g Group) check(p *problems) {
+func (g Group) check(p *settings.Problems) {
 	if g.Name == "" {
 		if g != (Group{}) {
-			p.add("--group", "is required with --group-max-awake, --group-memory and --memory")
+			p.Add("--group", "is required with --group-max-awake, --group-memory and --memory")
 		}
 		return
 	}
-	p.check("--group", protocol.CheckName(g.Name))
+	p.Check("--group", protocol.CheckName(g.Name))
 	switch {
 	case g.MaxAwake != 0 && g.TotalMemory != 0:
-		p.add("--group-max-awake and --group-memory", "only one of them can be given")
+		p.Add("--group-max-awake and --group-memory", "only one of them can be given")
 	case g.MaxAwake < 0 || g.MaxAwake > protocol.MaxSlots:
-		p.add("--group-max-awake", "must be between 1 and %d, is %d", protocol.MaxSlots, g.MaxAwake)
+		p.Add("--group-max-awake", "must be between 1 and %d, is %d", protocol.MaxSlots, g.MaxAwake)
 	case g.TotalMemory < 0 || g.TotalMemory > protocol.MaxRoom:
-		p.add("--group-memory", "must be at most %d bytes, is %d", int64(protocol.MaxRoom), g.TotalMemory)
+		p.Add("--group-memory", "must be at most %d bytes, is %d", int64(protocol.MaxRoom), g.TotalMemory)
 	case g.TotalMemory == 0 && g.Memory != 0:
-		p.add("--memory", "needs --group-memory")
+		p.Add("--memory", "needs --group-memory")
 	case g.TotalMemory > 0 && (g.Memory < 1 || g.Memory > g.TotalMemory):
-		p.add("--memory", "must be between 1 and --group-memory, is %d", g.Memory)
+		p.Add("--memory", "must be between 1 and --group-memory, is %d", g.Memory)
 	}
 }
 

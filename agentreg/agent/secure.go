@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/holdgate/holdgate/internal/certs"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // TLS says how routers are spoken to. The zero value stands for plain text. The
@@ -31,27 +32,26 @@ type TLS struct {
 
 func (t TLS) on() bool { return t.On || t.CAFile != "" }
 
-func (t TLS) check(p *problems) {
+func (t TLS) check(p *settings.Problems) {
 	before := len(*p)
 	for _, f := range []struct{ flag, value string }{
 		{"--tls-cert-file", t.CertFile}, {"--tls-key-file", t.KeyFile}, {"--tls-server-name", t.ServerName},
 	} {
 		if f.value != "" && !t.on() {
-			p.add(f.flag, "needs --tls or --tls-ca-file")
+			p.Add(f.flag, "needs --tls or --tls-ca-file")
 		}
 	}
 	switch {
 	case t.CertFile != "" && t.KeyFile == "":
-		p.add("--tls-cert-file", "goes with --tls-key-file")
+		p.Add("--tls-cert-file", "goes with --tls-key-file")
 	case t.CertFile == "" && t.KeyFile != "":
-		p.add("--tls-key-file", "goes with --tls-cert-file")
+		p.Add("--tls-key-file", "goes with --tls-cert-file")
 	}
 	if len(*p) > before || !t.on() {
 		return
 	}
-	if _, err := t.config(""); err != nil {
-		*p = append(*p, err) // it names the flag
-	}
+	_, err := t.config("")
+	p.Check("", err) // it names the flag
 }
 
 // config reads the files, for a connection to host.

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,82 +10,69 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/agentreg/protocol"
+	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// problems collects what is wrong with a Config, each with the name of its flag.
-type problems []error
-
-func (p *problems) add(flag, format string, args ...any) {
-	p.check(flag, fmt.Errorf(format, args...))
-}
-
-// check adds err, unless it is nil.
-func (p *problems) check(flag string, err error) {
-	if err != nil {
-		*p = append(*p, fmt.Errorf("%s: %w", flag, err))
-	}
-}
-
-// Validate says everything that is wrong, by the names of the flags.
+// Validate returns everything that is wrong, as settings.Problems by flag.
 func (c *Config) Validate() error {
-	var p problems
+	var p settings.Problems
 	if len(c.Routers) == 0 {
-		p.add("--router", "is required")
+		p.Add("--router", "is required")
 	}
 	for _, r := range c.Routers {
-		p.check("--router", checkRouter(r, c.TLS.on()))
+		p.Check("--router", checkRouter(r, c.TLS.on()))
 	}
 	c.TLS.check(&p)
-	p.check("--id", protocol.CheckName(c.ID))
+	p.Check("--id", protocol.CheckName(c.ID))
 	_, err := KindsOf(c.Engine)
-	p.check("--engine", err)
+	p.Check("--engine", err)
 	_, err = parseBackend(c.BackendURL)
-	p.check("--backend-url", err)
+	p.Check("--backend-url", err)
 	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
-		p.add("--health-path", "must begin with /, is %q", c.HealthPath)
+		p.Add("--health-path", "must begin with /, is %q", c.HealthPath)
 	}
 	if c.UnhealthyAfter < 0 {
-		p.add("--unhealthy-after", "must be at least 1, is %d", c.UnhealthyAfter)
+		p.Add("--unhealthy-after", "must be at least 1, is %d", c.UnhealthyAfter)
 	}
 	c.checkTargets(&p)
 	if c.Slots < 1 || c.Slots > protocol.MaxSlots {
-		p.add("--capacity", "must be between 1 and %d, is %d", protocol.MaxSlots, c.Slots)
+		p.Add("--capacity", "must be between 1 and %d, is %d", protocol.MaxSlots, c.Slots)
 	}
 	if c.Region != "" {
-		p.check("--region", protocol.CheckName(c.Region))
+		p.Check("--region", protocol.CheckName(c.Region))
 	}
 	c.checkLabels(&p)
 	c.Group.check(&p)
 	c.checkExec(&p)
-	return errors.Join(p...)
+	return p.Err()
 }
 
 // checkTargets checks what the engine serves.
-func (c *Config) checkTargets(p *problems) {
+func (c *Config) checkTargets(p *settings.Problems) {
 	if len(c.Models) == 0 && len(c.Exec) > 0 {
-		p.add("--model", "is required with --exec: an engine that sleeps cannot be asked for its models")
+		p.Add("--model", "is required with --exec: an engine that sleeps cannot be asked for its models")
 	}
 	if len(c.Models) > protocol.MaxModels {
-		p.add("--model", "at most %d, are %d", protocol.MaxModels, len(c.Models))
+		p.Add("--model", "at most %d, are %d", protocol.MaxModels, len(c.Models))
 	}
 	for i, m := range c.Models {
-		p.check("--model", protocol.CheckName(m))
+		p.Check("--model", protocol.CheckName(m))
 		if slices.Contains(c.Models[:i], m) {
-			p.add("--model", "%q is there twice", m)
+			p.Add("--model", "%q is there twice", m)
 		}
 	}
 	c.checkKinds(p)
 }
 
-func (c *Config) checkKinds(p *problems) {
+func (c *Config) checkKinds(p *settings.Problems) {
 	possible, unknown := KindsOf(c.Engine)
 	for _, name := range c.Kinds {
 		k, err := protocol.ParseKind(name)
 		if err == nil && unknown == nil && !slices.Contains(possible, k) {
 			err = fmt.Errorf("%s has no %s", c.Engine, name)
 		}
-		p.check("--capability", err)
+		p.Check("--capability", err)
 	}
 	if c.Warmup == nil || !*c.Warmup || unknown != nil {
 		return
@@ -96,26 +82,26 @@ func (c *Config) checkKinds(p *problems) {
 		kinds = possible[:1]
 	}
 	if !slices.Contains(kinds, target.Chat) {
-		p.add("--warmup", "is a chat completion: it needs --capability llm")
+		p.Add("--warmup", "is a chat completion: it needs --capability llm")
 	}
 }
 
-func (c *Config) checkLabels(p *problems) {
+func (c *Config) checkLabels(p *settings.Problems) {
 	if len(c.Labels) > protocol.MaxLabels {
-		p.add("--label", "at most %d, are %d", protocol.MaxLabels, len(c.Labels))
+		p.Add("--label", "at most %d, are %d", protocol.MaxLabels, len(c.Labels))
 	}
 	for _, k := range slices.Sorted(maps.Keys(c.Labels)) {
 		flag := fmt.Sprintf("--label %q", k)
 		if err := protocol.CheckName(k); err != nil {
-			p.add(flag, "the name %w", err)
+			p.Add(flag, "the name %s", err)
 		}
 		if v := c.Labels[k]; v != "" {
-			p.check(flag, protocol.CheckName(v))
+			p.Check(flag, protocol.CheckName(v))
 		}
 	}
 }
 
-func (c *Config) checkExec(p *problems) {
+func (c *Config) checkExec(p *settings.Problems) {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
@@ -127,12 +113,12 @@ func (c *Config) checkExec(p *problems) {
 		{"--drain-timeout", c.DrainTimeout},
 	} {
 		if d.value < 0 {
-			p.add(d.flag, "must not be negative, is %v", d.value)
+			p.Add(d.flag, "must not be negative, is %v", d.value)
 		}
 	}
 	for _, e := range c.Env {
 		if i := strings.IndexByte(e, '='); i < 1 {
-			p.add("--exec-env", "must be NAME=value, is %q", e)
+			p.Add("--exec-env", "must be NAME=value, is %q", e)
 		}
 	}
 	if len(c.Exec) > 0 {
@@ -145,7 +131,7 @@ func (c *Config) checkExec(p *problems) {
 		{"--idle-timeout", c.IdleTimeout > 0}, {"--min-up-time", c.MinUpTime > 0}, {"--exec-env", len(c.Env) > 0}, {"--exec-dir", c.Dir != ""},
 	} {
 		if f.set {
-			p.add(f.flag, "needs --exec: without it the agent does not start the engine")
+			p.Add(f.flag, "needs --exec: without it the agent does not start the engine")
 		}
 	}
 }

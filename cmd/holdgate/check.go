@@ -19,7 +19,7 @@ func newCheckCommand() *cobra.Command {
 		Short: "Check the settings of holdgate serve and all files that they name",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settings(cmd, &c, file); err != nil {
+			if err := readSettings(cmd, &c, file); err != nil {
 				return err
 			}
 			for _, warning := range c.Warnings() {

@@ -18,6 +18,7 @@ import (
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/regular"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // configFlags are the flags of the fields of envoy.Config.
@@ -162,22 +163,16 @@ func backendCAs(file string) ([]string, error) {
 // renderBootstrap names flags where envoy.Render names fields.
 func renderBootstrap(c envoy.Config) ([]byte, error) {
 	b, err := envoy.Render(c)
+	if problems, ok := errors.AsType[settings.Problems](err); ok {
+		for i := range problems {
+			problems[i].Path = configFlags[problems[i].Path]
+		}
+		return nil, usageError{problems}
+	}
 	if err != nil {
-		return nil, flagErrors(err)
+		return nil, err
 	}
 	return envoy.YAML(b)
-}
-
-func flagErrors(err error) error {
-	fields := envoy.FieldErrors(err)
-	if len(fields) == 0 {
-		return err
-	}
-	errs := make([]error, 0, len(fields))
-	for _, f := range fields {
-		errs = append(errs, fmt.Errorf("%s: %w", configFlags[f.Field], f.Err))
-	}
-	return usageError{errors.Join(errs...)}
 }
 
 func writeOut(cmd *cobra.Command, file string, text []byte) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,8 +176,8 @@ func refused(out io.Writer, err error) error {
 	if !ok || len(answer.Problems) == 0 {
 		return err
 	}
-	for _, p := range answer.Problems {
-		fmt.Fprintln(out, p)
+	for _, line := range answer.Problems.Lines() {
+		fmt.Fprintln(out, line)
 	}
 	return fmt.Errorf("the router refused the map: %s", count(len(answer.Problems), "problem"))
 }
@@ -184,11 +185,10 @@ func refused(out io.Writer, err error) error {
 // found prints the problems of a map. Without a site, each site that is not
 // listed is one of them.
 func found(out io.Writer, problems sitemap.Problems, noSite bool) error {
-	unlisted := false
-	for _, p := range problems {
-		fmt.Fprintln(out, p)
-		unlisted = unlisted || strings.HasSuffix(p.Path, ".site")
+	for _, line := range problems.Lines() {
+		fmt.Fprintln(out, line)
 	}
+	unlisted := slices.ContainsFunc(problems, func(p sitemap.Problem) bool { return strings.HasSuffix(p.Path, ".site") })
 	if noSite && unlisted {
 		fmt.Fprintln(out, "--site-id says which site needs no entry in sites")
 	}

@@ -24,7 +24,7 @@ func newServeCommand() *cobra.Command {
 		Short: "Run the ext_proc service, the agent service and the admin API",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settings(cmd, &c, file); err != nil {
+			if err := readSettings(cmd, &c, file); err != nil {
 				return err
 			}
 			log, err := config.Logger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
@@ -44,9 +44,9 @@ func serveFlags(cmd *cobra.Command, c *config.Serve, file *string) {
 	cmd.Flags().StringVar(file, "config", "", "YAML file with the same names as the flags; a flag on the command line wins")
 }
 
-// settings reads the file, if there is one, and the environment, and checks every
+// readSettings reads the file, if there is one, and the environment, and checks every
 // value.
-func settings(cmd *cobra.Command, c *config.Serve, file string) error {
+func readSettings(cmd *cobra.Command, c *config.Serve, file string) error {
 	if file != "" {
 		if err := c.ReadFile(file, cmd.Flags()); err != nil {
 			return usageError{fmt.Errorf("--config: %w", err)}

@@ -5,18 +5,18 @@ package access
 import (
 	"crypto/sha256"
 
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // Problems is everything that is wrong with a keys file.
-type Problems = strictyaml.Problems //nolint:errname // a list that is an error
+type Problems = settings.Problems //nolint:errname // a list that is an error
 
 // value is a place in the file.
-type value = strictyaml.Value
+type value = settings.Value
 
 // rules hide what may be a key: a longer value than any short word of the file.
 // Each key of NewKey is longer.
-var rules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true}
+var rules = settings.Rules{Show: settings.Little, Brackets: true}
 
 // Parse reads and checks a keys file. Every problem is reported at once, as
 // Problems; then there are no keys.

@@ -15,17 +15,17 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/agentreg/protocol"
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
 // Read reads a list of backends. What is wrong with it is among the problems of the
 // file.
-func Read(v strictyaml.Value) []Config {
+func Read(v settings.Value) []Config {
 	var all []Config
 	first := map[string]string{}
-	v.List(func(v strictyaml.Value) {
+	v.List(func(v settings.Value) {
 		c := Config{Engine: agent.Custom, Slots: 1}
 		readOne(v, &c)
 		if before, again := first[c.Name]; again && c.Name != "" {
@@ -37,30 +37,30 @@ func Read(v strictyaml.Value) []Config {
 	return all
 }
 
-func readOne(v strictyaml.Value, c *Config) {
-	var secure []strictyaml.Value
-	var kinds strictyaml.Value
-	v.Fields(map[string]func(strictyaml.Value){
-		"name":        func(v strictyaml.Value) { c.Name = readID(v) },
-		"url":         func(v strictyaml.Value) { c.URL = readChecked(v, agent.CheckBackendURL) },
-		"engine":      func(v strictyaml.Value) { c.Engine = readChecked(v, checkEngine) },
-		"health_path": func(v strictyaml.Value) { c.HealthPath = readPath(v) },
-		"models":      func(v strictyaml.Value) { c.Models = readModels(v) },
-		"kinds":       func(v strictyaml.Value) { kinds = v },
-		"slots":       func(v strictyaml.Value) { c.Slots = int(v.Number(protocol.MaxSlots)) },
-		"region":      func(v strictyaml.Value) { c.Region = v.Name() },
-		"labels":      func(v strictyaml.Value) { c.Labels = readLabels(v) },
-		"max_wait":    func(v strictyaml.Value) { c.MaxWait = readUpToAnHour(v) },
-		"wake":        func(v strictyaml.Value) { c.Wake = ReadWake(v) },
-		"host":        func(v strictyaml.Value) { c.Host = readChecked(v, checkHost) },
-		"sni":         func(v strictyaml.Value) { c.SNI, secure = readChecked(v, checkHost), append(secure, v) },
-		"ca_file": func(v strictyaml.Value) {
+func readOne(v settings.Value, c *Config) {
+	var secure []settings.Value
+	var kinds settings.Value
+	v.Fields(map[string]func(settings.Value){
+		"name":        func(v settings.Value) { c.Name = readID(v) },
+		"url":         func(v settings.Value) { c.URL = readChecked(v, agent.CheckBackendURL) },
+		"engine":      func(v settings.Value) { c.Engine = readChecked(v, checkEngine) },
+		"health_path": func(v settings.Value) { c.HealthPath = readPath(v) },
+		"models":      func(v settings.Value) { c.Models = readModels(v) },
+		"kinds":       func(v settings.Value) { kinds = v },
+		"slots":       func(v settings.Value) { c.Slots = int(v.Number(protocol.MaxSlots)) },
+		"region":      func(v settings.Value) { c.Region = v.Name() },
+		"labels":      func(v settings.Value) { c.Labels = readLabels(v) },
+		"max_wait":    func(v settings.Value) { c.MaxWait = readUpToAnHour(v) },
+		"wake":        func(v settings.Value) { c.Wake = ReadWake(v) },
+		"host":        func(v settings.Value) { c.Host = readChecked(v, checkHost) },
+		"sni":         func(v settings.Value) { c.SNI, secure = readChecked(v, checkHost), append(secure, v) },
+		"ca_file": func(v settings.Value) {
 			c.CAFile, c.caLine, secure = readChecked(v, checkAbsolute), v.Line, append(secure, v)
 		},
-		"pool":         func(v strictyaml.Value) { c.Pool = readBool(v) },
-		"not_taken":    func(v strictyaml.Value) { c.NotTaken = readStatuses(v) },
-		"health_model": func(v strictyaml.Value) { c.HealthModel = readBool(v) },
-		"api_key_file": func(v strictyaml.Value) { c.APIKeyFile, c.keyLine = v.Name(), v.Line },
+		"pool":         func(v settings.Value) { c.Pool = readBool(v) },
+		"not_taken":    func(v settings.Value) { c.NotTaken = readStatuses(v) },
+		"health_model": func(v settings.Value) { c.HealthModel = readBool(v) },
+		"api_key_file": func(v settings.Value) { c.APIKeyFile, c.keyLine = v.Name(), v.Line },
 	}, "name", "url")
 	if kinds.Node != nil {
 		c.Kinds = ReadKinds(kinds, c.Engine)
@@ -76,7 +76,7 @@ func readOne(v strictyaml.Value, c *Config) {
 }
 
 // readID reads a name that is to be part of an agent's id.
-func readID(v strictyaml.Value) string {
+func readID(v settings.Value) string {
 	name := v.Name()
 	if name == "" {
 		return ""
@@ -90,9 +90,9 @@ func readID(v strictyaml.Value) string {
 	return name
 }
 
-func readChecked(v strictyaml.Value, check func(string) error) string {
-	if !strictyaml.IsString(v.Node) {
-		v.Bad(strictyaml.MustBeString)
+func readChecked(v settings.Value, check func(string) error) string {
+	if !settings.IsString(v.Node) {
+		v.Bad(settings.MustBeString)
 		return ""
 	}
 	if err := check(v.Value); err != nil {
@@ -116,16 +116,16 @@ func checkAbsolute(path string) error {
 	return nil
 }
 
-func readBool(v strictyaml.Value) bool {
+func readBool(v settings.Value) bool {
 	if v.Kind != yaml.ScalarNode || v.Value != "true" && v.Value != "false" {
 		v.Bad("must be true or false")
 	}
 	return v.Value == "true"
 }
 
-func readStatuses(v strictyaml.Value) []int {
+func readStatuses(v settings.Value) []int {
 	statuses := []int{}
-	v.List(func(v strictyaml.Value) {
+	v.List(func(v settings.Value) {
 		status := int(v.Number(599))
 		if status > 0 && status < http.StatusBadRequest {
 			v.Bad("must be a status from 400 to 599")
@@ -140,7 +140,7 @@ func checkEngine(name string) error {
 	return err
 }
 
-func readPath(v strictyaml.Value) string {
+func readPath(v settings.Value) string {
 	path := v.Name()
 	if path != "" && !strings.HasPrefix(path, "/") {
 		v.Bad("must begin with /")
@@ -148,9 +148,9 @@ func readPath(v strictyaml.Value) string {
 	return path
 }
 
-func readModels(v strictyaml.Value) []string {
+func readModels(v settings.Value) []string {
 	var models []string
-	v.List(func(v strictyaml.Value) {
+	v.List(func(v settings.Value) {
 		name := v.Name()
 		switch {
 		case name == "":
@@ -168,12 +168,12 @@ func readModels(v strictyaml.Value) []string {
 
 // ReadKinds reads what an engine is for. What is wrong with an unknown engine is for
 // the caller to report.
-func ReadKinds(v strictyaml.Value, engine string) (kinds []target.Kind) {
+func ReadKinds(v settings.Value, engine string) (kinds []target.Kind) {
 	if len(v.Content) == 0 {
 		v.Add("at least one is needed, or leave it out for the engine's usual one")
 	}
 	possible, unknown := agent.KindsOf(engine)
-	v.List(func(v strictyaml.Value) {
+	v.List(func(v settings.Value) {
 		k, err := protocol.ParseKind(v.Value)
 		switch {
 		case err != nil:
@@ -187,9 +187,9 @@ func ReadKinds(v strictyaml.Value, engine string) (kinds []target.Kind) {
 	return kinds
 }
 
-func readLabels(v strictyaml.Value) map[string]string {
+func readLabels(v settings.Value) map[string]string {
 	labels := map[string]string{}
-	v.Mapping(func(key *yaml.Node, v strictyaml.Value) {
+	v.Mapping(func(key *yaml.Node, v settings.Value) {
 		v.At(key).CheckName(key.Value)
 		labels[key.Value] = v.Name()
 	})
@@ -199,7 +199,7 @@ func readLabels(v strictyaml.Value) map[string]string {
 	return labels
 }
 
-func readUpToAnHour(v strictyaml.Value) time.Duration {
+func readUpToAnHour(v settings.Value) time.Duration {
 	d, err := time.ParseDuration(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || d <= 0 || d > time.Hour {
 		v.Bad("must be a duration above 0 and at most 1h, such as 240s")
@@ -209,16 +209,16 @@ func readUpToAnHour(v strictyaml.Value) time.Duration {
 }
 
 // ReadWake reads the webhook that wakes an engine.
-func ReadWake(v strictyaml.Value) *sitemap.Wake {
+func ReadWake(v settings.Value) *sitemap.Wake {
 	w := &sitemap.Wake{Method: http.MethodPost}
-	v.Fields(map[string]func(strictyaml.Value){
-		"url": func(v strictyaml.Value) { w.URL = readChecked(v, sitemap.CheckWakeURL) },
-		"method": func(v strictyaml.Value) {
+	v.Fields(map[string]func(settings.Value){
+		"url": func(v settings.Value) { w.URL = readChecked(v, sitemap.CheckWakeURL) },
+		"method": func(v settings.Value) {
 			if w.Method = v.Name(); w.Method != http.MethodPost && w.Method != http.MethodGet {
 				v.Bad("must be POST or GET")
 			}
 		},
-		"cooldown": func(v strictyaml.Value) { w.Cooldown = readUpToAnHour(v) },
+		"cooldown": func(v settings.Value) { w.Cooldown = readUpToAnHour(v) },
 	}, "url")
 	return w
 }

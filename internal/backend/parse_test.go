@@ -9,14 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
 func read(text string) (all []Config, err error) {
-	err = strictyaml.Rules{Show: strictyaml.Little, Brackets: true}.Parse([]byte(text), func(top strictyaml.Value) {
-		top.Fields(map[string]func(strictyaml.Value){"backends": func(v strictyaml.Value) { all = Read(v) }})
+	err = settings.Rules{Show: settings.Little, Brackets: true}.Parse([]byte(text), func(top settings.Value) {
+		top.Fields(map[string]func(settings.Value){"backends": func(v settings.Value) { all = Read(v) }})
 	})
 	return all, err
 }

@@ -12,11 +12,11 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/holdgate/holdgate/internal/backend"
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // fileRules: a secret may be pasted where its file should be named.
-var fileRules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true, NothingOK: true}
+var fileRules = settings.Rules{Show: settings.Little, Brackets: true, NothingOK: true}
 
 // ReadFile reads the backends and sets every flag that the command line did not set
 // from a YAML file. Its other keys are the flags' names.
@@ -25,8 +25,8 @@ func (c *Serve) ReadFile(path string, flags *pflag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("reading the file: %w", err)
 	}
-	err = fileRules.Parse(text, func(top strictyaml.Value) {
-		top.Mapping(func(key *yaml.Node, v strictyaml.Value) {
+	err = fileRules.Parse(text, func(top settings.Value) {
+		top.Mapping(func(key *yaml.Node, v settings.Value) {
 			if key.Value == "backends" {
 				c.Backends = backend.Read(v)
 			} else if err := setFlag(flags, key.Value, v.Node); err != nil {

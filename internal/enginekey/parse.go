@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/holdgate/holdgate/internal/reload"
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // maxKey is the longest key in bytes.
@@ -25,7 +25,7 @@ const (
 	apiKeyHeader = "x-api-key"
 )
 
-var rules = strictyaml.Rules{Show: strictyaml.Little, Brackets: true}
+var rules = settings.Rules{Show: settings.Little, Brackets: true}
 
 // Parse reads and checks the text of a file of keys, which lies at path, and the
 // files that it names.
@@ -36,10 +36,10 @@ func parser(path string) func(data []byte) (*Keys, error) {
 	dir := filepath.Dir(path)
 	return func(data []byte) (*Keys, error) {
 		keys := &Keys{models: map[string]entry{}}
-		err := rules.Parse(data, func(top strictyaml.Value) {
-			top.Fields(map[string]func(strictyaml.Value){
-				"models": func(v strictyaml.Value) {
-					v.Mapping(func(name *yaml.Node, v strictyaml.Value) {
+		err := rules.Parse(data, func(top settings.Value) {
+			top.Fields(map[string]func(settings.Value){
+				"models": func(v settings.Value) {
+					v.Mapping(func(name *yaml.Node, v settings.Value) {
 						v.At(name).CheckName(name.Value)
 						keys.models[name.Value] = readEntry(v, dir)
 					})
@@ -53,12 +53,12 @@ func parser(path string) func(data []byte) (*Keys, error) {
 	}
 }
 
-func readEntry(v strictyaml.Value, dir string) entry {
+func readEntry(v settings.Value, dir string) entry {
 	e := entry{header: bearerHeader}
 	key := ""
-	v.Fields(map[string]func(strictyaml.Value){
-		"api_key_file": func(v strictyaml.Value) { e.path, key = readKey(v, dir) },
-		"header":       func(v strictyaml.Value) { e.header = readHeader(v) },
+	v.Fields(map[string]func(settings.Value){
+		"api_key_file": func(v settings.Value) { e.path, key = readKey(v, dir) },
+		"header":       func(v settings.Value) { e.header = readHeader(v) },
 	}, "api_key_file")
 	e.value = key
 	if e.header == bearerHeader {
@@ -67,8 +67,8 @@ func readEntry(v strictyaml.Value, dir string) entry {
 	return e
 }
 
-func readHeader(v strictyaml.Value) string {
-	if name := strings.ToLower(v.Value); strictyaml.IsString(v.Node) && (name == bearerHeader || name == apiKeyHeader) {
+func readHeader(v settings.Value) string {
+	if name := strings.ToLower(v.Value); settings.IsString(v.Node) && (name == bearerHeader || name == apiKeyHeader) {
 		return name
 	}
 	v.Bad("must be authorization (a bearer token) or x-api-key")
@@ -76,7 +76,7 @@ func readHeader(v strictyaml.Value) string {
 }
 
 // readKey reads the key's own file. What is wrong with it is said without its name.
-func readKey(v strictyaml.Value, dir string) (path, key string) {
+func readKey(v settings.Value, dir string) (path, key string) {
 	name := v.Name()
 	if name == "" {
 		return "", "" // reported

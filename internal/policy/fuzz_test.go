@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // plainFile is the file's shape as the YAML library alone would read it.
@@ -48,7 +48,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := Parse(data)
 		if err != nil {
-			var problems strictyaml.Problems
+			var problems settings.Problems
 			require.ErrorAs(t, err, &problems)
 			require.NotEmpty(t, problems)
 			for _, one := range problems {

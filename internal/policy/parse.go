@@ -6,7 +6,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/holdgate/holdgate/agentreg/protocol"
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // The largest numbers, so that no product of them with replicas overflows.
@@ -17,11 +17,11 @@ const (
 )
 
 // value is a place in the file.
-type value = strictyaml.Value
+type value = settings.Value
 
-var rules = strictyaml.Rules{MaxBytes: MaxBytes, Show: strictyaml.Values, EmptyOK: true}
+var rules = settings.Rules{MaxBytes: MaxBytes, Show: settings.Values, EmptyOK: true}
 
-// Parse reads and checks a file. Every problem is reported at once, as strictyaml.Problems;
+// Parse reads and checks a file. Every problem is reported at once, as settings.Problems;
 // then there is no policy.
 func Parse(data []byte) (*Policy, error) {
 	f := file{policy: &Policy{models: map[string]*Model{}, aliases: map[string]string{}}}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 func TestParseRefuses(t *testing.T) {
@@ -158,7 +158,7 @@ func TestParseRefuses(t *testing.T) {
 			t.Parallel()
 			p, err := Parse([]byte(tt.text))
 			require.Nil(t, p)
-			var problems strictyaml.Problems
+			var problems settings.Problems
 			require.ErrorAs(t, err, &problems)
 			require.Equal(t, strings.Join(tt.want, "\n"), err.Error())
 			require.Len(t, problems, len(tt.want))
@@ -209,7 +209,7 @@ func TestParseAcceptsAtTheLimits(t *testing.T) {
 func TestAHopelessFileGivesABoundedAnswer(t *testing.T) {
 	t.Parallel()
 	_, err := Parse([]byte("models: [" + strings.Repeat("{},", 1000) + "]\n" + strings.Repeat("? [a]\n", 1000)))
-	var problems strictyaml.Problems
+	var problems settings.Problems
 	require.ErrorAs(t, err, &problems)
 	require.Len(t, problems, 101)
 	require.Equal(t, "more than 100 problems: the rest is not listed", problems[100].String())

@@ -17,7 +17,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -27,9 +27,9 @@ const (
 )
 
 // value is a place in the file.
-type value = strictyaml.Value
+type value = settings.Value
 
-var rules = strictyaml.Rules{Show: strictyaml.Values, EmptyOK: true}
+var rules = settings.Rules{Show: settings.Values, EmptyOK: true}
 
 // file is a File that is being read.
 type file struct {
@@ -234,7 +234,7 @@ func directory(v value) string {
 // word reads a scalar as it stands there.
 func word(v value) string {
 	if v.Kind != yaml.ScalarNode || v.Absent() {
-		v.Bad(strictyaml.MustBeString)
+		v.Bad(settings.MustBeString)
 		return ""
 	}
 	return v.Value

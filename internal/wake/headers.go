@@ -4,7 +4,6 @@ package wake
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -17,13 +16,13 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/holdgate/holdgate/internal/reload"
-	"github.com/holdgate/holdgate/internal/strictyaml"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// Headers are secret headers of webhooks, by host.
+// Headers are the secret headers of webhooks, by host.
 type Headers struct{ byHost map[string]http.Header }
 
-// HeadersFile is the file of secret headers. Its value follows the file.
+// HeadersFile holds the headers of a file and follows its changes.
 type HeadersFile = reload.File[Headers]
 
 // LoadHeaders reads the file of --webhook-headers-file.
@@ -31,25 +30,30 @@ func LoadHeaders(path string, o reload.Options) (*HeadersFile, error) {
 	return reload.Load(path, func(data []byte, _ *Headers) (*Headers, error) { return ParseHeaders(data) }, o)
 }
 
+// headerRules keep the words of the file out of messages; those that name a host or a
+// header do so themselves.
+var headerRules = settings.Rules{Show: settings.Nothing}
+
 // ParseHeaders reads host: {name: value}. A host with a port is for that port, and
-// there it stands in for the host alone. No error has a value in it.
+// there it replaces the entry of the host alone. No error contains a value.
 func ParseHeaders(data []byte) (*Headers, error) {
-	top, err := strictyaml.Rules{Show: strictyaml.Nothing}.Document(data)
-	if err != nil {
-		return nil, err
-	}
 	h := &Headers{byHost: map[string]http.Header{}}
-	err = entries("", top, func(host string, n *yaml.Node) error {
-		u, ok := parseHost(host)
-		if !ok {
-			return fmt.Errorf("line %d: %q is not a host, such as hooks.example.com or hooks.example.com:8443", n.Line, host)
-		}
-		key := hostKey(u.Hostname(), u.Port())
-		if h.byHost[key] != nil {
-			return fmt.Errorf("line %d: %s is there twice", n.Line, host)
-		}
-		h.byHost[key] = http.Header{}
-		return entries(host, n, func(name string, n *yaml.Node) error { return addHeader(h.byHost[key], name, n) })
+	err := headerRules.Parse(data, func(top settings.Value) {
+		top.Mapping(func(host *yaml.Node, v settings.Value) {
+			u, ok := parseHost(host.Value)
+			if !ok {
+				v.At(host).Add("%q is not a host, such as hooks.example.com or hooks.example.com:8443", host.Value)
+				return
+			}
+			key := hostKey(u.Hostname(), u.Port())
+			if h.byHost[key] != nil {
+				v.At(host).Add("%s is there twice", host.Value)
+				return
+			}
+			of := http.Header{}
+			h.byHost[key] = of
+			v.Mapping(func(name *yaml.Node, v settings.Value) { addHeader(of, name.Value, v) })
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -57,29 +61,30 @@ func ParseHeaders(data []byte) (*Headers, error) {
 	return h, nil
 }
 
-// ours are headers that the call itself sets, or that HTTP sets for it.
-var ours = map[string]bool{
+// reserved are headers that the call itself sets, or that HTTP sets for it.
+var reserved = map[string]bool{
 	"Connection": true, "Content-Length": true, "Content-Type": true, "Host": true,
 	"Idempotency-Key": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
 }
 
-func addHeader(h http.Header, name string, n *yaml.Node) error {
+func addHeader(h http.Header, name string, v settings.Value) {
 	if !httpguts.ValidHeaderFieldName(name) {
-		return fmt.Errorf("line %d: %q is not the name of a header", n.Line, name)
+		v.Add("%q is not the name of a header", name)
+		return
 	}
 	name = http.CanonicalHeaderKey(name)
 	switch {
-	case ours[name]:
-		return fmt.Errorf("line %d: the header %s is not for this file to set", n.Line, name)
+	case reserved[name]:
+		v.Add("the header %s is not for this file to set", name)
 	case h[name] != nil:
-		return fmt.Errorf("line %d: %s is there twice", n.Line, name)
-	case !strictyaml.IsString(n):
-		return fmt.Errorf("line %d: the value of %s %s", n.Line, name, strictyaml.MustBeString)
-	case n.Value == "" || !httpguts.ValidHeaderFieldValue(n.Value):
-		return fmt.Errorf("line %d: the value of %s must be one line that is not empty", n.Line, name)
+		v.Add("%s is there twice", name)
+	case !settings.IsString(v.Node):
+		v.Bad("the value of " + name + " " + settings.MustBeString)
+	case v.Value == "" || !httpguts.ValidHeaderFieldValue(v.Value):
+		v.Add("the value of %s must be one line that is not empty", name)
+	default:
+		h[name] = []string{v.Value}
 	}
-	h[name] = []string{n.Value}
-	return nil
 }
 
 // put sets the headers for the host of a call.
@@ -98,7 +103,7 @@ var defaultPorts = map[string]string{"http": "80", "https": "443"}
 
 func hostKey(name, port string) string { return strings.ToLower(name) + ":" + port }
 
-// parseHost takes a name or an address, with or without a port.
+// parseHost parses a name or an address, with or without a port.
 func parseHost(s string) (*url.URL, bool) {
 	u, err := url.Parse("//" + s)
 	if err != nil || u.Host != s || strings.HasSuffix(s, ":") {
@@ -117,20 +122,3 @@ func parseHost(s string) (*url.URL, bool) {
 }
 
 var hostName = regexp.MustCompile(`^[0-9A-Za-z._-]+$`)
-
-// entries calls f for each entry of a mapping.
-func entries(what string, n *yaml.Node, f func(key string, value *yaml.Node) error) error {
-	if !strictyaml.IsMapping(n) {
-		return fmt.Errorf("line %d: %s must be a mapping", n.Line, cmp.Or(what, "the file"))
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		if !strictyaml.IsString(key) {
-			return fmt.Errorf("line %d: each key %s", key.Line, strictyaml.MustBeString)
-		}
-		if err := f(key.Value, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}

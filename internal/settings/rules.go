@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package strictyaml
+package settings
 
 import (
 	"fmt"
@@ -19,11 +19,11 @@ type Rules struct {
 	// Show is how much of a file its messages may repeat.
 	Show Show
 	// EmptyOK: what is left out after its key is an empty mapping or list. A file
-	// that says nothing at all is refused.
+	// without any content is refused.
 	EmptyOK bool
-	// NothingOK: a file that says nothing at all is fine, and not read.
+	// NothingOK: a file without any content is valid, and not read.
 	NothingOK bool
-	// Brackets: in a path, a key that is no plain word stands in brackets.
+	// Brackets: in a path, a key that is not a plain word is put in brackets.
 	Brackets bool
 }
 
@@ -32,17 +32,17 @@ type Show int
 
 // Each shows more than the one before it.
 const (
-	// Nothing is for files of secrets: messages have lines, and none of the words.
+	// Nothing is for files of secrets: messages have lines, no paths and no values.
 	Nothing Show = iota
 	// Little is for files into which a secret may be pasted: messages have short
-	// values and names. Longer ones are shown by their first bytes, tags not at all.
+	// values and names, only the first bytes of longer ones, and no tags.
 	Little
-	// Values is for files without secrets: a long value is shown by its beginning.
+	// Values is for files without secrets: messages have the beginning of a long value.
 	Values
 )
 
-// limits are the longest value that is shown whole, and how many bytes are shown
-// of a longer one.
+// limits returns the length of the longest value that is shown whole, and how many
+// bytes are shown of a longer one.
 func (s Show) limits() (whole, part int) {
 	switch s {
 	case Values:
@@ -54,19 +54,27 @@ func (s Show) limits() (whole, part int) {
 	}
 }
 
-// quote makes a value of the file safe to show, and short.
+// quote quotes a value of the file and shortens it.
 func (s Show) quote(text string) string {
 	whole, end := s.limits()
 	if len(text) <= whole {
 		return strconv.Quote(text)
 	}
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return strconv.Quote(text[:end]) + "…"
+	return strconv.Quote(Cut(text, end)) + "…"
 }
 
-// plain says whether a name needs no quotes in a path.
+// Cut returns the first n bytes of s, or a few less if that would split a character.
+func Cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// plain reports whether a name needs no quotes in a path.
 func (s Show) plain(name string) bool {
 	whole, _ := s.limits()
 	return name != "" && len(name) <= whole && !strings.ContainsFunc(name, func(r rune) bool {
@@ -74,10 +82,12 @@ func (s Show) plain(name string) bool {
 	})
 }
 
-// member is the path of a mapping's entry. A key that would not be read as one
+// member returns the path of a mapping's entry. A key that would not be read as one
 // word is quoted.
 func (r Rules) member(path, key string) string {
 	switch plain := r.Show.plain(key); {
+	case r.Show == Nothing:
+		return ""
 	case !plain && r.Brackets:
 		return path + "[" + r.Show.quote(key) + "]"
 	case !plain:
@@ -89,8 +99,8 @@ func (r Rules) member(path, key string) string {
 	return path + "." + key
 }
 
-// NameProblem says what is wrong with a name, which must suit a log, a metric's
-// label and the sibling map. A good one has no problem.
+// NameProblem returns what is wrong with a name, which must suit a log, a metric's
+// label and the sibling map; "" for a good one.
 func (r Rules) NameProblem(s string) string {
 	switch {
 	case s == "":

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package strictyaml
+package settings
 
 import (
 	"bytes"
@@ -13,10 +13,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Parse reads a file: read gets the top of its document. Every problem is
-// reported at once, as Problems.
+// Parse reads a file: read gets the top of its document. Every problem is reported at
+// once, as Problems. After the first hundred, a last one says that there are more.
 func (r Rules) Parse(data []byte, read func(top Value)) error {
-	root, err := r.Document(data)
+	root, err := r.document(data)
 	if r.NothingOK && errors.Is(err, errEmpty) {
 		return nil
 	}
@@ -25,16 +25,13 @@ func (r Rules) Parse(data []byte, read func(top Value)) error {
 	}
 	w := &walk{rules: r}
 	read(Value{Node: root, walk: w})
-	if len(w.found) > 0 {
-		return w.found
-	}
-	return nil
+	return w.found.Err()
 }
 
 var errEmpty = errors.New("must not be empty")
 
-// Document is the top of the one document in data.
-func (r Rules) Document(data []byte) (*yaml.Node, error) {
+// document returns the top of the one document in data.
+func (r Rules) document(data []byte) (*yaml.Node, error) {
 	if r.MaxBytes > 0 && len(data) > r.MaxBytes {
 		return nil, fmt.Errorf("must have at most %d bytes", r.MaxBytes)
 	}
@@ -60,8 +57,8 @@ func (r Rules) Document(data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
-// syntax makes one clean line of what the YAML reader says. Only in its words on
-// anchors are words of the file; for a file of secrets that is not relied on.
+// syntax makes one line of an error of the YAML reader. Its errors repeat the file only
+// where they name an anchor; a file of secrets does not rely on that.
 func (s Show) syntax(err error) error {
 	switch {
 	case s == Nothing:

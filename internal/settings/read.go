@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package strictyaml
+package settings
 
 import (
 	"fmt"
@@ -8,13 +8,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Mapping calls f for each entry of a mapping, the first of those with the same
-// key, and says whether it is one. A key must be a string.
+// Mapping calls f for each entry of a mapping, of those with the same key for the first
+// alone. It reports whether v is a mapping. A key must be a string.
 func (v Value) Mapping(f func(key *yaml.Node, entry Value)) bool {
 	if v.leftOut() {
 		return true
 	}
-	if !IsMapping(v.Node) {
+	if !isMapping(v.Node) {
 		v.Bad("must be a mapping")
 		return false
 	}
@@ -36,10 +36,10 @@ func (v Value) Mapping(f func(key *yaml.Node, entry Value)) bool {
 	return true
 }
 
-// leftOut says whether the value may be left out, and is.
+// leftOut reports whether the value may be left out, and is.
 func (v Value) leftOut() bool { return v.walk.rules.EmptyOK && v.Absent() }
 
-// Fields calls the reader of each known entry. Each that is required must be there.
+// Fields calls the function of each known key. Required keys must be there.
 func (v Value) Fields(known map[string]func(Value), required ...string) {
 	there := map[string]bool{}
 	isMapping := v.Mapping(func(key *yaml.Node, entry Value) {
@@ -71,7 +71,7 @@ func (v Value) List(f func(Value)) {
 	}
 }
 
-// Name reads a name. A bad one comes back empty.
+// Name reads a name. It returns "" for a bad one.
 func (v Value) Name() string {
 	if !IsString(v.Node) {
 		v.Bad(MustBeString)
@@ -83,7 +83,7 @@ func (v Value) Name() string {
 	return v.Value
 }
 
-// CheckName tells a name from what is none, as NameProblem does.
+// CheckName reports whether s is a name, and adds a problem if it is not.
 func (v Value) CheckName(s string) bool {
 	problem := v.walk.rules.NameProblem(s)
 	if problem != "" {
@@ -92,7 +92,7 @@ func (v Value) CheckName(s string) bool {
 	return problem == ""
 }
 
-// Number reads a whole number from 1 to most. A bad one comes back as 0.
+// Number reads a whole number from 1 to most. It returns 0 for a bad one.
 func (v Value) Number(most int64) int64 {
 	var n int64
 	if v.Kind != yaml.ScalarNode || v.ShortTag() != "!!int" || v.Decode(&n) != nil || n < 1 || n > most {

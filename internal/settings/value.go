@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package strictyaml
+package settings
 
 import (
 	"fmt"
@@ -10,11 +10,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// MustBeString is what a message says where a string has to be.
+// MustBeString is the message for what should be a string.
 const MustBeString = "must be a string, in quotes where it looks like something else"
 
-// Value is a place in a file: a node with its path. All values of a file share
-// the list of what is wrong.
+// Value is a place in a file: a node with its path. All values of a file add to the
+// same list of problems.
 type Value struct {
 	*yaml.Node
 
@@ -28,42 +28,52 @@ type walk struct {
 	found Problems
 }
 
-// IsMapping says whether a node is a mapping without a tag of its own.
-func IsMapping(n *yaml.Node) bool { return n.Kind == yaml.MappingNode && n.ShortTag() == "!!map" }
+// isMapping reports whether a node is a mapping without a tag of its own.
+func isMapping(n *yaml.Node) bool { return n.Kind == yaml.MappingNode && n.ShortTag() == "!!map" }
 
-// IsString says whether a node is a string.
+// IsString reports whether a node is a string.
 func IsString(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
 func absent(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// Absent says whether the value was left out after its key.
+// Absent reports whether the value was left out after its key.
 func (v Value) Absent() bool { return absent(v.Node) }
 
-// At is the same path with another node, whose line is reported.
+// At returns the same path with another node, whose line is reported.
 func (v Value) At(n *yaml.Node) Value {
 	v.Node = n
 	return v
 }
 
-// Member is the place of a mapping's entry, reported at n.
+// Member returns the place of a mapping's entry, reported at n.
 func (v Value) Member(key string, n *yaml.Node) Value {
 	v.Node, v.Path = n, v.walk.rules.member(v.Path, key)
 	return v
 }
 
-// Quote makes a value of the file safe to show, and short.
+// Quote quotes a value of the file and shortens it, as Show says.
 func (v Value) Quote(s string) string { return v.walk.rules.Show.quote(s) }
 
 // Add reports a problem here.
 func (v Value) Add(format string, args ...any) {
-	v.walk.found.add(Problem{Path: v.Path, Line: v.Line, Message: fmt.Sprintf(format, args...)})
+	one := Problem{Path: v.Path, Line: v.Line, Message: fmt.Sprintf(format, args...)}
+	v.walk.found.AddUpTo(maxProblems, one, fmt.Sprintf("more than %d problems: the rest is not listed", maxProblems))
 }
 
-// Bad says what the value must be, and what it is.
+// Check adds err as a problem here, unless it is nil.
+func (v Value) Check(err error) {
+	if err != nil {
+		v.Add("%s", err.Error())
+	}
+}
+
+// Bad reports what the value must be and, as far as Show allows, what it is.
 func (v Value) Bad(must string) {
 	switch {
 	case v.Kind == yaml.AliasNode:
 		v.Add("must be written out, is a reference to an anchor")
+	case v.walk.rules.Show == Nothing:
+		v.Add("%s", must)
 	case v.walk.rules.Show == Values:
 		v.Add("%s, %s", must, v.whatByKind())
 	default:
@@ -71,7 +81,7 @@ func (v Value) Bad(must string) {
 	}
 }
 
-// whatByKind says what the value is, whatever tag it has.
+// whatByKind describes the value by its kind, whatever tag it has.
 func (v Value) whatByKind() string {
 	tag := v.ShortTag()
 	switch {
@@ -87,7 +97,7 @@ func (v Value) whatByKind() string {
 	return "is " + v.Quote(v.Value)
 }
 
-// whatByTag says what the value is, and shows no tag that the file made up.
+// whatByTag describes the value by its tag, and shows no tag that the file made up.
 func (v Value) whatByTag() string {
 	switch tag := v.ShortTag(); {
 	case tag == "!!map":
@@ -108,5 +118,5 @@ func (v Value) typed(tag string) string {
 	return fmt.Sprintf("is the %s %s", strings.TrimPrefix(tag, "!!"), v.Quote(v.Value))
 }
 
-// knownTags are those that YAML gives to words without quotes, besides the null.
+// knownTags are the tags that YAML gives to words without quotes, besides null.
 var knownTags = []string{"!!int", "!!float", "!!bool", "!!timestamp", "!!merge"}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package strictyaml
+package settings
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -38,7 +39,7 @@ func TestADocumentIsOneAndNotTooLarge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			top, err := c.rules.Document([]byte(c.text))
+			top, err := c.rules.document([]byte(c.text))
 			if c.want == "" {
 				require.NoError(t, err)
 				require.NotNil(t, top)
@@ -72,4 +73,24 @@ func TestAfterAHundredProblemsTheRestIsNotListed(t *testing.T) {
 		last := found[want-1].String()
 		require.Equal(t, n > 100, last == "more than 100 problems: the rest is not listed", last)
 	}
+}
+
+func TestProblemsAreCollectedByPath(t *testing.T) {
+	t.Parallel()
+	var p Problems
+	require.NoError(t, p.Err())
+	p.Check("--a", nil)
+	require.NoError(t, p.Err())
+	p.Check("--a", errors.New("is bad"))
+	p.Add("--b", "must be at most %d", 1)
+	require.Equal(t, Problems{{Path: "--a", Message: "is bad"}, {Path: "--b", Message: "must be at most 1"}}, p.Err())
+	require.Equal(t, "--a: is bad; --b: must be at most 1", p.Join("; "))
+}
+
+func TestASecretFileIsReportedByLinesAlone(t *testing.T) {
+	t.Parallel()
+	err := Rules{}.Parse([]byte("hush: [hush, 1]\nname: {hush: a}\nhush: b\n"), new(shape).read)
+	require.EqualError(t, err, strings.Join([]string{
+		"is not known (line 1)", MustBeString + " (line 2)", "is there twice: it stands in line 1 (line 3)",
+	}, "\n"))
 }
