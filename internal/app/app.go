@@ -81,7 +81,8 @@ type watchedFile interface {
 	Reload() error
 }
 
-// New makes an app from a checked configuration. It opens nothing yet.
+// New makes an app from a checked configuration. It opens only the audit log, which a
+// Start that fails and Stop close.
 func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	adminTokens, err := config.ReadTokens(c.AdminTokenFile)
 	if err != nil {
@@ -177,12 +178,6 @@ func (a *App) wire() error {
 		observe.NewDemand(c.MetricsPrefix, a.holdable, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	a.audit, err = audit.Open(c.AuditFile, audit.Options{
-		MaxMiB: int(c.AuditMaxSize >> 20), Backups: c.AuditBackups, Registerer: a.metrics, Prefix: c.MetricsPrefix, Log: a.log,
-	})
-	if err != nil {
-		return fmt.Errorf("--audit-file: %w", err)
-	}
 	a.decider = &decider{
 		authenticator: newAuthenticator(c, a.keys, a.secrets, a.metrics),
 		siteID:        c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
@@ -193,6 +188,17 @@ func (a *App) wire() error {
 		if identities, err = envoy.IdentityPath(c.IdentityMetadata); err != nil {
 			return fmt.Errorf("--identity-metadata: %w", err)
 		}
+	}
+	options, err := a.secured(extProcCerts(c), files)
+	if err != nil {
+		return err
+	}
+	// The last step that can fail, for it opens the file.
+	a.audit, err = audit.Open(c.AuditFile, audit.Options{
+		MaxMiB: int(c.AuditMaxSize >> 20), Backups: c.AuditBackups, Registerer: a.metrics, Prefix: c.MetricsPrefix, Log: a.log,
+	})
+	if err != nil {
+		return fmt.Errorf("--audit-file: %w", err)
 	}
 	a.metrics.MustRegister(observe.NewLoad(c.MetricsPrefix, capacity, a.registry, a.machine))
 	network, address := config.Address(c.Relay)
@@ -209,10 +215,6 @@ func (a *App) wire() error {
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
 	})
-	options, err := a.secured(extProcCerts(c), files)
-	if err != nil {
-		return err
-	}
 	a.envoy = grpc.NewServer(slices.Concat(grpcLimits(), options, extproc.ServerOptions())...)
 	a.data.Register(a.envoy)
 	return nil

@@ -124,7 +124,7 @@ func TestAReloadedPolicyIsUsedWithinASecond(t *testing.T) {
 	t.Parallel()
 	path := temporary(t, "models: {m: {max_inflight: 1}}")
 	bubble(t, func(r *rig) {
-		go r.lookAgain(r.t.Context())
+		go r.recheckWaiters(r.t.Context())
 		first, second := r.chat("m"), r.chat("m")
 		r.join(pb.State_STATE_SERVING, "m")
 		require.Contains(t, first.all(), "serve on")

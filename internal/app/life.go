@@ -7,6 +7,7 @@ import (
 	"encoding/json/v2"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -17,50 +18,67 @@ import (
 	"github.com/holdgate/holdgate/internal/regular"
 )
 
-// Start opens the listeners and serves. It returns when all of them are open.
-func (a *App) Start(ctx context.Context) error {
+// Start opens the listeners and serves. It returns when all of them are open. When it
+// fails it closes what it and New have opened: the app cannot be started again.
+func (a *App) Start(ctx context.Context) (err error) {
+	var undo cleanups
+	defer undo.onError(&err)
+	undo.add(a.audit.Close)
 	available := descriptors.Limit()
 	a.warnOfDescriptors(available)
 	if err := a.listeners.open(ctx, a.c, limitsFor(available)); err != nil {
 		return err
 	}
-	serve := func(name string, f func() error) {
-		a.wg.Go(func() {
-			if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
-				a.failed <- fmt.Errorf("serving %s: %w", name, err)
-			}
-		})
+	undo.add(a.listeners.close)
+	if err := a.writePorts(); err != nil {
+		return err
 	}
-	serve("Envoy", func() error { return a.envoy.Serve(a.listeners.envoy) })
-	serve("agents", func() error { return a.agents.Serve(a.listeners.agents) })
-	if a.notifiers.server != nil {
-		serve("KEDA", func() error { return a.notifiers.server.Serve(a.listeners.keda) })
-	}
-	serve("the admin API", func() error { return a.admin.Serve(a.listeners.admin) })
+	// Nothing can fail from here on.
+	a.serve()
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	a.endBackground = end
-	a.wg.Go(func() { a.wakeSignal.run(background, a.look) })
-	a.wg.Go(func() { a.lookAgain(background) })
-	a.wg.Go(func() { a.keeper().Run(background) })
-	a.wg.Go(func() { a.awaitMap(background) })
-	if len(a.c.EnvoyAdmin) > 0 {
-		a.wg.Go(func() { newEnvoys(a.c.EnvoyAdmin, a.data, a.log).watch(background) })
-	}
-	a.wg.Go(func() { a.visitBackends(background, nil) })
-	for _, file := range a.watched {
-		a.wg.Go(func() { file.Watch(background) })
-	}
-	if a.revoker != nil {
-		a.wg.Go(func() { a.revoker.run(background) })
-	}
-	if err := a.writePorts(); err != nil {
-		return errors.Join(err, a.Stop(ctx))
-	}
+	a.runBackground(background)
 	a.log.Info().Str("extproc", a.c.ExtProcListen).Str("agents", a.AgentsAddr()).Str("admin", a.AdminAddr()).Msg("holdgate is ready")
 	return nil
 }
 
-// visitBackends looks at the backends until ctx ends. client is nil but in tests.
+// serve starts the servers.
+func (a *App) serve() {
+	start := func(name string, serve func(net.Listener) error, l net.Listener) {
+		a.wg.Go(func() {
+			if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+				a.failed <- fmt.Errorf("serving %s: %w", name, err)
+			}
+		})
+	}
+	start("Envoy", a.envoy.Serve, a.listeners.envoy)
+	start("agents", a.agents.Serve, a.listeners.agents)
+	if a.notifiers.server != nil {
+		start("KEDA", a.notifiers.server.Serve, a.listeners.keda)
+	}
+	start("the admin API", a.admin.Serve, a.listeners.admin)
+}
+
+// runBackground starts the goroutines that run until ctx ends.
+func (a *App) runBackground(ctx context.Context) {
+	start := func(run func(ctx context.Context)) { a.wg.Go(func() { run(ctx) }) }
+	start(func(ctx context.Context) { a.wakeSignal.run(ctx, a.look) })
+	start(a.recheckWaiters)
+	start(a.keeper().Run)
+	start(a.awaitMap)
+	if len(a.c.EnvoyAdmin) > 0 {
+		start(newEnvoys(a.c.EnvoyAdmin, a.data, a.log).watch)
+	}
+	start(func(ctx context.Context) { a.visitBackends(ctx, nil) })
+	for _, file := range a.watched {
+		start(file.Watch)
+	}
+	if a.revoker != nil {
+		start(a.revoker.run)
+	}
+}
+
+// visitBackends visits the backends until ctx ends. client is nil except in tests.
 func (a *App) visitBackends(ctx context.Context, client *http.Client) {
 	a.backends.Run(ctx, backend.Options{
 		Registry: a.registry, Wanted: a.machine.Wanted, Used: a.used, Client: client, Log: a.log,
@@ -68,9 +86,9 @@ func (a *App) visitBackends(ctx context.Context, client *http.Client) {
 	})
 }
 
-// lookAgain looks each second whether those who wait have room: a reloaded policy
-// may have given them some.
-func (a *App) lookAgain(ctx context.Context) {
+// recheckWaiters checks each second whether waiters can go on: a reloaded policy may have
+// made room for them.
+func (a *App) recheckWaiters(ctx context.Context) {
 	every(ctx, time.Second, func(time.Time) { a.machine.UpdateAll() })
 }
 
@@ -87,7 +105,7 @@ func (a *App) awaitMap(ctx context.Context) {
 	}
 }
 
-// every calls f again and again until ctx ends.
+// every calls f once in each interval until ctx ends.
 func every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -101,19 +119,19 @@ func every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
 	}
 }
 
-// Failed delivers the error of a server that ended by itself.
+// Failed returns the channel of errors of servers that ended by themselves.
 func (a *App) Failed() <-chan error { return a.failed }
 
-// AgentsAddr is where agents register.
+// AgentsAddr returns the address where agents register.
 func (a *App) AgentsAddr() string { return a.listeners.agents.Addr().String() }
 
-// AdminAddr is where the admin API listens.
+// AdminAddr returns the address of the admin API.
 func (a *App) AdminAddr() string { return a.listeners.admin.Addr().String() }
 
-// InFlight is the number of requests between their headers and their end.
+// InFlight returns the number of requests between their headers and their end.
 func (a *App) InFlight() int { return a.data.InFlight() }
 
-// addresses are those in use, by what they are for.
+// addresses returns the addresses in use, by what they are for.
 func (a *App) addresses() map[string]string {
 	all := map[string]string{"admin": a.AdminAddr(), "agents": a.AgentsAddr()}
 	if a.listeners.keda != nil {
@@ -122,7 +140,7 @@ func (a *App) addresses() map[string]string {
 	return all
 }
 
-// KEDAAddr is where KEDA connects.
+// KEDAAddr returns the address where KEDA connects.
 func (a *App) KEDAAddr() string { return a.addresses()["keda"] }
 
 func (a *App) writePorts() error {
@@ -139,46 +157,56 @@ func (a *App) writePorts() error {
 	return nil
 }
 
-// Stop drains: no new holds, waiters end with draining, relayed answers may finish
-// until ctx or the drain timeout ends, and the admin port goes last. Answers that
-// Envoy carries need nothing of this process, but are on record without their end. The
-// audit log closes when every request has its line.
+// Stop ends the app in the numbered steps, which are in docs/architecture.md too. What
+// they wait for is cut when ctx or the drain timeout ends. The answers that Envoy carries
+// go on without this process.
 func (a *App) Stop(ctx context.Context) error {
 	if a.draining.Swap(true) {
 		return nil
 	}
 	a.log.Info().Msg("draining")
-	a.health.Shutdown()
 	ctx, cancel := context.WithTimeout(ctx, a.c.DrainTimeout)
 	defer cancel()
+	// 1. `/readyz` and the gRPC health services report the shutdown.
+	a.health.Shutdown()
+	// 2. New holds are refused; waiters end with `draining`.
 	a.machine.Drain()
+	// 3. Relayed answers finish.
 	a.data.WaitForHolds(ctx)
+	// 4. Envoy's records of requests that have ended arrive.
 	a.data.WaitForRecords(ctx)
+	// 5. Envoy's log streams end.
 	a.data.EndLogs()
+	// 6. The ext_proc service ends.
 	stopGracefully(ctx, a.envoy)
+	// 7. The requests that Envoy still carries end as `record_lost`.
 	a.data.EndAll()
+	// 8. Calls of webhooks and KEDA's streams end.
 	a.notifiers.stop(ctx)
+	// 9. Background work ends, the visits of backends with it.
 	a.endBackground()
+	// 10. The agents' streams and their service end.
 	a.registry.Drain()
 	a.agents.Stop()
+	// 11. The admin API ends.
 	err := a.admin.Shutdown(ctx)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("stopping the admin API: %w", err), a.admin.Close())
 	}
+	// 12. The audit log is written and closed.
 	a.wg.Wait()
 	return errors.Join(err, a.audit.Close())
 }
 
-// stopGracefully stops a server when what it has sent was taken, or ctx ends.
+// stopGracefully stops a server when its calls have ended, or ctx ends.
 func stopGracefully(ctx context.Context, s *grpc.Server) {
 	stop := context.AfterFunc(ctx, s.Stop)
 	defer stop()
 	s.GracefulStop()
 }
 
-// Reload is what SIGHUP asks for: each file is read again, whatever is wrong with
-// another, and the audit file is opened again, so that another program may have
-// moved it.
+// Reload reads every file again, whatever is wrong with another, and opens the audit file
+// anew, in case another program has moved it.
 func (a *App) Reload() error {
 	var errs []error
 	for _, file := range a.watched {

@@ -26,8 +26,9 @@ type listeners struct {
 }
 
 // open opens all of them or none.
-func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits) error {
-	var opened []net.Listener
+func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits) (err error) {
+	var undo cleanups
+	defer undo.onError(&err)
 	for _, one := range []struct {
 		flag, value string
 		to          *net.Listener
@@ -43,15 +44,23 @@ func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits
 		}
 		listener, err := listen(ctx, one.value)
 		if err != nil {
-			for _, o := range opened {
-				_ = o.Close()
-			}
 			return fmt.Errorf("--%s %s: %w", one.flag, one.value, advised(err))
 		}
-		opened = append(opened, listener)
+		undo.add(listener.Close)
 		*one.to = netutil.LimitListener(listener, one.limit)
 	}
 	return nil
+}
+
+// close closes those that are open.
+func (l *listeners) close() error {
+	var errs []error
+	for _, one := range []net.Listener{l.envoy, l.agents, l.admin, l.keda} {
+		if one != nil {
+			errs = append(errs, one.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // advised adds what to do about an address that cannot be had.

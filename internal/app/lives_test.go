@@ -228,7 +228,7 @@ func TestLives(t *testing.T) {
 		depth := []string{"0", "3"}[seed/5%2]
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(r *rig) {
-				go r.lookAgain(r.t.Context())
+				go r.recheckWaiters(r.t.Context())
 				l := &life{rig: r, rand: rand.New(rand.NewPCG(seed, 1)), agents: map[string]*played{}, policy: path, queue: depth != "0"}
 				for n := range 150 {
 					l.step()

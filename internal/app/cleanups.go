@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"errors"
+	"slices"
+)
+
+// cleanups is a stack of what undoes the steps of a function that may fail.
+type cleanups []func() error
+
+func (c *cleanups) add(undo func() error) { *c = append(*c, undo) }
+
+// onError runs the clean-ups, the last one first, when *err is not nil, and adds their
+// errors to it. It is deferred.
+func (c *cleanups) onError(err *error) {
+	if *err == nil {
+		return
+	}
+	for _, undo := range slices.Backward(*c) {
+		*err = errors.Join(*err, undo())
+	}
+}
