@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/wire"
 )
 
 // accessLog receives Envoy's records: they end the requests that Envoy carries.
@@ -37,24 +38,24 @@ func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAcces
 // receive takes records until Envoy has gone.
 func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServer) {
 	from := peerOf(gs.Context())
-	var m logMessage
+	var m wire.LogMessage
 	if gs.RecvMsg(&m) != nil {
 		return
 	}
 	// Only the first message of a stream names its log.
-	forwarded := m.name == envoy.LogForwarded
-	edge := forwarded || m.name == envoy.LogEdge
+	forwarded := m.Name == envoy.LogForwarded
+	edge := forwarded || m.Name == envoy.LogEdge
 	if edge {
 		a.s.logs.opened(from)
 		defer a.s.logs.closed(a.s, from)
 	}
 	for more := true; more; more = gs.RecvMsg(&m) == nil {
-		for i := range m.entries {
-			if forwarded && m.entries[i].client.IsValid() {
-				m.entries[i].source = m.entries[i].client
+		for i := range m.Entries {
+			if forwarded && m.Entries[i].Client.IsValid() {
+				m.Entries[i].Source = m.Entries[i].Client
 			}
 			if edge {
-				a.s.record(&m.entries[i])
+				a.s.record(&m.Entries[i])
 			}
 		}
 	}
@@ -125,7 +126,7 @@ func (s *Server) isClosing() bool {
 
 // record takes Envoy's word on a request. Envoy ends those that it carries; what we
 // answer ourselves ends with its stream, and is then only joined with the record.
-func (s *Server) record(e *logEntry) {
+func (s *Server) record(e *wire.LogEntry) {
 	fl := s.flights.of(e)
 	if fl == nil {
 		return
@@ -140,7 +141,7 @@ func (s *Server) record(e *logEntry) {
 	carried := fl.grant != nil
 	over := fl.done || carried
 	fl.mu.Unlock()
-	if carried && e.left {
+	if carried && e.Left {
 		s.flights.leave(fl.id)
 	}
 	if over {

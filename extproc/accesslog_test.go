@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -56,7 +58,7 @@ func TestTheSourceIsThePeerUnlessAProxyIsTrusted(t *testing.T) {
 			defer end()
 			stream, err := accesslogv3.NewAccessLogServiceClient(r.conn).StreamAccessLogs(ctx)
 			require.NoError(t, err)
-			require.NoError(t, stream.Send(logged(log, logEntryOf(func(e *dataaccesslogv3.HTTPAccessLogEntry) { e.Request.RequestId = id }))))
+			require.NoError(t, stream.Send(extproctest.Logged(log, extproctest.LogEntryOf(func(e *dataaccesslogv3.HTTPAccessLogEntry) { e.Request.RequestId = id }))))
 			synctest.Wait()
 			require.Equal(t, want, r.only(t).Source.String())
 		})
@@ -82,7 +84,7 @@ func TestARecordOfAnotherRequestWithTheSameId(t *testing.T) {
 		require.Zero(t, r.slots.taken())
 		x := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
 		require.Len(t, x.all(), 2)
-		r.record(&logEntry{requestID: id, streamID: "s1"}) // a client that left before Envoy had our answer
+		r.record(&wire.LogEntry{RequestID: id, StreamID: "s1"}) // a client that left before Envoy had our answer
 		require.Zero(t, r.slots.taken())
 		x.reset()
 		end()
@@ -102,7 +104,7 @@ func TestARecordThatComesBeforeTheSlotIsCarried(t *testing.T) {
 		r.decide = func(*Request) Decision {
 			g, took := r.slots.Take(&holdstate.Request{Target: chatOfM}, nil)
 			require.Equal(t, holdstate.Taken, took)
-			r.record(&logEntry{streamID: "s1", left: true}) // it was sent before Envoy had an answer
+			r.record(&wire.LogEntry{StreamID: "s1", Left: true}) // it was sent before Envoy had an answer
 			return Decision{Grant: g}
 		}
 		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -113,9 +114,9 @@ func TestAStreamThatHasDoneItsWorkIsNoDisconnect(t *testing.T) {
 func TestALeavingInAnUploadIsNoFault(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string][]*extprocv3.ProcessingRequest{
-		"headers": {requestHeaders(false, ":method", "POST", ":path", chatPath)},
-		"a part":  {requestHeaders(false, ":method", "POST", ":path", chatPath), requestBody(`{"model":"m`, false)},
-		"no end":  {requestHeaders(false, ":method", "POST", ":path", chatPath), requestBody(`{"model":"m"}`, false)},
+		"headers": {extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath)},
+		"a part":  {extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath), extproctest.RequestBody(`{"model":"m`, false)},
+		"no end":  {extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath), extproctest.RequestBody(`{"model":"m"}`, false)},
 	} {
 		for way, leave := range leavings {
 			t.Run(name+", "+way, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/wire"
 )
 
 const (
@@ -41,12 +42,12 @@ func (st *stream) allowedOrigin() string {
 
 // cors are the headers with which a browser lets a page of a configured origin see
 // an answer.
-func (st *stream) cors() headerList {
+func (st *stream) cors() wire.HeaderList {
 	origin := st.allowedOrigin()
 	if origin == "" {
 		return nil
 	}
-	return headerList{{headerAllow, origin}, {headerVary, headerOrigin}, {headerExpose, exposed}}
+	return wire.HeaderList{{headerAllow, origin}, {headerVary, headerOrigin}, {headerExpose, exposed}}
 }
 
 // withCORS puts the router's CORS headers in the place of those in a streamed head,
@@ -67,14 +68,14 @@ func (st *stream) withCORS(headers []*corev3.HeaderValue) []*corev3.HeaderValue 
 	return headers
 }
 
-// pages lets Envoy do the same to an answer that it carries.
-func (f *forwardHead) pages(origin string) {
-	f.remove = append(f.remove, headerOrigin)
-	f.metadata = append(f.metadata, [2]string{envoy.CORSOriginKey, origin})
+// forPages has Envoy do the same to an answer that it carries.
+func forPages(f *wire.ForwardHead, origin string) {
+	f.Remove = append(f.Remove, headerOrigin)
+	f.Metadata = append(f.Metadata, [2]string{envoy.CORSOriginKey, origin})
 	if origin != "" {
-		f.metadata = append(f.metadata, [2]string{envoy.CORSExposeKey, exposed})
+		f.Metadata = append(f.Metadata, [2]string{envoy.CORSExposeKey, exposed})
 	}
-	f.reroute = true
+	f.Reroute = true
 }
 
 // preflight answers a browser's question whether a page may call. It is over then.
@@ -89,6 +90,6 @@ func (st *stream) preflight() bool {
 		[2]string{"access-control-allow-headers", "authorization, *"},
 		[2]string{"access-control-max-age", "600"})
 	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusNoContent })
-	st.send(immediate(http.StatusNoContent, headers, nil))
+	st.send(wire.Immediate(http.StatusNoContent, headers, nil))
 	return true
 }

@@ -2,30 +2,34 @@
 
 package extproc
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/holdgate/holdgate/extproc/wire"
+)
 
 // earlyRecords are the last records whose request was not known yet: they come on a
 // connection of their own, and a client may leave before we have read its headers.
 type earlyRecords struct {
-	by   map[string]logEntry
+	by   map[string]wire.LogEntry
 	ring [4096]string
 	next int
 }
 
-func (e *earlyRecords) put(entry *logEntry) {
-	if entry.streamID == "" || entry.local || entry.native {
+func (e *earlyRecords) put(entry *wire.LogEntry) {
+	if entry.StreamID == "" || entry.Local || entry.Native {
 		return
 	}
 	if e.by == nil {
-		e.by = map[string]logEntry{}
+		e.by = map[string]wire.LogEntry{}
 	}
 	delete(e.by, e.ring[e.next])
-	e.by[entry.streamID] = *entry
-	e.ring[e.next] = entry.streamID
+	e.by[entry.StreamID] = *entry
+	e.ring[e.next] = entry.StreamID
 	e.next = (e.next + 1) % len(e.ring)
 }
 
-func (e *earlyRecords) take(stream string) (entry logEntry, ok bool) {
+func (e *earlyRecords) take(stream string) (entry wire.LogEntry, ok bool) {
 	entry, ok = e.by[stream]
 	delete(e.by, stream)
 	return entry, ok

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -49,40 +50,40 @@ func (st *stream) engine(g holdstate.Grant) Engine {
 }
 
 // keys replaces the caller's keys with the engine's own, or takes them away.
-func (f *forwardHead) keys(e *Engine, strip bool) {
+func (e *Engine) keys(f *wire.ForwardHead, strip bool) {
 	if e.KeyHeader != "" {
-		f.set = append(f.set, [2]string{e.KeyHeader, e.Key})
+		f.Set = append(f.Set, [2]string{e.KeyHeader, e.Key})
 	}
 	for _, name := range keyHeaders {
 		if strip && name != e.KeyHeader {
-			f.remove = append(f.remove, name)
+			f.Remove = append(f.Remove, name)
 		}
 	}
 }
 
-// engine has Envoy send the request as the engine wants it.
-func (f *forwardHead) engine(st *stream, e *Engine) {
+// serve has Envoy send the request as the engine wants it.
+func (e *Engine) serve(f *wire.ForwardHead, st *stream) {
 	if host := cmp.Or(e.Host, st.flight.host); host != "" {
-		f.set = append(f.set, [2]string{headerAuthority, host})
+		f.Set = append(f.Set, [2]string{headerAuthority, host})
 	}
 	switch path := st.flight.forward.PathAndQuery; {
 	case e.Prefix != "" || st.prefixed:
-		f.set = append(f.set, [2]string{":path", e.Prefix + cmp.Or(path, st.req.PathAndQuery)})
+		f.Set = append(f.Set, [2]string{":path", e.Prefix + cmp.Or(path, st.req.PathAndQuery)})
 	case path != "":
-		f.set = append(f.set, [2]string{":path", path})
+		f.Set = append(f.Set, [2]string{":path", path})
 	}
 	if e.NoOrigin {
-		f.remove = append(f.remove, headerOrigin)
+		f.Remove = append(f.Remove, headerOrigin)
 	}
 	if e.NotTaken != "" {
-		f.metadata = append(f.metadata, [2]string{envoy.NotTakenKey, e.NotTaken})
+		f.Metadata = append(f.Metadata, [2]string{envoy.NotTakenKey, e.NotTaken})
 	}
 	if e.TLS != "" {
-		f.metadata = append(f.metadata, [2]string{envoy.TLSKey, e.TLS})
-		f.reroute = true
+		f.Metadata = append(f.Metadata, [2]string{envoy.TLSKey, e.TLS})
+		f.Reroute = true
 	}
 	if e.SNI != "" {
-		f.set = append(f.set, [2]string{envoy.SNIHeader, e.SNI})
+		f.Set = append(f.Set, [2]string{envoy.SNIHeader, e.SNI})
 	}
 }
 
@@ -115,7 +116,7 @@ func (e *Engine) notTaken(resp *http.Response) bool {
 
 // authority is the host that the request came for.
 func (h *head) authority() string {
-	for name, value := range h.block.all() {
+	for name, value := range h.block.All() {
 		if string(name) == headerAuthority {
 			return string(value)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -80,13 +81,13 @@ func (f *flights) start(id []byte, stream, envoy string) *flight {
 // of returns the flight that an access-log entry belongs to, or nil. An entry of
 // somebody else's Envoy has only the request id. A request that did not come to us may
 // have the same id, as clients choose it, so only an entry of one that Envoy carried counts.
-func (f *flights) of(e *logEntry) *flight {
+func (f *flights) of(e *wire.LogEntry) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if fl := f.byStream[e.streamID]; fl != nil {
+	if fl := f.byStream[e.StreamID]; fl != nil {
 		return fl
 	}
-	if fl := f.by[e.requestID]; fl != nil && fl.stream == "" && e.native {
+	if fl := f.by[e.RequestID]; fl != nil && fl.stream == "" && e.Native {
 		return fl
 	}
 	f.early.put(e)

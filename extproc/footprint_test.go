@@ -14,20 +14,21 @@ import (
 	"google.golang.org/grpc/mem"
 	"pgregory.net/rapid"
 
+	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
 // requestOf is a request with a body in chunks of this size.
 func requestOf(t require.TestingT, text string, chunk int) *Request {
-	b := &body{}
+	b := &body.Body{}
 	for rest := text; rest != ""; {
 		n := min(chunk, len(rest))
-		b.add(mem.SliceBuffer([]byte(rest[:n])))
+		b.Add(mem.SliceBuffer([]byte(rest[:n])))
 		rest = rest[n:]
 	}
-	fields, err := b.readFields(target.Chat, identity, 1<<30)
+	fields, err := b.ReadFields(target.Chat, body.Identity, 1<<30)
 	require.NoError(t, err)
-	return &Request{Fields: fields, TextTokens: b.text.tokens()}
+	return &Request{Fields: fields, TextTokens: b.TextTokens()}
 }
 
 func TestTheFootprintIsTextAndDeclaredOutput(t *testing.T) {
@@ -93,11 +94,11 @@ func TestTheFootprintOfACompressedBodyIsThatOfItsText(t *testing.T) {
 	_, err := z.Write([]byte(text))
 	require.NoError(t, err)
 	require.NoError(t, z.Close())
-	b := &body{}
-	b.addAll(packed.Bytes())
-	fields, err := b.readFields(target.Chat, gzipCoding, testLimit)
+	b := &body.Body{}
+	b.Add(mem.SliceBuffer(packed.Bytes()))
+	fields, err := b.ReadFields(target.Chat, body.ParseCoding("gzip"), 1<<20)
 	require.NoError(t, err)
-	require.EqualValues(t, 1000, (&Request{Fields: fields, TextTokens: b.text.tokens()}).Footprint())
+	require.EqualValues(t, 1000, (&Request{Fields: fields, TextTokens: b.TextTokens()}).Footprint())
 }
 
 // TestTheFootprintIsWhatAParserFinds makes bodies of messages with any text and

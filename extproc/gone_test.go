@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -36,7 +37,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 		"in its upload": {func(r *rig) *exchange {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
-			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900000"), requestBody(strings.Repeat(" ", 5000), false))
+			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900000"), extproctest.RequestBody(strings.Repeat(" ", 5000), false))
 			return x
 		}, none},
 		"held": {func(r *rig) *exchange {

@@ -11,18 +11,20 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/body"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // head is what is read of the request headers. Its byte slices lie in the buffer
 // of the headers message.
 type head struct {
-	block           headerBlock
+	block           wire.HeaderBlock
 	method, path    []byte
 	requestID       []byte
 	clientRequestID string
 	contentLength   int64 // -1: not given
-	coding          coding
+	coding          body.Coding
 	upgrade         bool
 	clocks
 	badPatience   bool
@@ -61,9 +63,9 @@ const (
 	headerAPIKey        = "x-api-key"
 )
 
-func readHead(block headerBlock) head {
+func readHead(block wire.HeaderBlock) head {
 	h := head{block: block, contentLength: -1, patience: -1}
-	for name, value := range block.all() {
+	for name, value := range block.All() {
 		h.count++
 		h.size += len(name) + len(value)
 		switch string(name) {
@@ -80,7 +82,7 @@ func readHead(block headerBlock) head {
 				h.contentLength = n
 			}
 		case "content-encoding":
-			h.addCoding(codingOf(string(value)))
+			h.addCoding(body.ParseCoding(string(value)))
 		case "upgrade":
 			h.upgrade = true
 		case envoy.FailedHeader:
@@ -101,11 +103,11 @@ func readHead(block headerBlock) head {
 
 // addCoding takes the coding of one Content-Encoding header. Codings on top of each
 // other cannot be read.
-func (h *head) addCoding(c coding) {
-	if h.coding == identity {
+func (h *head) addCoding(c body.Coding) {
+	if h.coding == body.Identity {
 		h.coding = c
-	} else if c != identity {
-		h.coding = unknownCoding
+	} else if c != body.Identity {
+		h.coding = body.UnknownCoding
 	}
 }
 
@@ -228,7 +230,7 @@ func (h *head) refusal(limit int64, end bool) *refusal.Refusal {
 	switch {
 	case h.badPatience:
 		return refusal.RequestInvalid("the header %s must be a duration such as 20s", headerPatience)
-	case h.coding == unknownCoding:
+	case h.coding == body.UnknownCoding:
 		return refusal.UnsupportedEncoding()
 	case h.contentLength > limit:
 		return refusal.TooLarge(limit)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
@@ -46,7 +47,7 @@ func (st *stream) wait(d Decision) error {
 		h.keepalives = time.NewTicker(interval)
 		h.tick = h.keepalives.C
 	}
-	st.payload = st.body.settle()
+	st.payload = st.body.Settle()
 	if d.Held {
 		st.flight.note(func(r *Record) { r.Verdict = VerdictHold })
 	}
@@ -186,7 +187,7 @@ func (h *hold) keepalive() (sent bool) {
 			return false
 		}
 	}
-	return h.st.send(streamBody(keepaliveForm(h.st.req.Endpoint.API, h.st.req.Stream), false))
+	return h.st.send(wire.StreamBody(keepaliveForm(h.st.req.Endpoint.API, h.st.req.Stream), false))
 }
 
 // keepaliveForm is the bytes of one keepalive. A comment has ONE newline: an empty

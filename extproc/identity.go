@@ -3,8 +3,9 @@
 package extproc
 
 import (
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdgate/holdgate/extproc/wire"
 )
 
 // identity is what other filters of Envoy say of the request's sender, nil when
@@ -14,21 +15,5 @@ func (st *stream) identity() *structpb.Struct {
 	if len(path) == 0 {
 		return nil
 	}
-	return metadataAt(st.raw.metadata, path)
-}
-
-// metadataAt is the Struct at a path of encoded Metadata: a namespace, and keys
-// that lead deeper.
-func metadataAt(metadata []byte, path []string) *structpb.Struct {
-	var at *structpb.Struct
-	eachUnder(metadata, path[0], func(value []byte) {
-		namespace := &structpb.Struct{}
-		if proto.Unmarshal(value, namespace) == nil {
-			at = namespace
-		}
-	})
-	for _, key := range path[1:] {
-		at = at.GetFields()[key].GetStructValue()
-	}
-	return at
+	return wire.StructAt(st.raw.Metadata, path)
 }

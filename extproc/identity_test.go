@@ -9,8 +9,6 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdgate/holdgate/envoy"
@@ -96,17 +94,4 @@ func TestTheLaneKeepsTheIdentity(t *testing.T) {
 		end()
 		require.Equal(t, "k", r.records[0].Request.Caller.KeyID)
 	}, func(o *Options) { o.IdentityMetadata = []string{"auth"} })
-}
-
-// What a body message has beside its body lies in a buffer that is given back.
-func TestOnlyAHeadersMessageKeepsItsMetadata(t *testing.T) {
-	t.Parallel()
-	for _, m := range inboundMessages() {
-		data, err := proto.Marshal(decorated(m))
-		require.NoError(t, err)
-		var in inbound
-		require.NoError(t, receive(mem.BufferSlice{mem.SliceBuffer(data)}, &in))
-		require.Equal(t, in.kind == inboundHeaders, in.metadata != nil)
-		in.free()
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
@@ -164,8 +165,8 @@ func TestARequestThatComesBackIsRefused(t *testing.T) {
 		require.Len(t, r.loops, 3, "one replica has had it")
 		lane.reset()
 		synctest.Wait()
-		r.record(&logEntry{streamID: "s1", native: true, status: 200})
-		r.record(&logEntry{streamID: "s4", native: true, status: 200})
+		r.record(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
+		r.record(&wire.LogEntry{StreamID: "s4", Native: true, Status: 200})
 	})
 	bubble(t, func(r *rig) { // in the relay
 		t := r.t
@@ -349,7 +350,7 @@ func TestALanePassOfARequestWhoseClientLeft(t *testing.T) {
 		id := uuid.NewString()
 		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
 		require.Equal(t, 1, r.slots.taken())
-		r.record(&logEntry{requestID: id, streamID: "s1", left: true})
+		r.record(&wire.LogEntry{RequestID: id, StreamID: "s1", Left: true})
 		require.Zero(t, r.slots.taken())
 		lane := r.open(t, envoy.LaneRehold)
 		lane.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=10")...)

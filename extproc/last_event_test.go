@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -75,7 +76,7 @@ func TestANativeAnswerThatWasWholeIsNoneThatTheClientLeft(t *testing.T) {
 	t.Parallel()
 	for whole, want := range map[bool]int{true: 200, false: StatusClientGone} {
 		var rec Record
-		rec.logged(&logEntry{status: 200, left: true, engineEnded: whole})
+		rec.logged(&wire.LogEntry{Status: 200, Left: true, EngineEnded: whole})
 		require.Equal(t, want, rec.Status)
 	}
 }

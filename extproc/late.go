@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -46,7 +47,7 @@ func (h *hold) late(r *refusal.Refusal) error {
 		text = append([]byte(h.separator()), r.Event(api)...)
 	}
 	cut := h.cuts()
-	h.st.send(streamBody(text, !cut))
+	h.st.send(wire.StreamBody(text, !cut))
 	if cut {
 		return abort(r.Code)
 	}

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -253,7 +254,7 @@ func (c *crowd) end(i int, how string) {
 	c.alive = slices.Delete(c.alive, i, i+1)
 	switch how {
 	case "at once":
-		c.record(&logEntry{streamID: id, native: true})
+		c.record(&wire.LogEntry{StreamID: id, Native: true})
 	case "late":
 		c.late[0] = append(c.late[0], id)
 	}
@@ -274,7 +275,7 @@ func (c *crowd) change() {
 func (c *crowd) look() {
 	time.Sleep(lookEvery - time.Millisecond)
 	for _, id := range c.late[1] {
-		c.record(&logEntry{streamID: id, native: true})
+		c.record(&wire.LogEntry{StreamID: id, Native: true})
 	}
 	c.late = [2][]string{nil, c.late[0]}
 	time.Sleep(time.Millisecond)

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
+	"github.com/holdgate/holdgate/extproc/wire"
 )
 
 var upload = strings.Repeat(" ", 60_000)
@@ -28,9 +30,9 @@ func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
 		headers := []string{":method", "POST", ":path", chatPath, "content-length", "1048576"}
 		for range 6 { // the large ones have room for three
 			x := r.open(t, envoy.LaneEdge)
-			x.send(requestHeaders(false, headers...))
+			x.send(extproctest.RequestHeaders(false, headers...))
 			for range 5 {
-				x.send(requestBody(upload, false))
+				x.send(extproctest.RequestBody(upload, false))
 			}
 			all = append(all, x)
 			synctest.Wait()
@@ -39,7 +41,7 @@ func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
 		// Small requests have their own.
 		r.ask(t, request(chatPath, `{"model":"none"}`)).requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
 		for _, x := range all {
-			x.send(requestBody(`{"model":"none"}`, true))
+			x.send(extproctest.RequestBody(`{"model":"none"}`, true))
 			x.requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
 		}
 	})
@@ -53,15 +55,15 @@ func TestIdleUploadsStandInNobodysWay(t *testing.T) {
 		var idle []*exchange
 		for range 100 {
 			x := r.open(t, envoy.LaneEdge)
-			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "1048576"), requestBody("x", false))
+			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "1048576"), extproctest.RequestBody("x", false))
 			idle = append(idle, x)
 		}
 		x := r.open(t, envoy.LaneEdge)
-		x.send(requestHeaders(false, ":method", "POST", ":path", chatPath))
+		x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 		for range 10 {
-			x.send(requestBody(upload, false))
+			x.send(extproctest.RequestBody(upload, false))
 		}
-		x.send(requestBody(`{"model":"none"}`, true))
+		x.send(extproctest.RequestBody(`{"model":"none"}`, true))
 		require.ErrorIs(t, x.end(), io.EOF)
 		for _, x := range idle {
 			x.reset()
@@ -92,14 +94,14 @@ func TestUploadsOfUnknownLengthDoNotWaitForEachOther(t *testing.T) {
 		var all []*exchange
 		for range 12 {
 			x := r.open(t, envoy.LaneEdge)
-			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath))
+			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 			all = append(all, x)
 			go func() {
 				for range 16 {
-					x.send(requestBody(upload, false))
+					x.send(extproctest.RequestBody(upload, false))
 					<-time.After(time.Millisecond) // side by side
 				}
-				x.send(requestBody(`{"model":"none"}`, true))
+				x.send(extproctest.RequestBody(`{"model":"none"}`, true))
 			}()
 		}
 		for _, x := range all {
@@ -115,11 +117,11 @@ func TestAHeldBodyCountsWithItsSize(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.open(t, envoy.LaneEdge)
-		x.send(requestHeaders(false, ":method", "POST", ":path", chatPath))
+		x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 		for range 10 {
-			x.send(requestBody(upload, false))
+			x.send(extproctest.RequestBody(upload, false))
 		}
-		x.send(requestBody(`{"model":"m"}`, true))
+		x.send(extproctest.RequestBody(`{"model":"m"}`, true))
 		synctest.Wait()
 		require.True(t, r.bodies.large.TryAcquire(maxTotal-maxTotal/4-600_013))
 		require.False(t, r.bodies.large.TryAcquire(1))
@@ -148,15 +150,15 @@ func TestAClientMayLeaveWhileReadingPauses(t *testing.T) {
 
 // Swaps the package's pool, so nothing may run beside it.
 func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltest // see above
-	pool := &countingPool{}
-	usual := buffers
-	buffers = pool
-	defer func() { buffers = usual }()
+	pool := &extproctest.CountingPool{}
+	usual := wire.Buffers
+	wire.Buffers = pool
+	defer func() { wire.Buffers = usual }()
 	long := append([]string{":method", "POST", ":path", chatPath, "x-long", strings.Repeat("x", 3000)}, headerRequestID)
 	send := func(x *exchange, id, last string, end bool) {
-		x.send(requestHeaders(false, append(long, id)...), requestBody(upload, false), requestBody(upload, false), requestBody(upload+last, end))
+		x.send(extproctest.RequestHeaders(false, append(long, id)...), extproctest.RequestBody(upload, false), extproctest.RequestBody(upload, false), extproctest.RequestBody(upload+last, end))
 		if !end {
-			x.send(requestTrailers("x", upload))
+			x.send(extproctest.RequestTrailers("x", upload))
 		}
 		synctest.Wait()
 	}
@@ -186,9 +188,9 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
 			send(x, uuid.NewString(), model, true)
-			x.send(requestBody(upload, true))
+			x.send(extproctest.RequestBody(upload, true))
 			pass(20 * time.Second)
-			require.LessOrEqual(t, pool.outNow(), 1, "while it waits only the headers stay in their buffer")
+			require.LessOrEqual(t, pool.OutNow(), 1, "while it waits only the headers stay in their buffer")
 			r.slots.up(engineA, 1)
 			call := r.engine.call(t, 1)
 			require.Len(t, call.body, 3*len(upload)+len(model))
@@ -211,7 +213,7 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 		"left in its upload": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
-			x.send(requestHeaders(false, append(long, "")...), requestBody(upload, false))
+			x.send(extproctest.RequestHeaders(false, append(long, "")...), extproctest.RequestBody(upload, false))
 			synctest.Wait()
 			x.reset()
 		},
@@ -225,7 +227,7 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 		"passed": func(r *rig) {
 			t := r.t
 			x := r.open(t, "")
-			x.send(requestHeaders(false, ":method", "PUT", ":path", "/"+upload[:3000]), requestBody(upload, false), requestBody(upload, true))
+			x.send(extproctest.RequestHeaders(false, ":method", "PUT", ":path", "/"+upload[:3000]), extproctest.RequestBody(upload, false), extproctest.RequestBody(upload, true))
 			_ = x.stream.CloseSend()
 			require.ErrorIs(t, x.end(), io.EOF)
 			require.Len(t, x.all(), 3)
@@ -241,12 +243,12 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			t := r.t
 			r.slots.up(engineA, 1)
 			x := r.mute(t)
-			m := requestHeaders(false, ":method", "POST", ":path", chatPath)
+			m := extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath)
 			x.send(m)
 			for range 10 {
-				x.send(requestBody(upload, false))
+				x.send(extproctest.RequestBody(upload, false))
 			}
-			x.send(requestBody(model, true))
+			x.send(extproctest.RequestBody(model, true))
 			synctest.Wait()
 			require.False(t, r.noBodies(), "the window is full: the rest waits")
 			x.reset()
@@ -270,13 +272,13 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 		"a body first": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
-			x.send(requestBody(upload, true))
+			x.send(extproctest.RequestBody(upload, true))
 			require.Error(t, x.end())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, c)
-			pool.requireAllBack(t)
+			pool.RequireAllBack(t)
 		})
 	}
 }
@@ -285,7 +287,7 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 func TestDecodingWaitsForMemory(t *testing.T) {
 	t.Parallel()
 	const large = maxTotal - maxTotal/4
-	small := string(encoders["zstd"]([]byte(`{"model":"none"}`)))
+	small := string(extproctest.Encoders["zstd"]([]byte(`{"model":"none"}`)))
 	bubble(t, func(r *rig) {
 		t := r.t
 		require.True(t, r.bodies.large.TryAcquire(1), "somebody has a byte of it")
@@ -317,7 +319,7 @@ func TestAHeldCompressedBodyCountsWithWhatIsKept(t *testing.T) {
 		"alias": func(_, decoded int) int { return decoded - len("alias") + len("m") },
 	} {
 		text := `{"model":"` + model + `","x":"` + strings.Repeat(" ", 600_000) + `"}`
-		came := string(encoders["gzip"]([]byte(text)))
+		came := string(extproctest.Encoders["gzip"]([]byte(text)))
 		bubble(t, func(r *rig) {
 			t := r.t
 			x := r.ask(t, request(chatPath, came, "content-encoding", "gzip"))
@@ -339,19 +341,19 @@ func TestCompressedUploadsDoNotWaitForEachOther(t *testing.T) {
 	for i := range noise {
 		noise[i] = byte(rand.N(256))
 	}
-	body := encoders["gzip"]([]byte(`{"model":"none","x":"` + hex.EncodeToString(noise) + `"}`))
+	body := extproctest.Encoders["gzip"]([]byte(`{"model":"none","x":"` + hex.EncodeToString(noise) + `"}`))
 	require.Greater(t, len(body), smallBody)
 	bubble(t, func(r *rig) {
 		t := r.t
 		var all []*exchange
 		for range 12 {
 			x := r.open(t, envoy.LaneEdge)
-			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath, "content-encoding", "gzip"))
+			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-encoding", "gzip"))
 			all = append(all, x)
 			go func() {
 				for rest := body; len(rest) > 0; {
 					n := min(len(rest), len(upload))
-					x.send(requestBody(string(rest[:n]), n == len(rest)))
+					x.send(extproctest.RequestBody(string(rest[:n]), n == len(rest)))
 					rest = rest[n:]
 					<-time.After(time.Millisecond) // side by side
 				}

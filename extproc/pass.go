@@ -5,6 +5,7 @@ package extproc
 import (
 	"net/http"
 
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -25,33 +26,33 @@ func (st *stream) other(lane string) error {
 		return st.refuse(refusal.ModelNotFound(model))
 	}
 	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusOK })
-	st.send(immediate(http.StatusOK, append(headerList{{"content-type", "application/json"}}, st.cors()...), body))
+	st.send(wire.Immediate(http.StatusOK, append(wire.HeaderList{{"content-type", "application/json"}}, st.cors()...), body))
 	return nil
 }
 
 // pass sends a request on untouched, each message as it comes.
 func (st *stream) pass() error {
-	if !st.send(untouchedHead()) || st.raw.end {
+	if !st.send(wire.PassHeaders()) || st.raw.End {
 		return nil
 	}
 	for begun := false; ; {
-		in := inbound{}
+		in := wire.Inbound{}
 		if !st.receive(&in) {
 			return nil
 		}
 		sent := true
-		switch in.kind {
-		case inboundBody:
+		switch in.Kind {
+		case wire.RequestBody:
 			begun = true
-			sent = st.send(forwardBody(in.body, in.end))
-		case inboundTrailers:
+			sent = st.send(wire.ForwardBody(in.Body, in.End))
+		case wire.RequestTrailers:
 			sent = st.send(endWithTrailers(begun))
-		case inboundResponseHeaders, inboundResponseBody, inboundResponseTrailers:
-			sent = st.send(leaveResponse(&in, st.raw.duplexResponse))
+		case wire.ResponseHeaders, wire.ResponseBody, wire.ResponseTrailers:
+			sent = st.send(wire.PassResponse(&in, st.raw.DuplexResponse))
 		default:
-			in.free()
+			in.Free()
 		}
-		if !sent || in.end && in.kind.ofRequest() {
+		if !sent || in.End && in.Kind.OfRequest() {
 			return nil // the stream ends as in forward
 		}
 	}
@@ -63,5 +64,5 @@ func endWithTrailers(begun bool) any {
 	if begun {
 		return refused(refusal.RequestInvalid("a request with a body and trailers cannot be sent on; leave the trailers out"), refusal.OpenAI)
 	}
-	return forwardTrailers()
+	return wire.ForwardTrailers()
 }

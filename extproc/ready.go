@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/wire"
 )
 
 // asksIfReady says whether the request is a load balancer's question at our own edge. In
@@ -23,5 +24,5 @@ func (st *stream) ready() {
 	if st.s.d.NotReady != nil && st.s.d.NotReady() != "" {
 		status, body = http.StatusServiceUnavailable, `{"status":"not ready"}`
 	}
-	st.send(immediate(status, headerList{{"content-type", "application/json"}}, []byte(body)))
+	st.send(wire.Immediate(status, wire.HeaderList{{"content-type", "application/json"}}, []byte(body)))
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
@@ -81,15 +82,15 @@ func (r *Record) refuse(why *refusal.Refusal) {
 }
 
 // logged adds what Envoy knows.
-func (r *Record) logged(e *logEntry) {
-	r.WireStatus, r.BytesOut, r.Duration = e.status, e.bytesOut, e.duration
-	r.Attempts, r.Upstream, r.Source = e.attempts, e.upstream, e.source
+func (r *Record) logged(e *wire.LogEntry) {
+	r.WireStatus, r.BytesOut, r.Duration = e.Status, e.BytesOut, e.Duration
+	r.Attempts, r.Upstream, r.Source = e.Attempts, e.Upstream, e.Source
 	switch {
 	case r.Status != 0:
-	case e.left && !e.engineEnded:
+	case e.Left && !e.EngineEnded:
 		r.Status = StatusClientGone
 	default:
-		r.Status = e.status
+		r.Status = e.Status
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
@@ -69,7 +71,7 @@ func TestAnAnswerOfOursIsJoinedWithItsRecord(t *testing.T) {
 		require.ErrorIs(t, x.end(), io.EOF)
 		require.Zero(t, r.InFlight(), "it was answered")
 		r.noRecord(t)
-		r.record(&logEntry{requestID: "no uuid", streamID: "s1", local: true, status: 404, bytesOut: 7})
+		r.record(&wire.LogEntry{RequestID: "no uuid", StreamID: "s1", Local: true, Status: 404, BytesOut: 7})
 		rec := r.only(t)
 		require.Equal(t, VerdictRefuse, rec.Verdict)
 		require.NotEqual(t, "no uuid", rec.Request.ID)
@@ -203,7 +205,7 @@ func TestTheHoldOfANativeAnswerIsOnRecord(t *testing.T) {
 		pass(time.Minute)
 		r.slots.up(engineA, 1)
 		require.Contains(t, x.all()[0], "serve on")
-		r.record(&logEntry{streamID: "s1", native: true, status: 200})
+		r.record(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
 		rec := r.only(t)
 		require.Equal(t, VerdictHold, rec.Verdict)
 		require.Equal(t, holdstate.OutcomeReleased, rec.Outcome)
@@ -224,7 +226,7 @@ func TestARecordThatComesWithTheSlotIsComplete(t *testing.T) {
 		g, _ := r.slots.Take(&holdstate.Request{Target: chatOfM}, nil)
 		fl.note(func(rec *Record) { rec.Verdict = VerdictRefuse })
 		require.True(t, fl.carry(g))
-		r.record(&logEntry{streamID: "s1", left: true})
+		r.record(&wire.LogEntry{StreamID: "s1", Left: true})
 		rec := r.only(t)
 		require.Equal(t, VerdictServe, rec.Verdict)
 		require.Equal(t, g, rec.Grant)
@@ -302,7 +304,7 @@ func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
 				go func() { defer close(done); r.WaitForRecords(t.Context()) }()
 				pass(100 * time.Millisecond)
 				if recorded {
-					r.record(&logEntry{streamID: "s1", local: true, status: 503})
+					r.record(&wire.LogEntry{StreamID: "s1", Local: true, Status: 503})
 				}
 				<-done
 				r.EndLogs()
@@ -329,7 +331,7 @@ func TestARequestThatTheShutdownCutsDidNotLeave(t *testing.T) {
 	for name, begin := range map[string]func(r *rig) *exchange{
 		"in its upload": func(r *rig) *exchange {
 			x := r.open(r.t, envoy.LaneEdge)
-			x.send(requestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900"), requestBody(" ", false))
+			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900"), extproctest.RequestBody(" ", false))
 			return x
 		},
 		"in its relayed answer": func(r *rig) *exchange {

@@ -19,6 +19,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/body"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/descriptors"
 	"github.com/holdgate/holdgate/internal/refusal"
@@ -109,7 +111,7 @@ func (h *hold) answered(ctx context.Context, g holdstate.Grant, a answer) (again
 		h.w.Tell(holdstate.Done)
 		// The engine has the whole request, or does not want it.
 		h.st.payload = nil
-		h.st.body.free()
+		h.st.body.Free()
 		h.st.releaseBytes()
 		return false, h.pump(ctx, a.resp)
 	}
@@ -146,7 +148,7 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 	ticks := h.tick
 	h.st.flight.note(func(r *Record) { r.Status = resp.StatusCode })
 	if h.committed {
-		resp.Body = decodedBody(resp)
+		resp.Body = body.DecodedAnswer(resp)
 	}
 	switch {
 	case !h.committed:
@@ -154,7 +156,7 @@ func (h *hold) pump(ctx context.Context, resp *http.Response) error {
 		contentType := resp.Header.Get("Content-Type")
 		h.fixed = resp.ContentLength >= 0 || contentType != "" && !strings.HasPrefix(contentType, "text/event-stream")
 		headers := h.st.withCORS(withRateLimit(relayedHeaders(resp, h.st.timing), h.st.rateLimit))
-		if !h.st.send(streamHead(resp.StatusCode, headers)) {
+		if !h.st.send(wire.StreamHead(resp.StatusCode, headers)) {
 			return nil
 		}
 	case resp.StatusCode >= http.StatusMultipleChoices && h.st.req.Stream: // no answer, even if no error
@@ -196,14 +198,14 @@ func (h *hold) passOn(p piece, total int64) (done bool, err error) {
 		return true, nil
 	case p.err != nil && !end:
 		h.passed(p.data)
-		h.st.send(streamBody(p.data, false))
-		if errors.Is(p.err, errCoded) {
-			return true, h.broken(errCoded.Error())
+		h.st.send(wire.StreamBody(p.data, false))
+		if errors.Is(p.err, body.ErrUndecodable) {
+			return true, h.broken(body.ErrUndecodable.Error())
 		}
 		return true, h.broken("the engine ended its answer half way")
 	}
 	h.passed(p.data)
-	if !h.st.send(streamBody(p.data, end && !h.failing)) {
+	if !h.st.send(wire.StreamBody(p.data, end && !h.failing)) {
 		h.st.left()
 		return true, nil
 	}
@@ -298,7 +300,7 @@ func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant, e *Engine
 	payload := st.payload
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(payload)), nil }
 	r.Body, _ = r.GetBody()
-	for name, value := range st.head.block.all() {
+	for name, value := range st.head.block.All() {
 		n := string(name)
 		switch {
 		case n == headerAuthority:

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -76,27 +77,27 @@ func TestAnOddHostIsNoFaultOfAReplica(t *testing.T) {
 // A body that came in many chunks, or compressed, reaches the engine as it came.
 func TestTheEngineGetsTheBodyAsItCame(t *testing.T) {
 	t.Parallel()
-	for name, encode := range encoders {
-		data := encode(chatBody(300 << 10))
+	for name, encode := range extproctest.Encoders {
+		data := encode(extproctest.ChatBody(300 << 10))
 		bubble(t, func(r *rig) {
 			t := r.t
 			r.holding(budget)
 			x := r.open(t, "edge")
 			kv := []string{":method", "POST", ":path", chatPath}
 			if name != "" {
-				kv = append(kv, "content-encoding", codingName(name))
+				kv = append(kv, "content-encoding", extproctest.CodingName(name))
 			}
-			x.send(requestHeaders(false, kv...))
+			x.send(extproctest.RequestHeaders(false, kv...))
 			for rest := data; len(rest) > 0; {
-				n := min(len(rest), chunkSize)
-				x.send(requestBody(string(rest[:n]), n == len(rest)))
+				n := min(len(rest), 64<<10)
+				x.send(extproctest.RequestBody(string(rest[:n]), n == len(rest)))
 				rest = rest[n:]
 			}
 			pass(interval)
 			r.slots.up(engineA, 1)
 			call := r.engine.call(t, 1)
 			require.Equal(t, string(data), string(call.body))
-			require.Equal(t, codingName(name), call.Header.Get("Content-Encoding"))
+			require.Equal(t, extproctest.CodingName(name), call.Header.Get("Content-Encoding"))
 			require.False(t, r.noBodies(), "the body is kept until the engine's head")
 			body := call.respond(200)
 			pass(time.Second)

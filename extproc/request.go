@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
@@ -43,7 +44,7 @@ type Request struct {
 	ID           string // the request id that every log and answer carries
 	ClientIDs    [2]string
 	Endpoint     *Endpoint
-	Fields
+	body.Fields
 	TextTokens int64 // an estimate of the text in the body
 	BodySize   int64
 	Arrived    time.Time
@@ -51,11 +52,11 @@ type Request struct {
 	Patience time.Duration
 	Seq      uint64 // the place of an earlier wait of the same request; 0: none
 
-	body *body
+	body *body.Body
 }
 
 // BodySum is the SHA-256 of the body as it came.
-func (r *Request) BodySum() [sha256.Size]byte { return r.body.sum() }
+func (r *Request) BodySum() [sha256.Size]byte { return r.body.Sum() }
 
 // Target is the model and kind that the request asks for.
 func (r *Request) Target() target.Target {

@@ -19,7 +19,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	dataaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -29,9 +28,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
@@ -697,7 +696,7 @@ func chat(stream bool) []*extprocv3.ProcessingRequest {
 
 func request(path, body string, headers ...string) []*extprocv3.ProcessingRequest {
 	kv := append([]string{":method", "POST", ":path", path, ":authority", "api.example.com"}, headers...)
-	return []*extprocv3.ProcessingRequest{requestHeaders(false, kv...), requestBody(body, true)}
+	return []*extprocv3.ProcessingRequest{extproctest.RequestHeaders(false, kv...), extproctest.RequestBody(body, true)}
 }
 
 // ask opens a stream on the edge and sends a whole request.
@@ -727,7 +726,7 @@ func (r *rig) logStream(t *testing.T, name string) (record func(id, mode string)
 		require.NoError(t, stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
 			HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: []*dataaccesslogv3.HTTPAccessLogEntry{{
 				Request:          &dataaccesslogv3.HTTPRequestProperties{RequestId: id},
-				CommonProperties: &dataaccesslogv3.AccessLogCommon{Metadata: modeMetadata(mode)},
+				CommonProperties: &dataaccesslogv3.AccessLogCommon{Metadata: extproctest.ModeMetadata(mode)},
 			}}},
 		}}))
 		synctest.Wait()
@@ -736,21 +735,6 @@ func (r *rig) logStream(t *testing.T, name string) (record func(id, mode string)
 		cancel()
 		synctest.Wait()
 	}
-}
-
-// modeMetadata is our dynamic metadata as Envoy's records have it; a client that
-// left before any answer has none.
-func modeMetadata(mode string) *corev3.Metadata {
-	if mode == "" {
-		return nil
-	}
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-		"other": {},
-		envoy.Namespace: {Fields: map[string]*structpb.Value{
-			envoy.FirstKey: structpb.NewStringValue(engineA),
-			envoy.ModeKey:  structpb.NewStringValue(mode),
-		}},
-	}}
 }
 
 // leavings are the ways in which a client's leaving reaches the server.

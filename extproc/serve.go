@@ -5,7 +5,10 @@ package extproc
 import (
 	"strconv"
 
+	"google.golang.org/grpc/mem"
+
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -18,35 +21,35 @@ func (st *stream) serve(g holdstate.Grant) error {
 	}
 	st.routed(g)
 	st.native = true
-	f := forwardHead{
-		metadata: headerList{
+	f := wire.ForwardHead{
+		Metadata: wire.HeaderList{
 			{envoy.ModeKey, envoy.ModeNative},
 			{envoy.FirstKey, g.Address()},
-			{envoy.ContentLengthKey, strconv.FormatInt(st.body.size, 10)},
+			{envoy.ContentLengthKey, strconv.FormatInt(st.body.Size(), 10)},
 		},
-		remove: st.head.private,
+		Remove: st.head.private,
 	}
 	if st.rateLimit != "" {
-		f.metadata = append(f.metadata, [2]string{envoy.RateLimitKey, st.rateLimit})
+		f.Metadata = append(f.Metadata, [2]string{envoy.RateLimitKey, st.rateLimit})
 	}
 	if st.rewritten {
-		f.remove = append(f.remove, "content-encoding")
+		f.Remove = append(f.Remove, "content-encoding")
 	}
-	f.keys(&e, st.flight.forward.StripKeys)
+	e.keys(&f, st.flight.forward.StripKeys)
 	if st.answersPages() {
-		f.pages(st.allowedOrigin())
+		forPages(&f, st.allowedOrigin())
 	}
-	f.engine(st, &e)
+	e.serve(&f, st)
 	if st.timing != "" {
-		f.metadata = append(f.metadata, [2]string{envoy.ServerTimingKey, st.timing})
+		f.Metadata = append(f.Metadata, [2]string{envoy.ServerTimingKey, st.timing})
 	}
 	if string(st.head.requestID) != st.flight.id {
-		f.set = append(f.set, [2]string{headerRequestID, st.flight.id})
+		f.Set = append(f.Set, [2]string{headerRequestID, st.flight.id})
 	}
 	if st.trailers {
 		return st.forwardWhole(&f)
 	}
-	return st.forward(f.encode())
+	return st.forward(f.Encode())
 }
 
 // forward sends the headers' answer and then the body as it came. From here on the
@@ -54,15 +57,15 @@ func (st *stream) serve(g holdstate.Grant) error {
 // Envoy whose response modes are not SKIP or NONE would wait for a word on the answer.
 // Envoy may send the last chunk of a large body twice: nobody reads the second, whose
 // buffer is the garbage collector's.
-func (st *stream) forward(first *outbound) error {
+func (st *stream) forward(first *wire.Outbound) error {
 	if !st.send(first) {
 		return nil
 	}
-	chunks := st.body.chunks
-	st.body.chunks, st.payload = nil, nil
+	chunks := st.body.Take()
+	st.payload = nil
 	for i, chunk := range chunks {
-		if !st.send(forwardBody(chunk, i == len(chunks)-1)) {
-			st.body.chunks = chunks[i+1:] // close frees them
+		if !st.send(wire.ForwardBody(chunk, i == len(chunks)-1)) {
+			mem.BufferSlice(chunks[i+1:]).Free()
 			return nil
 		}
 	}
@@ -73,9 +76,8 @@ func (st *stream) forward(first *outbound) error {
 // is sent back in chunks, Envoy (1.37.0, 1.40.0) ends a request with trailers only
 // once they are answered, and then writes what the router has kept for a retry, the
 // whole body, to the engine a second time.
-func (st *stream) forwardWhole(f *forwardHead) error {
-	chunks := st.body.chunks
-	st.body.chunks, st.payload = nil, nil
-	st.send(f.encodeWith(chunks, st.body.size))
+func (st *stream) forwardWhole(f *wire.ForwardHead) error {
+	st.payload = nil
+	st.send(f.EncodeWith(st.body.Take(), st.body.Size()))
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -32,22 +33,22 @@ func TestServeSendsTheBodyBackAsItCame(t *testing.T) {
 		send []*extprocv3.ProcessingRequest
 		want []string
 	}{
-		"one chunk":  {[]*extprocv3.ProcessingRequest{requestBody(text, true)}, []string{"0s body 30 end"}},
-		"two chunks": {[]*extprocv3.ProcessingRequest{requestBody(text[:7], false), requestBody(text[7:], true)}, []string{"0s body 7", "0s body 23 end"}},
+		"one chunk":  {[]*extprocv3.ProcessingRequest{extproctest.RequestBody(text, true)}, []string{"0s body 30 end"}},
+		"two chunks": {[]*extprocv3.ProcessingRequest{extproctest.RequestBody(text[:7], false), extproctest.RequestBody(text[7:], true)}, []string{"0s body 7", "0s body 23 end"}},
 		"an empty last chunk": {
-			[]*extprocv3.ProcessingRequest{requestBody(text[:7], false), requestBody(text[7:], false), requestBody("", true)},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestBody(text[:7], false), extproctest.RequestBody(text[7:], false), extproctest.RequestBody("", true)},
 			[]string{"0s body 7", "0s body 23 end"},
 		},
 		"a doubled last chunk": {
-			[]*extprocv3.ProcessingRequest{requestBody(text[:7], false), requestBody(text[7:], true), requestBody(text[7:], true)},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestBody(text[:7], false), extproctest.RequestBody(text[7:], true), extproctest.RequestBody(text[7:], true)},
 			[]string{"0s body 7", "0s body 23 end"},
 		},
 		"trailers": {
-			[]*extprocv3.ProcessingRequest{requestBody(text[:7], false), requestBody(text[7:], false), requestTrailers("x-t", "1")},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestBody(text[:7], false), extproctest.RequestBody(text[7:], false), extproctest.RequestTrailers("x-t", "1")},
 			nil,
 		},
 		"attributes on each": {
-			[]*extprocv3.ProcessingRequest{decorated(requestBody(text[:1], false)), decorated(requestBody(text[1:], true))},
+			[]*extprocv3.ProcessingRequest{extproctest.Decorated(extproctest.RequestBody(text[:1], false)), extproctest.Decorated(extproctest.RequestBody(text[1:], true))},
 			[]string{"0s body 1", "0s body 29 end"},
 		},
 	} {
@@ -58,7 +59,7 @@ func TestServeSendsTheBodyBackAsItCame(t *testing.T) {
 				r.slots.up(engineA, 1)
 				id := uuid.NewString()
 				x := r.ask(t, append([]*extprocv3.ProcessingRequest{
-					decorated(requestHeaders(false, ":method", "POST", ":path", chatPath+"?a=b", headerRequestID, id)),
+					extproctest.Decorated(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath+"?a=b", headerRequestID, id)),
 				}, c.send...))
 				head := "0s serve on " + engineA + ", 30 bytes"
 				if c.want == nil {
@@ -215,7 +216,7 @@ func TestRefusalsAtTheHeaders(t *testing.T) {
 				t := r.t
 				r.slots.up(engineA, 1)
 				x := r.open(t, envoy.LaneEdge)
-				x.send(requestHeaders(c.end, c.headers...))
+				x.send(extproctest.RequestHeaders(c.end, c.headers...))
 				x.requireEnded(t, "0s "+c.want)
 			})
 		})
@@ -267,13 +268,13 @@ func TestABodyOverTheLimitIsRefusedBeforeItsEnd(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.open(t, envoy.LaneEdge)
-		x.send(requestHeaders(false, ":method", "POST", ":path", chatPath))
+		x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 		chunk := strings.Repeat(" ", 64<<10)
 		for range 16 {
-			x.send(requestBody(chunk, false))
+			x.send(extproctest.RequestBody(chunk, false))
 		}
 		require.Empty(t, x.all(), "exactly the limit is still allowed")
-		x.send(requestBody(" ", false))
+		x.send(extproctest.RequestBody(" ", false))
 		x.requireEnded(t, `0s 413 {"error":{"code":"request_too_large","message":"the request body is larger than 1048576 bytes","source":"router"}}`)
 	})
 }
@@ -307,7 +308,7 @@ func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 		r.authenticate = func(Credentials) (fakeCall, *refusal.Refusal) { return fakeCall{}, refusal.Unauthorized("no key") }
 		ask := func(lane, method string) *exchange {
 			x := r.open(t, lane)
-			x.send(requestHeaders(true, ":method", method, ":path", "/readyz?a"))
+			x.send(extproctest.RequestHeaders(true, ":method", method, ":path", "/readyz?a"))
 			_ = x.stream.CloseSend()
 			return x
 		}
@@ -326,58 +327,58 @@ func TestOthersPassUntouched(t *testing.T) {
 		send []*extprocv3.ProcessingRequest
 		want []string
 	}{
-		"a GET": {[]*extprocv3.ProcessingRequest{requestHeaders(true, ":method", "GET", ":path", "/")}, []string{"0s untouched"}},
+		"a GET": {[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(true, ":method", "GET", ":path", "/")}, []string{"0s untouched"}},
 		"a preflight": {
-			[]*extprocv3.ProcessingRequest{requestHeaders(true, ":method", "OPTIONS", ":path", chatPath)},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(true, ":method", "OPTIONS", ":path", chatPath)},
 			[]string{"0s untouched"},
 		},
 		"a body": {
-			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestBody("abc", false), requestBody("", false), requestBody("de", true)},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(false, ":method", "POST", ":path", "/upload"), extproctest.RequestBody("abc", false), extproctest.RequestBody("", false), extproctest.RequestBody("de", true)},
 			[]string{"0s untouched", "0s body 3", "0s body 0", "0s body 2 end"},
 		},
 		"a doubled last chunk": {
-			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestBody("abc", true), requestBody("abc", true)},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(false, ":method", "POST", ":path", "/upload"), extproctest.RequestBody("abc", true), extproctest.RequestBody("abc", true)},
 			[]string{"0s untouched", "0s body 3 end"},
 		},
 		"trailers": {
-			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestBody("abc", false), requestTrailers("a", "b")},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(false, ":method", "POST", ":path", "/upload"), extproctest.RequestBody("abc", false), extproctest.RequestTrailers("a", "b")},
 			[]string{
 				"0s untouched", "0s body 3",
 				`0s 400 {"error":{"code":"request_invalid","message":"a request with a body and trailers cannot be sent on; leave the trailers out","source":"router"}}`,
 			},
 		},
 		"trailers only": {
-			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/upload"), requestTrailers("a", "b")},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(false, ":method", "POST", ":path", "/upload"), extproctest.RequestTrailers("a", "b")},
 			[]string{"0s untouched", "0s trailers"},
 		},
 		"an answer that comes during the body": {
 			[]*extprocv3.ProcessingRequest{
-				duplex(requestHeaders(false, ":method", "POST", ":path", "/upload")), requestBody("abc", false),
+				duplex(extproctest.RequestHeaders(false, ":method", "POST", ":path", "/upload")), extproctest.RequestBody("abc", false),
 				{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{}}},
 				{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("ab"), EndOfStream: true}}},
 				{Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}},
-				requestBody("de", true),
+				extproctest.RequestBody("de", true),
 			},
 			[]string{"0s untouched", "0s body 3", "0s answer's head", `0s answer "ab" end`, "0s answer's trailers", "0s body 2 end"},
 		},
 		"an answer in another mode": {
 			[]*extprocv3.ProcessingRequest{
-				requestHeaders(false, ":method", "POST", ":path", "/upload"),
+				extproctest.RequestHeaders(false, ":method", "POST", ":path", "/upload"),
 				{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("ab"), EndOfStream: true}}},
-				requestBody("de", true),
+				extproctest.RequestBody("de", true),
 			},
 			[]string{"0s untouched", "0s answer goes on", "0s body 2 end"},
 		},
 		"an upgrade": {
-			[]*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", chatPath, "upgrade", "x"), requestBody("abc", false)},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "upgrade", "x"), extproctest.RequestBody("abc", false)},
 			[]string{"0s untouched", "0s body 3"},
 		},
 		"the models API is ours": {
-			[]*extprocv3.ProcessingRequest{requestHeaders(true, ":method", "GET", ":path", "/v1/models")},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(true, ":method", "GET", ":path", "/v1/models")},
 			[]string{`0s 200 {"object":"list"}`},
 		},
 		"a DELETE of a model is not": {
-			[]*extprocv3.ProcessingRequest{requestHeaders(true, ":method", "DELETE", ":path", "/v1/models/m")},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(true, ":method", "DELETE", ":path", "/v1/models/m")},
 			[]string{"0s untouched"},
 		},
 	} {
@@ -401,7 +402,7 @@ func TestStreamsThatAreNoRequest(t *testing.T) {
 		x := r.open(t, envoy.LaneEdge)
 		_ = x.stream.CloseSend()
 		x.requireEnded(t)
-		for _, m := range []*extprocv3.ProcessingRequest{requestBody(strings.Repeat("x", 5000), true), requestTrailers(), {}} {
+		for _, m := range []*extprocv3.ProcessingRequest{extproctest.RequestBody(strings.Repeat("x", 5000), true), extproctest.RequestTrailers(), {}} {
 			x := r.open(t, envoy.LaneEdge)
 			x.send(m)
 			require.Equal(t, codes.InvalidArgument, status.Code(x.end()))

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -91,8 +92,8 @@ func (s *Server) WaitForHolds(ctx context.Context) {
 // ServerOptions are the options of the gRPC server that Envoy calls.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ForceServerCodecV2(Codec()),
-		experimental.BufferPool(buffers),
+		grpc.ForceServerCodecV2(wire.Codec()),
+		experimental.BufferPool(wire.Buffers),
 		// Fixed windows: an upload that is not read yet stays in Envoy, and no
 		// bandwidth estimation runs.
 		grpc.StaticStreamWindowSize(256 << 10),

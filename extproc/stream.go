@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/body"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
@@ -24,9 +26,9 @@ import (
 type stream struct {
 	s      *Server
 	gs     extprocv3.ExternalProcessor_ProcessServer
-	raw    inbound // the headers message
+	raw    wire.Inbound // the headers message
 	head   head
-	body   body
+	body   body.Body
 	share  share // of the memory for bodies
 	flight *flight
 	req    Request
@@ -46,16 +48,16 @@ type stream struct {
 var errGone = errors.New("the client left")
 
 func (st *stream) run() error {
-	in := inbound{}
+	in := wire.Inbound{}
 	if !st.receive(&in) {
 		return nil
 	}
-	if in.kind != inboundHeaders {
-		in.free()
+	if in.Kind != wire.RequestHeaders {
+		in.Free()
 		return status.Error(codes.InvalidArgument, "an ext_proc stream must begin with request_headers")
 	}
 	st.raw = in
-	st.head = readHead(in.headers)
+	st.head = readHead(in.Headers)
 	lane := laneOf(st.gs.Context())
 	st.prefixed = lane == envoy.LaneRehold && st.head.trimPrefix()
 	endpoint := endpoints[string(st.head.pathOnly())]
@@ -101,7 +103,7 @@ func (st *stream) take(lane string) error {
 	if lane != envoy.LaneRehold && st.head.tooLarge() {
 		return refusal.HeadersTooLarge()
 	}
-	if r := st.head.refusal(st.s.o.MaxRequestBytes, st.raw.end); r != nil {
+	if r := st.head.refusal(st.s.o.MaxRequestBytes, st.raw.End); r != nil {
 		return r
 	}
 	if err := st.readBody(); err != nil {
@@ -128,14 +130,14 @@ func laneOf(ctx context.Context) string {
 }
 
 // receive receives the next message, until Envoy ends the stream.
-func (st *stream) receive(in *inbound) (more bool) { return st.gs.RecvMsg(in) == nil }
+func (st *stream) receive(in *wire.Inbound) (more bool) { return st.gs.RecvMsg(in) == nil }
 
 // send sends an answer. When it was not sent, the client or Envoy has gone, and
 // nothing more can be sent. A request that passes untouched has no flight, and no id
 // of ours.
 func (st *stream) send(m any) (sent bool) {
 	if ours, ok := m.(*extprocv3.ProcessingResponse); ok && st.flight != nil {
-		withRequestID(ours, st.flight.id)
+		wire.SetHeader(ours, headerRequestID, st.flight.id)
 	}
 	return st.gs.SendMsg(m) == nil
 }
@@ -235,28 +237,28 @@ func (st *stream) keepPlace(seq uint64) {
 // the stream.
 func (st *stream) readBody() error {
 	for {
-		in := inbound{}
+		in := wire.Inbound{}
 		if !st.receive(&in) {
 			return errGone
 		}
-		switch in.kind {
-		case inboundBody:
-			st.body.add(in.body)
-		case inboundTrailers:
+		switch in.Kind {
+		case wire.RequestBody:
+			st.body.Add(in.Body)
+		case wire.RequestTrailers:
 			st.trailers = true
 		default:
-			in.free()
+			in.Free()
 		}
-		if st.body.size > st.s.o.MaxRequestBytes {
+		if st.body.Size() > st.s.o.MaxRequestBytes {
 			return refusal.TooLarge(st.s.o.MaxRequestBytes)
 		}
-		extra := st.head.coding.extra(st.s.o.MaxRequestBytes)
+		extra := st.head.coding.Extra(st.s.o.MaxRequestBytes)
 		most := cmp.Or(max(0, st.head.contentLength), st.s.o.MaxRequestBytes) + extra
-		if in.end {
-			most = st.body.size + extra
+		if in.End {
+			most = st.body.Size() + extra
 			st.share.shrink(most)
 		}
-		if err := st.share.grow(st.gs.Context(), st.body.size, most); err != nil || in.end {
+		if err := st.share.grow(st.gs.Context(), st.body.Size(), most); err != nil || in.End {
 			return err
 		}
 	}
@@ -265,14 +267,14 @@ func (st *stream) readBody() error {
 // readRequest reads the fields of the decision, and puts a model in the place of its
 // alias. While it decodes a body it has the memory for that.
 func (st *stream) readRequest() error {
-	if extra := st.head.coding.extra(st.s.o.MaxRequestBytes); extra > 0 {
-		n := st.body.size + extra
+	if extra := st.head.coding.Extra(st.s.o.MaxRequestBytes); extra > 0 {
+		n := st.body.Size() + extra
 		if err := st.share.grow(st.gs.Context(), n, n); err != nil {
 			return err
 		}
-		defer func() { st.share.shrink(st.body.size) }()
+		defer func() { st.share.shrink(st.body.Size()) }()
 	}
-	fields, err := st.body.readFields(st.req.Endpoint.Kind, st.head.coding, st.s.o.MaxRequestBytes)
+	fields, err := st.body.ReadFields(st.req.Endpoint.Kind, st.head.coding, st.s.o.MaxRequestBytes)
 	if err != nil {
 		return err
 	}
@@ -280,14 +282,14 @@ func (st *stream) readRequest() error {
 		return r
 	}
 	if model := st.flight.call.Resolve(fields.Model); model != fields.Model {
-		if err := st.body.setModel(&fields, model, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
+		if err := st.body.SetModel(&fields, model, st.head.coding, st.s.o.MaxRequestBytes); err != nil {
 			return err
 		}
 		st.rewritten = true
 	}
 	st.req.Fields = fields
-	st.req.TextTokens = st.body.text.tokens()
-	st.req.BodySize = st.body.size
+	st.req.TextTokens = st.body.TextTokens()
+	st.req.BodySize = st.body.Size()
 	st.noteRequest()
 	return nil
 }
@@ -343,11 +345,11 @@ func (st *stream) routed(g holdstate.Grant) {
 // readToEnd reads until the stream's end.
 func (st *stream) readToEnd() {
 	for {
-		in := inbound{}
+		in := wire.Inbound{}
 		if !st.receive(&in) {
 			return
 		}
-		in.free()
+		in.Free()
 	}
 }
 
@@ -368,8 +370,8 @@ func (st *stream) releaseBytes() { st.share.shrink(0) }
 
 // close gives back what the pass still has.
 func (st *stream) close() {
-	st.raw.free()
-	st.body.free()
+	st.raw.Free()
+	st.body.Free()
 	st.releaseBytes()
 	if st.flight != nil && !st.native {
 		st.s.finish(st.flight)

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package body
 
 import (
 	"bytes"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -12,17 +11,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/internal/target"
 )
-
-// allocated is how many bytes f allocates.
-func allocated(f func()) int64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int64(after.TotalAlloc - before.TotalAlloc)
-}
 
 // What decoding and reading a body allocates is within what it is charged with,
 // whatever the body says.
@@ -42,7 +33,7 @@ func TestDecodingTakesNoMoreMemoryThanIsCharged(t *testing.T) { //nolint:paralle
 		"too large":    `{"model":"m"}` + strings.Repeat(` `, 11<<20),
 	}
 	widest := map[string]func([]byte) []byte{
-		"gzip": encoders["gzip"],
+		"gzip": extproctest.Encoders["gzip"],
 		"zstd": func(b []byte) []byte {
 			var out bytes.Buffer
 			w, err := zstd.NewWriter(&out, zstd.WithWindowSize(8<<20), zstd.WithEncoderConcurrency(1))
@@ -62,16 +53,16 @@ func TestDecodingTakesNoMoreMemoryThanIsCharged(t *testing.T) { //nolint:paralle
 		},
 	}
 	for coded, encode := range widest {
-		c := codingOf(coded)
+		c := ParseCoding(coded)
 		for name, text := range texts {
 			b := bodyOf(encode([]byte(text)), chunkSize)
-			took := allocated(func() { _, _ = b.readFields(target.Chat, c, limit) })
+			took := extproctest.Allocated(func() { _, _ = b.ReadFields(target.Chat, c, limit) })
 			require.LessOrEqual(t, took, c.memory(limit), "%s of %s", name, coded)
 		}
 	}
 	for name, text := range texts {
 		b := bodyOf([]byte(text), chunkSize)
-		took := allocated(func() { _, _ = b.readFields(target.Chat, identity, limit) })
+		took := extproctest.Allocated(func() { _, _ = b.ReadFields(target.Chat, Identity, limit) })
 		require.LessOrEqual(t, took, int64(512<<10), "%s, not compressed", name)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package body
 
 // numberState is how much of a number was seen.
 type numberState uint8

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package body
 
 import (
 	"bytes"
@@ -9,12 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/andybalholm/brotli"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/mem"
 
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -22,11 +20,11 @@ import (
 const testLimit = 1 << 20
 
 // bodyOf is a body in pieces of at most size bytes.
-func bodyOf(data []byte, size int) *body {
-	b := &body{}
+func bodyOf(data []byte, size int) *Body {
+	b := &Body{}
 	for len(data) > 0 {
 		n := min(size, len(data))
-		b.add(mem.SliceBuffer(data[:n:n]))
+		b.Add(mem.SliceBuffer(data[:n:n]))
 		data = data[n:]
 	}
 	return b
@@ -34,7 +32,7 @@ func bodyOf(data []byte, size int) *body {
 
 // read reads data as a chat body that came in one piece.
 func read(data string) (Fields, error) {
-	return bodyOf([]byte(data), max(len(data), 1)).readFields(target.Chat, identity, testLimit)
+	return bodyOf([]byte(data), max(len(data), 1)).ReadFields(target.Chat, Identity, testLimit)
 }
 
 // plain are the fields of a body with nothing but a model.
@@ -143,7 +141,7 @@ func TestBodiesThatAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, size := range []int{len(c.body) + 1, 7, 1} {
-				_, err := bodyOf([]byte(c.body), size).readFields(target.Chat, identity, testLimit)
+				_, err := bodyOf([]byte(c.body), size).ReadFields(target.Chat, Identity, testLimit)
 				r := requireRefusal(t, err, http.StatusBadRequest)
 				require.Equal(t, "request_invalid", r.Code)
 				require.Contains(t, r.Message, c.message)
@@ -158,7 +156,7 @@ func TestStreamIsReadForChatOnly(t *testing.T) {
 	for _, kind := range []target.Kind{target.Embedding, target.Rerank} {
 		for _, value := range []string{`true`, `"yes"`, `[1]`, `true,"stream":false`} {
 			b := bodyOf([]byte(`{"stream":`+value+`,"model":"m"}`), 1<<10)
-			got, err := b.readFields(kind, identity, testLimit)
+			got, err := b.ReadFields(kind, Identity, testLimit)
 			require.NoError(t, err, value)
 			require.Equal(t, plain("m"), got)
 		}
@@ -173,13 +171,13 @@ func TestTheCutOfABodyDoesNotMatter(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Fields{Model: "mé😀é😀", Stream: true, MaxTokens: 125, MaxCompletionTokens: -1}, want)
 	for cut := 1; cut < len(data); cut++ {
-		b := &body{}
-		b.add(mem.SliceBuffer(data[:cut]))
-		b.add(mem.SliceBuffer(data[cut:]))
-		got, err := b.readFields(target.Chat, identity, testLimit)
+		b := &Body{}
+		b.Add(mem.SliceBuffer(data[:cut]))
+		b.Add(mem.SliceBuffer(data[cut:]))
+		got, err := b.ReadFields(target.Chat, Identity, testLimit)
 		require.NoError(t, err, cut)
 		require.Equal(t, want, got, cut)
-		got, err = bodyOf(data, cut).readFields(target.Chat, identity, testLimit)
+		got, err = bodyOf(data, cut).ReadFields(target.Chat, Identity, testLimit)
 		require.NoError(t, err, cut)
 		require.Equal(t, want, got, cut)
 	}
@@ -200,42 +198,6 @@ func TestAReaderForgetsTheBodyBefore(t *testing.T) {
 	}
 }
 
-var encoders = map[string]func([]byte) []byte{
-	"": func(b []byte) []byte { return b },
-	"gzip": func(b []byte) []byte {
-		var out bytes.Buffer
-		w := gzip.NewWriter(&out)
-		_, _ = w.Write(b)
-		_ = w.Close()
-		return out.Bytes()
-	},
-	"zstd": func(b []byte) []byte {
-		w, _ := zstd.NewWriter(nil)
-		return w.EncodeAll(b, nil)
-	},
-	"zstd, as a stream": func(b []byte) []byte {
-		var out bytes.Buffer
-		w, _ := zstd.NewWriter(&out, zstd.WithWindowSize(8<<20)) // as level 19 has it
-		_, _ = w.Write(b)
-		_ = w.Flush()
-		_ = w.Close()
-		return out.Bytes()
-	},
-	"br": func(b []byte) []byte {
-		var out bytes.Buffer
-		w := brotli.NewWriter(&out)
-		_, _ = w.Write(b)
-		_ = w.Close()
-		return out.Bytes()
-	},
-}
-
-// codingName is the Content-Encoding of an encoder.
-func codingName(encoder string) string {
-	name, _, _ := strings.Cut(encoder, ",")
-	return name
-}
-
 func TestCompressedBodies(t *testing.T) {
 	t.Parallel()
 	const limit = 10 << 20 // the default
@@ -243,28 +205,28 @@ func TestCompressedBodies(t *testing.T) {
 	large := []byte(`{"x":"` + strings.Repeat("word ", 200_000) + `","model":"m","stream":true}`)
 	bomb := append(bytes.Clone(small), bytes.Repeat([]byte(" "), limit)...)
 	invalid := []byte(`{"model":"m"`)
-	for name, encode := range encoders {
+	for name, encode := range extproctest.Encoders {
 		if name == "" {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := codingOf(codingName(name))
+			c := ParseCoding(extproctest.CodingName(name))
 			for _, text := range [][]byte{small, large} {
 				data := encode(text)
 				for _, size := range []int{len(data), 64 << 10, 1000, 1} {
-					got, err := bodyOf(data, size).readFields(target.Chat, c, limit)
+					got, err := bodyOf(data, size).ReadFields(target.Chat, c, limit)
 					require.NoError(t, err)
 					require.Equal(t, Fields{Model: "m", Stream: true, MaxTokens: -1, MaxCompletionTokens: -1}, got)
 				}
 			}
-			_, err := bodyOf(encode(bomb), chunkSize).readFields(target.Chat, c, limit)
+			_, err := bodyOf(encode(bomb), chunkSize).ReadFields(target.Chat, c, limit)
 			_ = requireRefusal(t, err, http.StatusRequestEntityTooLarge)
-			_, err = bodyOf(encode(bomb[:limit]), chunkSize).readFields(target.Chat, c, limit)
+			_, err = bodyOf(encode(bomb[:limit]), chunkSize).ReadFields(target.Chat, c, limit)
 			require.NoError(t, err, "exactly the limit")
-			_, err = bodyOf(encode(invalid), chunkSize).readFields(target.Chat, c, limit)
+			_, err = bodyOf(encode(invalid), chunkSize).ReadFields(target.Chat, c, limit)
 			require.Contains(t, requireRefusal(t, err, http.StatusBadRequest).Message, "not valid JSON")
-			_, err = bodyOf(encode(nil), chunkSize).readFields(target.Chat, c, limit)
+			_, err = bodyOf(encode(nil), chunkSize).ReadFields(target.Chat, c, limit)
 			require.Contains(t, requireRefusal(t, err, http.StatusBadRequest).Message, "empty")
 		})
 	}
@@ -273,25 +235,25 @@ func TestCompressedBodies(t *testing.T) {
 func TestDamagedCompressedBodies(t *testing.T) {
 	t.Parallel()
 	text := []byte(`{"x":"` + strings.Repeat("some words and 1 2 3 ", 400) + `","model":"m"}`)
-	for name, encode := range encoders {
+	for name, encode := range extproctest.Encoders {
 		if name == "" {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := codingOf(codingName(name))
+			c := ParseCoding(extproctest.CodingName(name))
 			data := encode(text)
 			for cut := range data {
-				_, err := bodyOf(data[:cut], chunkSize).readFields(target.Chat, c, testLimit)
+				_, err := bodyOf(data[:cut], chunkSize).ReadFields(target.Chat, c, testLimit)
 				_ = requireRefusal(t, err, http.StatusBadRequest)
 			}
-			_, err := bodyOf(text, chunkSize).readFields(target.Chat, c, testLimit)
+			_, err := bodyOf(text, chunkSize).ReadFields(target.Chat, c, testLimit)
 			require.Contains(t, requireRefusal(t, err, http.StatusBadRequest).Message, "content-encoding", "not compressed at all")
 			for i := range data {
 				flipped := bytes.Clone(data)
 				flipped[i] ^= 0x10
 				// Some bits do not matter; none may lead to more than a refusal.
-				if _, err := bodyOf(flipped, chunkSize).readFields(target.Chat, c, testLimit); err != nil {
+				if _, err := bodyOf(flipped, chunkSize).ReadFields(target.Chat, c, testLimit); err != nil {
 					var r *refusal.Refusal
 					require.ErrorAs(t, err, &r)
 				}
@@ -302,25 +264,25 @@ func TestDamagedCompressedBodies(t *testing.T) {
 
 func TestContentEncodings(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]coding{
-		"": identity, "identity": identity, "gzip": gzipCoding, "x-gzip": gzipCoding, " GZip ": gzipCoding,
-		"zstd": zstdCoding, "br": brotliCoding, "deflate": unknownCoding, "gzip, gzip": unknownCoding, "compress": unknownCoding, "x": unknownCoding,
+	for name, want := range map[string]Coding{
+		"": Identity, "identity": Identity, "gzip": gzipCoding, "x-gzip": gzipCoding, " GZip ": gzipCoding,
+		"zstd": zstdCoding, "br": brotliCoding, "deflate": UnknownCoding, "gzip, gzip": UnknownCoding, "compress": UnknownCoding, "x": UnknownCoding,
 	} {
-		require.Equal(t, want, codingOf(name), name)
+		require.Equal(t, want, ParseCoding(name), name)
 	}
 }
 
 func TestSettleKeepsTheBytes(t *testing.T) {
 	t.Parallel()
-	pool := &countingPool{}
+	pool := &extproctest.CountingPool{}
 	data := bytes.Repeat([]byte("0123456789abcdef"), 20_000)
-	b := &body{}
-	for _, part := range pool.in(data, 13) {
-		b.add(part)
+	b := &Body{}
+	for _, part := range pool.In(data, 13) {
+		b.Add(part)
 	}
-	b.add(mem.SliceBuffer(nil))
-	copied := b.settle()
-	pool.requireAllBack(t)
+	b.Add(mem.SliceBuffer(nil))
+	copied := b.Settle()
+	pool.RequireAllBack(t)
 	require.Equal(t, data, copied)
 	require.Equal(t, len(data), cap(copied))
 	var again []byte
@@ -329,22 +291,15 @@ func TestSettleKeepsTheBytes(t *testing.T) {
 		again = append(again, c.ReadOnlyData()...)
 	}
 	require.Equal(t, data, again)
-	require.Equal(t, data, b.settle(), "a second wait of the same request")
-	b.free()
-	b.free()
-}
-
-// chatBody is a request of about n bytes, with the model at the end.
-func chatBody(n int) []byte {
-	message := `{"role":"user","content":"` + strings.Repeat("A few words, \\\"quoted\\\" and \\n broken. ", 5) + `"},`
-	head, tail := `{"messages":[`, `{"role":"user","content":"x"}],"stream":true,"model":"llama-3-70b"}`
-	return []byte(head + strings.Repeat(message, max(0, (n-len(head)-len(tail))/len(message))) + tail)
+	require.Equal(t, data, b.Settle(), "a second wait of the same request")
+	b.Free()
+	b.Free()
 }
 
 func TestReadingASmallBodyHardlyAllocates(t *testing.T) { //nolint:paralleltest // it counts allocations
-	b := bodyOf(chatBody(1<<10), chunkSize)
+	b := bodyOf(extproctest.ChatBody(1<<10), chunkSize)
 	n := testing.AllocsPerRun(500, func() {
-		_, err := b.readFields(target.Chat, identity, testLimit)
+		_, err := b.ReadFields(target.Chat, Identity, testLimit)
 		require.NoError(t, err)
 	})
 	require.LessOrEqual(t, n, 6.0, "allocations")
@@ -352,25 +307,25 @@ func TestReadingASmallBodyHardlyAllocates(t *testing.T) { //nolint:paralleltest 
 
 func BenchmarkReadFields(b *testing.B) {
 	for _, n := range []int{1 << 10, 64 << 10, 1 << 20} {
-		data := chatBody(n)
+		data := extproctest.ChatBody(n)
 		b.Run(fmt.Sprintf("%dKiB", n>>10), func(b *testing.B) {
 			body := bodyOf(data, chunkSize)
 			b.SetBytes(int64(len(data)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := body.readFields(target.Chat, identity, 10<<20); err != nil {
+				if _, err := body.ReadFields(target.Chat, Identity, 10<<20); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
 	}
 	for _, name := range []string{"gzip", "zstd", "br"} {
-		data := encoders[name](chatBody(64 << 10))
+		data := extproctest.Encoders[name](extproctest.ChatBody(64 << 10))
 		b.Run("64KiB "+name, func(b *testing.B) {
 			body := bodyOf(data, chunkSize)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := body.readFields(target.Chat, codingOf(name), 10<<20); err != nil {
+				if _, err := body.ReadFields(target.Chat, ParseCoding(name), 10<<20); err != nil {
 					b.Fatal(err)
 				}
 			}

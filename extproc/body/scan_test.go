@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package body
 
 import (
 	"bytes"
@@ -57,10 +57,10 @@ func TestTheScannerTakesWhatIsJSON(t *testing.T) {
 		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 12).Draw(t, "pieces"), "")
 		frame := rapid.SampledFrom([][2]string{{"", ""}, {`{"model":"m","x":"`, `"}`}, {`{"model":"m","x":[`, `]}`}, {`{"model":"m","x":`, `}`}, {`{"model":"m",`, `}`}}).Draw(t, "frame")
 		text = frame[0] + text + frame[1]
-		whole, err := bodyOf([]byte(text), len(text)+1).readFields(target.Chat, identity, testLimit)
+		whole, err := bodyOf([]byte(text), len(text)+1).ReadFields(target.Chat, Identity, testLimit)
 		requireSyntax(t, []byte(text), err)
 		size := rapid.IntRange(1, 20).Draw(t, "size")
-		cut, cutErr := bodyOf([]byte(text), size).readFields(target.Chat, identity, testLimit)
+		cut, cutErr := bodyOf([]byte(text), size).ReadFields(target.Chat, Identity, testLimit)
 		require.Equal(t, err, cutErr, "pieces of %d bytes", size)
 		if err == nil {
 			require.Equal(t, whole, cut)
@@ -112,7 +112,7 @@ func TestOtherNamesAreTheEnginesBusiness(t *testing.T) {
 		require.Equal(t, plain("m"), got, name)
 	}
 	// Only chat streams.
-	_, err := bodyOf([]byte(`{"model":"m","Stream":1}`), 100).readFields(target.Embedding, identity, testLimit)
+	_, err := bodyOf([]byte(`{"model":"m","Stream":1}`), 100).ReadFields(target.Embedding, Identity, testLimit)
 	require.NoError(t, err)
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package body
 
 import (
 	"bufio"
@@ -14,13 +14,13 @@ import (
 	"github.com/klauspost/compress/zlib"
 )
 
-// errCoded is an answer whose coding is unknown, or whose bytes are not of it.
-var errCoded = errors.New("the engine's answer is compressed in a way that the router cannot read")
+// ErrUndecodable is an answer whose coding is unknown, or whose bytes are not of it.
+var ErrUndecodable = errors.New("the engine's answer is compressed in a way that the router cannot read")
 
-// decodedBody is the body of an engine's answer in identity coding, for an answer
+// DecodedAnswer is the body of an engine's answer in identity coding, for an answer
 // that keepalives have begun. Engines are asked for identity coding, and some
 // compress all the same.
-func decodedBody(resp *http.Response) io.ReadCloser {
+func DecodedAnswer(resp *http.Response) io.ReadCloser {
 	coding := strings.ToLower(strings.TrimSpace(strings.Join(resp.Header.Values("Content-Encoding"), ",")))
 	if coding == "" || coding == "identity" {
 		return resp.Body
@@ -52,7 +52,7 @@ func undecodable(err error) error {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", errCoded, err)
+	return fmt.Errorf("%w: %w", ErrUndecodable, err)
 }
 
 // newAnswerDecoder makes a decoder of a Content-Encoding: of one that requests may have,
@@ -61,8 +61,8 @@ func newAnswerDecoder(contentEncoding string, r io.Reader) (io.Reader, error) {
 	if contentEncoding == "deflate" {
 		return newInflater(r)
 	}
-	c := codingOf(contentEncoding)
-	if c == unknownCoding {
+	c := ParseCoding(contentEncoding)
+	if c == UnknownCoding {
 		return nil, fmt.Errorf("content-encoding %q is unknown", contentEncoding)
 	}
 	return newDecoder(c, r, zstdWindow)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package body
 
 import (
 	"bytes"
@@ -32,8 +32,8 @@ func FuzzFields(f *testing.F) {
 		f.Add([]byte(seed), uint16(64))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, size uint16) {
-		got, err := bodyOf(data, len(data)+1).readFields(target.Chat, identity, testLimit)
-		cut, cutErr := bodyOf(data, 1+int(size)).readFields(target.Chat, identity, testLimit)
+		got, err := bodyOf(data, len(data)+1).ReadFields(target.Chat, Identity, testLimit)
+		cut, cutErr := bodyOf(data, 1+int(size)).ReadFields(target.Chat, Identity, testLimit)
 		require.Equal(t, err, cutErr, "a cut in pieces reads the same")
 		requireSyntax(t, data, err)
 		if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package wire
 
 import (
 	"net/netip"
@@ -12,31 +12,31 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// logMessage is a StreamAccessLogsMessage. Envoy sends one for each request, so
+// LogMessage is a StreamAccessLogsMessage. Envoy sends one for each request, so
 // only what is needed is read.
-type logMessage struct {
-	name    string // of the log; only in a stream's first message
-	entries []logEntry
+type LogMessage struct {
+	Name    string // of the log; only in a stream's first message
+	Entries []LogEntry
 }
 
-// logEntry is what Envoy knows of a request at its end.
-type logEntry struct {
-	requestID string
-	streamID  string // Envoy's own name of the request
-	status    int    // on the wire; 0: nothing was sent
-	bytesIn   int64
-	bytesOut  int64
-	duration  time.Duration
-	attempts  int
-	upstream  netip.AddrPort // the last one; not valid when there was none
-	source    netip.Addr     // the peer
-	client    netip.Addr     // as Envoy found it, by what the peer says
-	left      bool           // the client left
-	// engineEnded: the engine had ended its answer, so that the client, which may have
-	// left with its last event, missed nothing of it.
-	engineEnded bool
-	local       bool // we answered it ourselves
-	native      bool // Envoy carried it; neither: the client left before Envoy had our answer
+// LogEntry is what Envoy knows of a request at its end.
+type LogEntry struct {
+	RequestID string
+	StreamID  string // Envoy's own name of the request
+	Status    int    // on the wire; 0: nothing was sent
+	BytesIn   int64
+	BytesOut  int64
+	Duration  time.Duration
+	Attempts  int
+	Upstream  netip.AddrPort // the last one; not valid when there was none
+	Source    netip.Addr     // the peer
+	Client    netip.Addr     // as Envoy found it, by what the peer says
+	Left      bool           // the client left
+	// EngineEnded: the engine had ended its answer, so that the client, which may have
+	// Left with its last event, missed nothing of it.
+	EngineEnded bool
+	Local       bool // we answered it ourselves
+	Native      bool // Envoy carried it; neither: the client left before Envoy had our answer
 }
 
 // Field numbers of envoy.service.accesslog.v3 and envoy.data.accesslog.v3.
@@ -71,16 +71,16 @@ const (
 )
 
 // parse reads data, which the caller frees.
-func (m *logMessage) parse(data mem.BufferSlice) error {
-	*m = logMessage{entries: m.entries[:0]}
-	buf := data.MaterializeToBuffer(buffers)
+func (m *LogMessage) parse(data mem.BufferSlice) error {
+	*m = LogMessage{Entries: m.Entries[:0]}
+	buf := data.MaterializeToBuffer(Buffers)
 	defer buf.Free()
 	return fields(buf.ReadOnlyData(), func(num protowire.Number, value []byte, _ uint64, _ int) bool {
 		switch num {
 		case logIdentifier:
 			return each(value, func(num protowire.Number, value []byte, _ uint64) {
 				if num == logIdentifierName {
-					m.name = string(value)
+					m.Name = string(value)
 				}
 			})
 		case logHTTPLogs:
@@ -88,9 +88,9 @@ func (m *logMessage) parse(data mem.BufferSlice) error {
 				if num != logEntries {
 					return true
 				}
-				var e logEntry
+				var e LogEntry
 				ok := e.parse(value)
-				m.entries = append(m.entries, e)
+				m.Entries = append(m.Entries, e)
 				return ok
 			}) == nil
 		}
@@ -106,7 +106,7 @@ func each(msg []byte, f func(num protowire.Number, value []byte, varint uint64))
 	}) == nil
 }
 
-func (e *logEntry) parse(msg []byte) bool {
+func (e *LogEntry) parse(msg []byte) bool {
 	return fields(msg, func(num protowire.Number, value []byte, _ uint64, _ int) bool {
 		switch num {
 		case entryCommon:
@@ -120,95 +120,61 @@ func (e *logEntry) parse(msg []byte) bool {
 	}) == nil
 }
 
-func (e *logEntry) common(num protowire.Number, value []byte, varint uint64) {
+func (e *LogEntry) common(num protowire.Number, value []byte, varint uint64) {
 	switch num {
 	case commonUpstreamEnd:
-		e.engineEnded = true
+		e.EngineEnded = true
 	case commonUpstream:
-		e.upstream = addressOf(value)
+		e.Upstream = addressOf(value)
 	case commonClient:
-		e.client = addressOf(value).Addr()
+		e.Client = addressOf(value).Addr()
 	case commonSource:
-		e.source = addressOf(value).Addr()
+		e.Source = addressOf(value).Addr()
 	case commonDuration:
 		each(value, func(num protowire.Number, _ []byte, n uint64) {
 			switch num {
 			case durationSeconds:
-				e.duration += time.Duration(n) * time.Second //nolint:gosec // of one request
+				e.Duration += time.Duration(n) * time.Second //nolint:gosec // of one request
 			case durationNanos:
-				e.duration += time.Duration(n) //nolint:gosec // below a second
+				e.Duration += time.Duration(n) //nolint:gosec // below a second
 			}
 		})
 	case commonMetadata:
 		eachUnder(value, envoy.Namespace, func(fields []byte) {
 			mode := stringUnder(fields, envoy.ModeKey)
-			e.local, e.native = mode == envoy.ModeLocal, mode == envoy.ModeNative
-			e.streamID = stringUnder(fields, envoy.StreamKey)
+			e.Local, e.Native = mode == envoy.ModeLocal, mode == envoy.ModeNative
+			e.StreamID = stringUnder(fields, envoy.StreamKey)
 		})
 	case commonAttempts:
-		e.attempts = int(varint) //nolint:gosec // a small count
+		e.Attempts = int(varint) //nolint:gosec // a small count
 	case commonFlags:
 		each(value, func(num protowire.Number, _ []byte, set uint64) {
 			if num == flagClientClosed || num == flagClientReset {
-				e.left = e.left || set != 0
+				e.Left = e.Left || set != 0
 			}
 		})
 	}
 }
 
-// eachUnder calls f for the value under key of the map that is the first field of
-// msg: Metadata.filter_metadata and Struct.fields.
-func eachUnder(msg []byte, key string, f func(value []byte)) {
-	each(msg, func(num protowire.Number, entry []byte, _ uint64) {
-		if num != fieldStructFields {
-			return
-		}
-		var name, value []byte
-		each(entry, func(num protowire.Number, v []byte, _ uint64) {
-			switch num {
-			case fieldMapKey:
-				name = v
-			case fieldMapValue:
-				value = v
-			}
-		})
-		if string(name) == key {
-			f(value)
-		}
-	})
-}
-
-// stringUnder is the text under a key of a Struct, empty without one.
-func stringUnder(fields []byte, key string) (text string) {
-	eachUnder(fields, key, func(value []byte) {
-		each(value, func(num protowire.Number, v []byte, _ uint64) {
-			if num == fieldStringValue {
-				text = string(v)
-			}
-		})
-	})
-	return text
-}
-
-func (e *logEntry) request(num protowire.Number, value []byte, varint uint64) {
+func (e *LogEntry) request(num protowire.Number, value []byte, varint uint64) {
 	switch num {
 	case requestID:
-		e.requestID = string(value)
+		e.RequestID = string(value)
 	case requestBodyBytes:
-		e.bytesIn = int64(varint) //nolint:gosec // a size
+		e.BytesIn = int64(varint) //nolint:gosec // a size
 	}
 }
 
-func (e *logEntry) response(num protowire.Number, value []byte, varint uint64) {
+func (e *LogEntry) response(num protowire.Number, value []byte, varint uint64) {
 	switch num {
 	case responseCode:
 		each(value, func(num protowire.Number, _ []byte, code uint64) {
 			if num == wrapperValue {
-				e.status = int(code) //nolint:gosec // an HTTP status
+				e.Status = int(code) //nolint:gosec // an HTTP status
 			}
 		})
 	case responseBodyBytes:
-		e.bytesOut = int64(varint) //nolint:gosec // a size
+		e.BytesOut = int64(varint) //nolint:gosec // a size
 	}
 }
 

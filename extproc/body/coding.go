@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package body
 
 import (
 	"errors"
@@ -12,21 +12,23 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// coding is a Content-Encoding that can be read.
-type coding uint8
+// Coding is a Content-Encoding that can be read.
+type Coding uint8
 
+// The codings.
 const (
-	identity coding = iota
+	Identity Coding = iota
 	gzipCoding
 	zstdCoding
 	brotliCoding
-	unknownCoding
+	UnknownCoding
 )
 
-func codingOf(contentEncoding string) coding {
+// ParseCoding returns the coding that a Content-Encoding names.
+func ParseCoding(contentEncoding string) Coding {
 	switch strings.ToLower(strings.TrimSpace(contentEncoding)) {
 	case "", "identity":
-		return identity
+		return Identity
 	case "gzip", "x-gzip":
 		return gzipCoding
 	case "zstd":
@@ -34,7 +36,7 @@ func codingOf(contentEncoding string) coding {
 	case "br":
 		return brotliCoding
 	default:
-		return unknownCoding
+		return UnknownCoding
 	}
 }
 
@@ -68,7 +70,7 @@ const zstdWindow = 8 << 20
 // memory is what decoding a body may take, besides the decoded bytes. Most of it is
 // the window, whose size the sender chooses: in brotli at most 16 MiB, copied from
 // one of half the size.
-func (c coding) memory(limit int64) int64 {
+func (c Coding) memory(limit int64) int64 {
 	const other = 512 << 10
 	switch c {
 	case gzipCoding:
@@ -82,17 +84,17 @@ func (c coding) memory(limit int64) int64 {
 	}
 }
 
-// extra is what a body is charged with besides its size until its fields are read:
+// Extra is what a body is charged with besides its size until its fields are read:
 // the decoder, and what it decodes.
-func (c coding) extra(limit int64) int64 {
-	if c == identity {
+func (c Coding) Extra(limit int64) int64 {
+	if c == Identity {
 		return 0
 	}
 	return c.memory(limit) + limit
 }
 
 // decode reads a compressed body, at most limit bytes of it.
-func decode(c coding, r io.Reader, limit int64) (io.Reader, error) {
+func decode(c Coding, r io.Reader, limit int64) (io.Reader, error) {
 	plain, err := newDecoder(c, r, uint64(max(limit, zstdWindow)))
 	if err != nil {
 		return nil, err
@@ -102,7 +104,7 @@ func decode(c coding, r io.Reader, limit int64) (io.Reader, error) {
 
 // newDecoder makes a decoder of a coding that can be read; zstd may ask for a window of
 // so many bytes. None of them needs to be closed: zstd's has no goroutines.
-func newDecoder(c coding, r io.Reader, window uint64) (io.Reader, error) {
+func newDecoder(c Coding, r io.Reader, window uint64) (io.Reader, error) {
 	switch c {
 	case gzipCoding:
 		return gzip.NewReader(r)

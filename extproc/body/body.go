@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package body
 
 import (
 	"crypto/sha256"
@@ -16,8 +16,8 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// body is a request's body in the chunks that Envoy sent.
-type body struct {
+// Body is the body of a request, in the chunks that Envoy sent.
+type Body struct {
 	chunks []mem.Buffer
 	size   int64
 	model  span               // where the model's value lies, once readFields has read it decoded
@@ -25,8 +25,8 @@ type body struct {
 	came   *[sha256.Size]byte // the hash of the body as it came, once an alias has changed it
 }
 
-// sum is the hash of the body as it came.
-func (b *body) sum() [sha256.Size]byte {
+// Sum is the hash of the body as it came.
+func (b *Body) Sum() [sha256.Size]byte {
 	if b.came != nil {
 		return *b.came
 	}
@@ -37,7 +37,8 @@ func (b *body) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-func (b *body) add(chunk mem.Buffer) {
+// Add appends a chunk, which the body frees.
+func (b *Body) Add(chunk mem.Buffer) {
 	if chunk.Len() == 0 {
 		chunk.Free()
 		return
@@ -46,8 +47,21 @@ func (b *body) add(chunk mem.Buffer) {
 	b.size += int64(chunk.Len())
 }
 
-// free gives the buffers back.
-func (b *body) free() {
+// Size is the size of the body, also after take.
+func (b *Body) Size() int64 { return b.size }
+
+// TextTokens estimates how many tokens the text of the body is, once readFields has read it.
+func (b *Body) TextTokens() int64 { return b.text.tokens() }
+
+// Take returns the body's chunks. The caller frees them.
+func (b *Body) Take() []mem.Buffer {
+	chunks := b.chunks
+	b.chunks = nil
+	return chunks
+}
+
+// Free gives the buffers back.
+func (b *Body) Free() {
 	for _, c := range b.chunks {
 		c.Free()
 	}
@@ -57,31 +71,33 @@ func (b *body) free() {
 // chunkSize is what Envoy sends at once, and what it takes well.
 const chunkSize = 64 << 10
 
-// settle copies the body to memory of its exact size, for a wait: pooled buffers
+// Settle copies the body to memory of its exact size, for a wait: pooled buffers
 // are larger than what they carry. It returns the copy.
-func (b *body) settle() []byte {
+func (b *Body) Settle() []byte {
 	all := make([]byte, 0, b.size)
 	for _, c := range b.chunks {
 		all = append(all, c.ReadOnlyData()...)
 	}
-	b.free()
+	b.Free()
 	b.size = 0
 	b.addAll(all)
 	return all
 }
 
 // addAll adds bytes in chunks of the size that Envoy takes well.
-func (b *body) addAll(all []byte) {
+func (b *Body) addAll(all []byte) {
 	for rest := all; len(rest) > 0; {
 		n := min(len(rest), chunkSize)
-		b.add(mem.SliceBuffer(rest[:n:n]))
+		b.Add(mem.SliceBuffer(rest[:n:n]))
 		rest = rest[n:]
 	}
 }
 
-// readFields reads the decision's fields, of a body in coding c and of at most
+type span struct{ from, to int }
+
+// ReadFields reads the decision's fields, of a body in coding c and of at most
 // limit bytes, and measures its text. Every error is a *refusal.Refusal.
-func (b *body) readFields(kind target.Kind, c coding, limit int64) (Fields, error) {
+func (b *Body) ReadFields(kind target.Kind, c Coding, limit int64) (Fields, error) {
 	s := newScanner(kind)
 	defer s.release()
 	err := b.decoded(c, limit, s.scan)
@@ -99,8 +115,8 @@ const decodeSize = 32 << 10
 
 // decoded gives the decoded body, of at most limit bytes, piece by piece. Its error
 // is take's or a *refusal.Refusal.
-func (b *body) decoded(c coding, limit int64, take func(piece []byte) error) error {
-	if c == identity {
+func (b *Body) decoded(c Coding, limit int64, take func(piece []byte) error) error {
+	if c == Identity {
 		for _, chunk := range b.chunks {
 			if err := take(chunk.ReadOnlyData()); err != nil {
 				return err
@@ -134,21 +150,21 @@ func wronglyEncoded() *refusal.Refusal {
 	return refusal.RequestInvalid("the request body does not match its content-encoding")
 }
 
-// setModel replaces the value of the model, and nothing else, in a body that is sent
+// SetModel replaces the value of the model, and nothing else, in a body that is sent
 // on decoded. Its error is a *refusal.Refusal.
-func (b *body) setModel(f *Fields, model string, c coding, limit int64) error {
+func (b *Body) SetModel(f *Fields, model string, c Coding, limit int64) error {
 	quoted, err := jsontext.AppendQuote(nil, model)
 	if err != nil {
 		return refusal.RequestInvalid("the model has a name that cannot be sent on")
 	}
-	came := b.sum()
-	changed := body{model: b.model, text: b.text, came: &came}
-	if c == identity {
+	came := b.Sum()
+	changed := Body{model: b.model, text: b.text, came: &came}
+	if c == Identity {
 		changed.chunks, b.chunks = b.chunks, nil
 	} else if err := b.decoded(c, limit, changed.addCopy); err != nil {
 		return err
 	}
-	b.free()
+	b.Free()
 	changed.replace(b.model, quoted)
 	*b = changed
 	f.Model = model
@@ -156,13 +172,13 @@ func (b *body) setModel(f *Fields, model string, c coding, limit int64) error {
 }
 
 // addCopy adds a copy of a piece.
-func (b *body) addCopy(piece []byte) error {
-	b.add(mem.SliceBuffer(append(make([]byte, 0, len(piece)), piece...)))
+func (b *Body) addCopy(piece []byte) error {
+	b.Add(mem.SliceBuffer(append(make([]byte, 0, len(piece)), piece...)))
 	return nil
 }
 
 // replace puts other bytes in the place of a part. Chunks without it stay as they are.
-func (b *body) replace(part span, with []byte) {
+func (b *Body) replace(part span, with []byte) {
 	old := b.chunks
 	b.chunks, b.size = nil, 0
 	var changed []byte
@@ -170,7 +186,7 @@ func (b *body) replace(part span, with []byte) {
 	for _, chunk := range old {
 		data, to := chunk.ReadOnlyData(), from+chunk.Len()
 		if to <= part.from || from >= part.to {
-			b.add(chunk)
+			b.Add(chunk)
 			from = to
 			continue
 		}

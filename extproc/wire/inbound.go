@@ -1,98 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package wire
 
 import (
 	"errors"
 	"iter"
 
 	procfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-	"google.golang.org/grpc/encoding"
-	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Codec is the gRPC codec of the server: it reads ext_proc requests where they
-// lie and sends body chunks back as the bytes that came, which saves a third of
-// the server's time. Every other message goes through the usual codec.
-func Codec() encoding.CodecV2 {
-	return codec{CodecV2: encoding.GetCodecV2(grpcproto.Name)}
-}
+// Kind is the sort of message that Envoy sent.
+type Kind uint8
 
-type codec struct{ encoding.CodecV2 }
-
-// Marshal hands out the slices of an outbound message.
-func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if out, ok := v.(*outbound); ok {
-		return out.data, nil
-	}
-	return c.CodecV2.Marshal(v)
-}
-
-// Unmarshal reads the messages that Envoy sends for every request in place.
-func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	switch m := v.(type) {
-	case *inbound:
-		return m.parse(data)
-	case *logMessage:
-		return m.parse(data)
-	default:
-		return c.CodecV2.Unmarshal(data, v)
-	}
-}
-
-// buffers has a size for Envoy's 64 KiB chunks with their frame: the default
-// pool would take 1 MiB for each.
-var buffers = mem.NewTieredBufferPool(1<<10, 4<<10, 16<<10, 72<<10, 256<<10, 1<<20)
-
-// outbound is an encoded ProcessingResponse. Sending it gives its buffers back.
-type outbound struct{ data mem.BufferSlice }
-
-// inboundKind is the sort of message that Envoy sent.
-type inboundKind uint8
-
+// The kinds.
 const (
-	inboundOther inboundKind = iota
-	inboundHeaders
-	inboundBody
-	inboundTrailers
-	inboundResponseHeaders
-	inboundResponseBody
-	inboundResponseTrailers
+	Other Kind = iota
+	RequestHeaders
+	RequestBody
+	RequestTrailers
+	ResponseHeaders
+	ResponseBody
+	ResponseTrailers
 )
 
-// ofRequest says whether the message is a part of the request.
-func (k inboundKind) ofRequest() bool { return k >= inboundHeaders && k <= inboundTrailers }
+// OfRequest reports whether the message is a part of the request.
+func (k Kind) OfRequest() bool { return k >= RequestHeaders && k <= RequestTrailers }
 
-// inbound is a ProcessingRequest: what it carries stays in the buffer it came in.
-type inbound struct {
-	kind    inboundKind
-	seen    bool // a field of the oneof was there
-	end     bool
-	headers headerBlock // of a headers message; lies in raw
-	raw     mem.Buffer  // of a headers message
-	// metadata is the metadata_context of a headers message; lies in raw.
-	metadata []byte
-	// duplexResponse says of the first message that chunks of the answer are to be sent
+// Inbound is a ProcessingRequest. What it carries stays in the buffer it came in.
+type Inbound struct {
+	Kind Kind
+	End  bool // the last message of the request, or of the answer
+	// Headers and Metadata, the metadata_context, are those of a headers message. They
+	// lie in raw.
+	Headers  HeaderBlock
+	Metadata []byte
+	// DuplexResponse is set in the first message when chunks of the answer must be sent
 	// back, as those of the request are.
-	duplexResponse bool
+	DuplexResponse bool
+	Body           mem.Buffer // of a body message; nil: there is none
 
-	body mem.Buffer // of a body message
+	raw  mem.Buffer // of a headers message
+	seen bool       // a field of the oneof was there
 	span span       // where the body lies in its message
 }
 
 type span struct{ from, to int }
 
-// free gives the message's buffers back.
-func (in *inbound) free() {
+// Free gives the message's buffers back. A second call does nothing.
+func (in *Inbound) Free() {
 	if in.raw != nil {
 		in.raw.Free()
 	}
-	if in.body != nil {
-		in.body.Free()
+	if in.Body != nil {
+		in.Body.Free()
 	}
-	*in = inbound{}
+	*in = Inbound{}
 }
 
 var errWire = errors.New("not an ext_proc request")
@@ -119,23 +83,23 @@ const (
 )
 
 // parse reads data, which the caller frees, and keeps references to what it needs.
-func (in *inbound) parse(data mem.BufferSlice) error {
-	*in = inbound{}
-	buf := data.MaterializeToBuffer(buffers)
+func (in *Inbound) parse(data mem.BufferSlice) error {
+	*in = Inbound{}
+	buf := data.MaterializeToBuffer(Buffers)
 	if err := in.scan(buf.ReadOnlyData()); err != nil {
 		buf.Free()
 		return err
 	}
-	switch in.kind {
-	case inboundHeaders:
+	switch in.Kind {
+	case RequestHeaders:
 		in.raw = buf
-	case inboundBody, inboundResponseBody:
-		in.body = cut(buf, in.span)
+	case RequestBody, ResponseBody:
+		in.Body = cut(buf, in.span)
 	default:
 		buf.Free()
 	}
 	if in.raw == nil {
-		in.metadata, in.duplexResponse = nil, false
+		in.Metadata, in.DuplexResponse = nil, false
 	}
 	return nil
 }
@@ -153,10 +117,10 @@ func cut(buf mem.Buffer, s span) mem.Buffer {
 	return part
 }
 
-func (in *inbound) scan(all []byte) error {
+func (in *Inbound) scan(all []byte) error {
 	return fields(all, func(num protowire.Number, value []byte, _ uint64, at int) bool {
 		if num == fieldMetadataContext {
-			in.metadata = value
+			in.Metadata = value
 		}
 		if num == fieldProtocolConfig {
 			in.protocol(value)
@@ -170,47 +134,47 @@ func (in *inbound) scan(all []byte) error {
 		in.seen = true
 		switch num {
 		case fieldRequestHeaders:
-			in.kind = inboundHeaders
+			in.Kind = RequestHeaders
 			return in.payload(value, at, fieldHeadersEnd)
 		case fieldRequestBody:
-			in.kind = inboundBody
+			in.Kind = RequestBody
 			return in.payload(value, at, fieldBodyEnd)
 		case fieldRequestTrailers:
-			in.kind, in.end = inboundTrailers, true
+			in.Kind, in.End = RequestTrailers, true
 		case fieldResponseHeaders:
-			in.kind = inboundResponseHeaders
+			in.Kind = ResponseHeaders
 		case fieldResponseBody:
-			in.kind = inboundResponseBody
+			in.Kind = ResponseBody
 			return in.payload(value, at, fieldBodyEnd)
 		case fieldResponseTrailers:
-			in.kind = inboundResponseTrailers
+			in.Kind = ResponseTrailers
 		}
 		return true
 	})
 }
 
 // protocol reads the ProtocolConfiguration of a first message.
-func (in *inbound) protocol(msg []byte) {
+func (in *Inbound) protocol(msg []byte) {
 	_ = fields(msg, func(num protowire.Number, _ []byte, mode uint64, _ int) bool {
 		if num == fieldResponseBodyMode {
-			in.duplexResponse = mode == uint64(procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED)
+			in.DuplexResponse = mode == uint64(procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED)
 		}
 		return true
 	})
 }
 
 // payload reads an HttpHeaders or HttpBody that lies at offset at of its message.
-func (in *inbound) payload(msg []byte, at int, endField protowire.Number) bool {
+func (in *Inbound) payload(msg []byte, at int, endField protowire.Number) bool {
 	err := fields(msg, func(num protowire.Number, value []byte, flag uint64, offset int) bool {
 		switch {
 		case num == fieldPayload && value != nil:
-			if in.kind == inboundHeaders && in.headers != nil {
+			if in.Kind == RequestHeaders && in.Headers != nil {
 				return false
 			}
-			in.headers = value
+			in.Headers = value
 			in.span = span{from: at + offset, to: at + offset + len(value)}
 		case num == endField && value == nil:
-			in.end = flag != 0
+			in.End = flag != 0
 		}
 		return true
 	})
@@ -251,12 +215,12 @@ func fields(msg []byte, f func(num protowire.Number, value []byte, varint uint64
 	return nil
 }
 
-// headerBlock is an encoded HeaderMap.
-type headerBlock []byte
+// HeaderBlock is an encoded HeaderMap.
+type HeaderBlock []byte
 
-// all walks the headers in their order. Names are lower case, as Envoy sends
+// All walks the headers in their order. Names are lower case, as Envoy sends
 // them. A damaged block ends the walk early.
-func (h headerBlock) all() iter.Seq2[[]byte, []byte] {
+func (h HeaderBlock) All() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		_ = fields(h, func(num protowire.Number, msg []byte, _ uint64, _ int) bool {
 			if num != fieldHeader || msg == nil {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package extproc
+package wire
 
 import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -22,111 +21,13 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
-// countingPool hands out buffers and notices one that comes back twice, or that
-// it never gave.
-type countingPool struct {
-	mu    sync.Mutex
-	out   map[*byte]int
-	wrong []string
-}
-
-func (p *countingPool) Get(n int) *[]byte {
-	b := make([]byte, n, max(n, 2<<10)) // above grpc's threshold for pooling
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.out == nil {
-		p.out = map[*byte]int{}
-	}
-	p.out[&b[:1][0]] = n
-	return &b
-}
-
-func (p *countingPool) Put(b *[]byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	at := &(*b)[:1][0]
-	if _, ok := p.out[at]; !ok {
-		p.wrong = append(p.wrong, fmt.Sprintf("%d bytes came back that are not out", len(*b)))
-	}
-	delete(p.out, at)
-	// Who reads it after this reads something else.
-	all := (*b)[:cap(*b)]
-	for i := range all {
-		all[i] = 0xdb
-	}
-}
-
-func (p *countingPool) outNow() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.out)
-}
-
-func (p *countingPool) requireAllBack(t require.TestingT) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	require.Empty(t, p.wrong)
-	require.Empty(t, p.out, "buffers are out")
-}
-
-// in cuts data in pieces that come from the pool.
-func (p *countingPool) in(data []byte, pieces int) mem.BufferSlice {
-	var out mem.BufferSlice
-	for i := range pieces {
-		part := data[i*len(data)/pieces : (i+1)*len(data)/pieces]
-		b := p.Get(len(part))
-		copy(*b, part)
-		out = append(out, mem.NewBuffer(b, p))
-	}
-	return out
-}
-
 // receive does what grpc does with a message.
-func receive(data mem.BufferSlice, in *inbound) error {
+func receive(data mem.BufferSlice, in *Inbound) error {
 	defer data.Free()
 	return Codec().Unmarshal(data, in)
-}
-
-func headerMap(kv ...string) *corev3.HeaderMap {
-	m := &corev3.HeaderMap{}
-	for i := 0; i < len(kv); i += 2 {
-		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: kv[i], RawValue: []byte(kv[i+1])})
-	}
-	return m
-}
-
-func requestHeaders(end bool, kv ...string) *extprocv3.ProcessingRequest {
-	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
-		RequestHeaders: &extprocv3.HttpHeaders{Headers: headerMap(kv...), EndOfStream: end},
-	}}
-}
-
-func requestBody(b string, end bool) *extprocv3.ProcessingRequest {
-	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
-		RequestBody: &extprocv3.HttpBody{Body: []byte(b), EndOfStream: end},
-	}}
-}
-
-func requestTrailers(kv ...string) *extprocv3.ProcessingRequest {
-	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestTrailers{
-		RequestTrailers: &extprocv3.HttpTrailers{Trailers: headerMap(kv...)},
-	}}
-}
-
-// decorated adds what Envoy may add to any message.
-func decorated(m *extprocv3.ProcessingRequest) *extprocv3.ProcessingRequest {
-	m = proto.CloneOf(m)
-	attributes, _ := structpb.NewStruct(map[string]any{"request.path": "/v1/x", "n": 7.5, "list": []any{"a", nil, true}})
-	m.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": attributes, "": {}}
-	m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"holdgate": attributes}}
-	m.ProtocolConfig = &extprocv3.ProtocolConfiguration{
-		RequestBodyMode:                         procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
-		SendBodyWithoutWaitingForHeaderResponse: true,
-	}
-	m.ObservabilityMode = true
-	return m
 }
 
 func inboundMessages() map[string]*extprocv3.ProcessingRequest {
@@ -135,40 +36,40 @@ func inboundMessages() map[string]*extprocv3.ProcessingRequest {
 		many = append(many, fmt.Sprintf("x-%d", i), strings.Repeat("v", i*7))
 	}
 	all := map[string]*extprocv3.ProcessingRequest{
-		"headers":              requestHeaders(false, ":method", "POST", ":path", "/v1/chat/completions", "x-empty", "", "x-bytes", "\xff\x00"),
-		"headers at the end":   requestHeaders(true, ":method", "GET"),
-		"headers, twice one":   requestHeaders(false, "a", "1", "a", "2"),
-		"many headers":         requestHeaders(false, many...),
-		"no headers":           requestHeaders(false),
+		"headers":              extproctest.RequestHeaders(false, ":method", "POST", ":path", "/v1/chat/completions", "x-empty", "", "x-bytes", "\xff\x00"),
+		"headers at the end":   extproctest.RequestHeaders(true, ":method", "GET"),
+		"headers, twice one":   extproctest.RequestHeaders(false, "a", "1", "a", "2"),
+		"many headers":         extproctest.RequestHeaders(false, many...),
+		"no headers":           extproctest.RequestHeaders(false),
 		"no header map":        {Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{}}},
 		"headers in text form": {Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: "a", Value: "text"}}}}}},
-		"body":                 requestBody(`{"model":"m"}`, false),
-		"last body":            requestBody(strings.Repeat("x", 64<<10), true),
-		"empty body":           requestBody("", false),
-		"empty last body":      requestBody("", true),
+		"body":                 extproctest.RequestBody(`{"model":"m"}`, false),
+		"last body":            extproctest.RequestBody(strings.Repeat("x", 64<<10), true),
+		"empty body":           extproctest.RequestBody("", false),
+		"empty last body":      extproctest.RequestBody("", true),
 		"no body message":      {Request: &extprocv3.ProcessingRequest_RequestBody{}},
 		"body with more fields": {Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{
 			Body: []byte("x"), EndOfStreamWithoutMessage: true, GrpcMessageCompressed: true, EndOfStream: true,
 		}}},
-		"trailers":          requestTrailers("x-t", "1"),
-		"empty trailers":    requestTrailers(),
-		"response headers":  {Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200"), EndOfStream: true}}},
+		"trailers":          extproctest.RequestTrailers("x-t", "1"),
+		"empty trailers":    extproctest.RequestTrailers(),
+		"response headers":  {Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: extproctest.HeaderMap(":status", "200"), EndOfStream: true}}},
 		"response body":     {Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("xyz"), EndOfStream: true}}},
 		"response trailers": {Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}},
 		"response modes": {
-			Request:        requestHeaders(false, ":method", "POST").GetRequest(),
+			Request:        extproctest.RequestHeaders(false, ":method", "POST").GetRequest(),
 			ProtocolConfig: &extprocv3.ProtocolConfiguration{ResponseBodyMode: procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED},
 		},
 		"nothing": {},
 	}
 	for name, m := range all {
-		all[name+", decorated"] = decorated(m)
+		all[name+", decorated"] = extproctest.Decorated(m)
 	}
 	return all
 }
 
 // wanted is what m says, by the usual types.
-func wanted(m *extprocv3.ProcessingRequest) (kind inboundKind, end bool, headers [][2]string, body []byte) {
+func wanted(m *extprocv3.ProcessingRequest) (kind Kind, end bool, headers [][2]string, body []byte) {
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		for _, h := range r.RequestHeaders.GetHeaders().GetHeaders() {
@@ -178,40 +79,40 @@ func wanted(m *extprocv3.ProcessingRequest) (kind inboundKind, end bool, headers
 			}
 			headers = append(headers, [2]string{h.GetKey(), string(value)})
 		}
-		return inboundHeaders, r.RequestHeaders.GetEndOfStream(), headers, nil
+		return RequestHeaders, r.RequestHeaders.GetEndOfStream(), headers, nil
 	case *extprocv3.ProcessingRequest_RequestBody:
-		return inboundBody, r.RequestBody.GetEndOfStream(), nil, r.RequestBody.GetBody()
+		return RequestBody, r.RequestBody.GetEndOfStream(), nil, r.RequestBody.GetBody()
 	case *extprocv3.ProcessingRequest_RequestTrailers:
-		return inboundTrailers, true, nil, nil
+		return RequestTrailers, true, nil, nil
 	case *extprocv3.ProcessingRequest_ResponseHeaders:
-		return inboundResponseHeaders, false, nil, nil
+		return ResponseHeaders, false, nil, nil
 	case *extprocv3.ProcessingRequest_ResponseBody:
-		return inboundResponseBody, r.ResponseBody.GetEndOfStream(), nil, r.ResponseBody.GetBody()
+		return ResponseBody, r.ResponseBody.GetEndOfStream(), nil, r.ResponseBody.GetBody()
 	case *extprocv3.ProcessingRequest_ResponseTrailers:
-		return inboundResponseTrailers, false, nil, nil
+		return ResponseTrailers, false, nil, nil
 	default:
-		return inboundOther, false, nil, nil
+		return Other, false, nil, nil
 	}
 }
 
-func requireAgrees(t require.TestingT, m *extprocv3.ProcessingRequest, in *inbound) {
+func requireAgrees(t require.TestingT, m *extprocv3.ProcessingRequest, in *Inbound) {
 	kind, end, headers, body := wanted(m)
-	require.Equal(t, kind, in.kind)
-	require.Equal(t, end, in.end)
+	require.Equal(t, kind, in.Kind)
+	require.Equal(t, end, in.End)
 	var got [][2]string
-	if in.kind == inboundHeaders {
+	if in.Kind == RequestHeaders {
 		require.NotNil(t, in.raw)
-		for name, value := range in.headers.all() {
+		for name, value := range in.Headers.All() {
 			got = append(got, [2]string{string(name), string(value)})
 		}
 	}
 	require.Equal(t, headers, got)
-	require.Equal(t, kind == inboundHeaders && m.GetProtocolConfig().GetResponseBodyMode() == procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, in.duplexResponse)
-	if in.kind == inboundBody || in.kind == inboundResponseBody {
-		require.Equal(t, len(body), in.body.Len())
-		require.True(t, bytes.Equal(body, in.body.ReadOnlyData()))
+	require.Equal(t, kind == RequestHeaders && m.GetProtocolConfig().GetResponseBodyMode() == procfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, in.DuplexResponse)
+	if in.Kind == RequestBody || in.Kind == ResponseBody {
+		require.Equal(t, len(body), in.Body.Len())
+		require.True(t, bytes.Equal(body, in.Body.ReadOnlyData()))
 	} else {
-		require.Nil(t, in.body)
+		require.Nil(t, in.Body)
 	}
 }
 
@@ -223,13 +124,13 @@ func TestInboundAgreesWithTheGeneratedTypes(t *testing.T) {
 			data, err := proto.Marshal(m)
 			require.NoError(t, err)
 			for pieces := 1; pieces <= 4; pieces++ {
-				pool := &countingPool{}
-				var in inbound
-				require.NoError(t, receive(pool.in(data, pieces), &in))
+				pool := &extproctest.CountingPool{}
+				var in Inbound
+				require.NoError(t, receive(pool.In(data, pieces), &in))
 				requireAgrees(t, m, &in)
-				in.free()
-				in.free() // a second time does nothing
-				pool.requireAllBack(t)
+				in.Free()
+				in.Free() // a second time does nothing
+				pool.RequireAllBack(t)
 			}
 		})
 	}
@@ -237,34 +138,34 @@ func TestInboundAgreesWithTheGeneratedTypes(t *testing.T) {
 
 // Swaps the package's pool, so nothing may run beside it.
 func TestBuffersAreFreedExactlyOnce(t *testing.T) { //nolint:paralleltest // see above
-	pool := &countingPool{}
-	usual := buffers
-	buffers = pool
-	defer func() { buffers = usual }()
-	large := requestBody(strings.Repeat("x", 8<<10), true)
+	pool := &extproctest.CountingPool{}
+	usual := Buffers
+	Buffers = pool
+	defer func() { Buffers = usual }()
+	large := extproctest.RequestBody(strings.Repeat("x", 8<<10), true)
 	data, err := proto.Marshal(large)
 	require.NoError(t, err)
 	for pieces := 1; pieces <= 4; pieces++ {
 		t.Run(fmt.Sprintf("%d pieces", pieces), func(t *testing.T) {
-			var in inbound
-			require.NoError(t, receive(pool.in(data, pieces), &in))
-			require.Equal(t, 1, pool.outNow(), "the body keeps one buffer")
-			in.free()
-			pool.requireAllBack(t)
+			var in Inbound
+			require.NoError(t, receive(pool.In(data, pieces), &in))
+			require.Equal(t, 1, pool.OutNow(), "the body keeps one buffer")
+			in.Free()
+			pool.RequireAllBack(t)
 
-			require.NoError(t, receive(pool.in(data, pieces), &in))
-			out := forwardBody(in.body, in.end)
+			require.NoError(t, receive(pool.In(data, pieces), &in))
+			out := ForwardBody(in.Body, in.End)
 			sent, err := Codec().Marshal(out)
 			require.NoError(t, err)
-			require.Equal(t, 1, pool.outNow(), "on its way back it is the same buffer")
+			require.Equal(t, 1, pool.OutNow(), "on its way back it is the same buffer")
 			sent.Free() // what grpc does when it was sent
-			pool.requireAllBack(t)
+			pool.RequireAllBack(t)
 
 			damaged := append(bytes.Clone(data), 0x0a, 0x7f)
-			require.ErrorIs(t, receive(pool.in(damaged, pieces), &in), errWire)
-			pool.requireAllBack(t)
-			in.free()
-			pool.requireAllBack(t)
+			require.ErrorIs(t, receive(pool.In(damaged, pieces), &in), errWire)
+			pool.RequireAllBack(t)
+			in.Free()
+			pool.RequireAllBack(t)
 		})
 	}
 }
@@ -273,28 +174,28 @@ func TestBuffersAreFreedExactlyOnce(t *testing.T) { //nolint:paralleltest // see
 // leave their part of it alone.
 func TestTheBodyIsCutOutOfASharedBuffer(t *testing.T) {
 	t.Parallel()
-	one, err := proto.Marshal(requestBody(strings.Repeat("a", 3000), false))
+	one, err := proto.Marshal(extproctest.RequestBody(strings.Repeat("a", 3000), false))
 	require.NoError(t, err)
-	two, err := proto.Marshal(requestBody(strings.Repeat("b", 3000), true))
+	two, err := proto.Marshal(extproctest.RequestBody(strings.Repeat("b", 3000), true))
 	require.NoError(t, err)
-	pool := &countingPool{}
-	frame := pool.in(append(bytes.Clone(one), two...), 1)[0]
+	pool := &extproctest.CountingPool{}
+	frame := pool.In(append(bytes.Clone(one), two...), 1)[0]
 	left, right := mem.SplitUnsafe(frame, len(one))
-	var first, second inbound
+	var first, second Inbound
 	require.NoError(t, receive(mem.BufferSlice{left}, &first))
 	require.NoError(t, receive(mem.BufferSlice{right}, &second))
-	require.Equal(t, strings.Repeat("a", 3000), string(first.body.ReadOnlyData()))
-	first.free()
-	require.Equal(t, strings.Repeat("b", 3000), string(second.body.ReadOnlyData()))
-	second.free()
-	pool.requireAllBack(t)
+	require.Equal(t, strings.Repeat("a", 3000), string(first.Body.ReadOnlyData()))
+	first.Free()
+	require.Equal(t, strings.Repeat("b", 3000), string(second.Body.ReadOnlyData()))
+	second.Free()
+	pool.RequireAllBack(t)
 }
 
 func TestDamagedMessagesAreRefused(t *testing.T) {
 	t.Parallel()
-	headers, err := proto.Marshal(requestHeaders(true, "a", "b"))
+	headers, err := proto.Marshal(extproctest.RequestHeaders(true, "a", "b"))
 	require.NoError(t, err)
-	body, err := proto.Marshal(requestBody("x", true))
+	body, err := proto.Marshal(extproctest.RequestBody("x", true))
 	require.NoError(t, err)
 	for name, data := range map[string][]byte{
 		"truncated":        headers[:len(headers)-1],
@@ -307,10 +208,10 @@ func TestDamagedMessagesAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var in inbound
+			var in Inbound
 			require.ErrorIs(t, receive(mem.BufferSlice{mem.SliceBuffer(data)}, &in), errWire)
 			require.Nil(t, in.raw)
-			require.Nil(t, in.body)
+			require.Nil(t, in.Body)
 		})
 	}
 }
@@ -335,7 +236,7 @@ func TestFieldsOfAnotherTypeAreUnknown(t *testing.T) {
 			t.Parallel()
 			m := &extprocv3.ProcessingRequest{}
 			require.NoError(t, proto.Unmarshal(data, m))
-			var in inbound
+			var in Inbound
 			require.NoError(t, receive(mem.BufferSlice{mem.SliceBuffer(data)}, &in))
 			requireAgrees(t, m, &in)
 		})
@@ -352,9 +253,9 @@ func FuzzInbound(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte, pieces uint8) {
-		pool := &countingPool{}
-		var in inbound
-		err := receive(pool.in(data, 1+int(pieces%8)), &in)
+		pool := &extproctest.CountingPool{}
+		var in Inbound
+		err := receive(pool.In(data, 1+int(pieces%8)), &in)
 		m := &extprocv3.ProcessingRequest{}
 		if proto.Unmarshal(data, m) == nil {
 			if err == nil {
@@ -364,22 +265,22 @@ func FuzzInbound(f *testing.F) {
 			// same message is read.
 			usual, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 			require.NoError(t, err)
-			var again inbound
+			var again Inbound
 			require.NoError(t, receive(mem.BufferSlice{mem.SliceBuffer(usual)}, &again))
 			requireAgrees(t, m, &again)
 		}
 		if err != nil {
-			require.Equal(t, inbound{}.raw, in.raw)
+			require.Equal(t, Inbound{}.raw, in.raw)
 		}
-		for range in.headers.all() {
+		for range in.Headers.All() {
 			continue // it must end without a panic
 		}
-		in.free()
-		pool.requireAllBack(t)
+		in.Free()
+		pool.RequireAllBack(t)
 	})
 }
 
-func unmarshalled(t *testing.T, out *outbound) *extprocv3.ProcessingResponse {
+func unmarshalled(t *testing.T, out *Outbound) *extprocv3.ProcessingResponse {
 	t.Helper()
 	data, err := Codec().Marshal(out)
 	require.NoError(t, err)
@@ -395,16 +296,16 @@ func requireProto(t *testing.T, want, got proto.Message) {
 }
 
 // headResponse is the answer that forwardHead stands for.
-func headResponse(f *forwardHead) *extprocv3.ProcessingResponse {
+func headResponse(f *ForwardHead) *extprocv3.ProcessingResponse {
 	entries := map[string]*structpb.Value{}
-	for _, kv := range f.metadata {
+	for _, kv := range f.Metadata {
 		entries[kv[0]] = structpb.NewStringValue(kv[1])
 	}
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-				SetHeaders: f.set.options(), RemoveHeaders: f.remove,
-			}, ClearRouteCache: f.reroute},
+				SetHeaders: f.Set.options(), RemoveHeaders: f.Remove,
+			}, ClearRouteCache: f.Reroute},
 		}},
 		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 			envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: entries}),
@@ -415,32 +316,32 @@ func headResponse(f *forwardHead) *extprocv3.ProcessingResponse {
 func TestForwardHead(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("long ", 1000)
-	many := headerList{}
+	many := HeaderList{}
 	var names []string
 	for i := range 100 {
 		many = append(many, [2]string{fmt.Sprintf("key-%d", i), strings.Repeat("v", i)})
 		names = append(names, fmt.Sprintf("x-wake-%d", i))
 	}
-	for name, f := range map[string]*forwardHead{
+	for name, f := range map[string]*ForwardHead{
 		"nothing":        {},
-		"native":         {metadata: headerList{{"mode", "native"}, {"first", "10.0.0.1:8000"}, {"content_length", "1024"}}},
-		"everything":     {metadata: headerList{{"mode", "native"}, {"server_timing", "hold;dur=1, queue;dur=2"}}, set: headerList{{"x-request-id", "id"}, {"b", ""}}, remove: []string{"x-wake-keepalive", "x-wake-timeout"}},
-		"long value":     {metadata: headerList{{"mode", long}}, set: headerList{{"a", long}, {"b", "short"}}, remove: []string{long}},
-		"long, then not": {metadata: headerList{{"a", long}, {"b", "short"}, {"c", long}}, set: headerList{{long, "a"}, {"b", "c"}}},
-		"many":           {metadata: many, set: many, remove: names},
-		"for a page":     {metadata: headerList{{"mode", "native"}, {"cors_origin", ""}}, remove: []string{"origin"}, reroute: true},
-		"only removals":  {metadata: headerList{{"mode", "native"}}, remove: names},
-		"rerouted":       {metadata: headerList{{"mode", "native"}, {"tls", "system"}}, reroute: true},
+		"native":         {Metadata: HeaderList{{"mode", "native"}, {"first", "10.0.0.1:8000"}, {"content_length", "1024"}}},
+		"everything":     {Metadata: HeaderList{{"mode", "native"}, {"server_timing", "hold;dur=1, queue;dur=2"}}, Set: HeaderList{{"x-request-id", "id"}, {"b", ""}}, Remove: []string{"x-wake-keepalive", "x-wake-timeout"}},
+		"long value":     {Metadata: HeaderList{{"mode", long}}, Set: HeaderList{{"a", long}, {"b", "short"}}, Remove: []string{long}},
+		"long, then not": {Metadata: HeaderList{{"a", long}, {"b", "short"}, {"c", long}}, Set: HeaderList{{long, "a"}, {"b", "c"}}},
+		"many":           {Metadata: many, Set: many, Remove: names},
+		"for a page":     {Metadata: HeaderList{{"mode", "native"}, {"cors_origin", ""}}, Remove: []string{"origin"}, Reroute: true},
+		"only removals":  {Metadata: HeaderList{{"mode", "native"}}, Remove: names},
+		"rerouted":       {Metadata: HeaderList{{"mode", "native"}, {"tls", "system"}}, Reroute: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			want := headResponse(f)
-			requireProto(t, want, unmarshalled(t, f.encode()))
+			requireProto(t, want, unmarshalled(t, f.Encode()))
 			whole := want.GetRequestHeaders().GetResponse()
 			whole.Status = extprocv3.CommonResponse_CONTINUE_AND_REPLACE
 			whole.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: []byte(long)}}
 			chunks := []mem.Buffer{mem.SliceBuffer(long[:70]), mem.SliceBuffer(long[70:])}
-			requireProto(t, want, unmarshalled(t, f.encodeWith(chunks, int64(len(long)))))
+			requireProto(t, want, unmarshalled(t, f.EncodeWith(chunks, int64(len(long)))))
 		})
 	}
 }
@@ -456,7 +357,7 @@ func TestForwardBody(t *testing.T) {
 				}}},
 			}}
 			// go-cmp takes half a minute for a megabyte.
-			require.True(t, proto.Equal(want, unmarshalled(t, forwardBody(mem.SliceBuffer(chunk), end))), "%d bytes", n)
+			require.True(t, proto.Equal(want, unmarshalled(t, ForwardBody(mem.SliceBuffer(chunk), end))), "%d bytes", n)
 		}
 	}
 }
@@ -465,16 +366,16 @@ func TestShortAnswers(t *testing.T) {
 	t.Parallel()
 	requireProto(t, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
 		RequestHeaders: &extprocv3.HeadersResponse{},
-	}}, unmarshalled(t, untouchedHead()))
+	}}, unmarshalled(t, PassHeaders()))
 	requireProto(t, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{
 		RequestTrailers: &extprocv3.TrailersResponse{},
-	}}, unmarshalled(t, forwardTrailers()))
+	}}, unmarshalled(t, ForwardTrailers()))
 }
 
 // Messages that are not written by hand go through the usual codec.
 func TestOtherMessagesGoThroughTheUsualCodec(t *testing.T) {
 	t.Parallel()
-	m := streamHead(200, nil)
+	m := StreamHead(200, nil)
 	data, err := Codec().Marshal(m)
 	require.NoError(t, err)
 	got := &extprocv3.ProcessingResponse{}
@@ -484,20 +385,33 @@ func TestOtherMessagesGoThroughTheUsualCodec(t *testing.T) {
 }
 
 func BenchmarkForwardHead(b *testing.B) {
-	f := &forwardHead{metadata: headerList{{"mode", "native"}, {"first", "10.0.0.1:8000"}, {"content_length", "1024"}}}
+	f := &ForwardHead{Metadata: HeaderList{{"mode", "native"}, {"first", "10.0.0.1:8000"}, {"content_length", "1024"}}}
 	b.ReportAllocs()
 	for b.Loop() {
-		f.encode()
+		f.Encode()
 	}
 }
 
 func BenchmarkInboundBody(b *testing.B) {
-	data, err := proto.Marshal(requestBody(strings.Repeat("x", 64<<10), true))
+	data, err := proto.Marshal(extproctest.RequestBody(strings.Repeat("x", 64<<10), true))
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		var in inbound
+		var in Inbound
 		_ = in.parse(mem.BufferSlice{mem.SliceBuffer(data)})
-		in.free()
+		in.Free()
+	}
+}
+
+// What a body message has beside its body lies in a buffer that is given back.
+func TestOnlyAHeadersMessageKeepsItsMetadata(t *testing.T) {
+	t.Parallel()
+	for _, m := range inboundMessages() {
+		data, err := proto.Marshal(extproctest.Decorated(m))
+		require.NoError(t, err)
+		var in Inbound
+		require.NoError(t, receive(mem.BufferSlice{mem.SliceBuffer(data)}, &in))
+		require.Equal(t, in.Kind == RequestHeaders, in.Metadata != nil)
+		in.Free()
 	}
 }

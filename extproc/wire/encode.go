@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/holdgate/holdgate/envoy"
+)
+
+// Field numbers of the answers that are written by hand: they are sent for every
+// request that is served natively.
+const (
+	fieldHeadersResponse        = 1 // ProcessingResponse.request_headers
+	fieldBodyAnswer             = 3 // ProcessingResponse.request_body
+	fieldTrailersResponse       = 5 // ProcessingResponse.request_trailers
+	fieldResponseHeadersAnswer  = 2 // ProcessingResponse.response_headers
+	fieldResponseBodyAnswer     = 4 // ProcessingResponse.response_body
+	fieldResponseTrailersAnswer = 6 // ProcessingResponse.response_trailers
+	fieldDynamicMetadata        = 8 // ProcessingResponse.dynamic_metadata
+	fieldCommonResponse         = 1 // HeadersResponse.response, BodyResponse.response
+	fieldStatus                 = 1 // CommonResponse.status
+	fieldHeaderMutation         = 2 // CommonResponse.header_mutation
+	fieldBodyMutation           = 3 // CommonResponse.body_mutation
+	fieldClearRouteCache        = 5 // CommonResponse.clear_route_cache
+	fieldSetHeaders             = 1 // HeaderMutation.set_headers
+	fieldRemoveHeaders          = 2 // HeaderMutation.remove_headers
+	fieldOptionHeader           = 1 // HeaderValueOption.header
+	fieldAppendAction           = 3 // HeaderValueOption.append_action
+	fieldWholeBody              = 1 // BodyMutation.body
+	fieldStreamedResponse       = 3 // BodyMutation.streamed_response
+	fieldStreamedBody           = 1 // StreamedBodyResponse.body
+	fieldStreamedEnd            = 2 // StreamedBodyResponse.end_of_stream
+	fieldStructFields           = 1 // Struct.fields
+	fieldMapKey                 = 1
+	fieldMapValue               = 2
+	fieldStringValue            = 3 // Value.string_value
+	fieldStructValue            = 5 // Value.struct_value
+)
+
+// ForwardHead is what a request that Envoy serves is sent on with.
+type ForwardHead struct {
+	Metadata HeaderList // of the namespace
+	Set      HeaderList
+	Remove   []string
+	Reroute  bool // Envoy chooses the route anew, by the metadata
+}
+
+// Encode writes the HeadersResponse with its dynamic metadata.
+func (f *ForwardHead) Encode() *Outbound {
+	var scratch [2][512]byte
+	common := f.appendCommon(scratch[1][:0], scratch[0][:0])
+	response := appendBytes(scratch[0][:0], fieldCommonResponse, common)
+	out := appendBytes(make([]byte, 0, 512), fieldHeadersResponse, response)
+	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(f.appendMetadata(out))}}
+}
+
+// EncodeWith writes a HeadersResponse that replaces the body with the chunks, of size
+// bytes. The message takes the chunks over.
+func (f *ForwardHead) EncodeWith(chunks []mem.Buffer, size int64) *Outbound {
+	n := int(size)
+	common := f.appendCommon(nil, nil)
+	common = protowire.AppendTag(common, fieldStatus, protowire.VarintType)
+	common = protowire.AppendVarint(common, uint64(extprocv3.CommonResponse_CONTINUE_AND_REPLACE))
+	mutation := protowire.SizeTag(fieldWholeBody) + protowire.SizeBytes(n)
+	commonSize := len(common) + protowire.SizeTag(fieldBodyMutation) + protowire.SizeBytes(mutation)
+	response := protowire.SizeTag(fieldCommonResponse) + protowire.SizeBytes(commonSize)
+
+	head := appendSize(nil, fieldHeadersResponse, response)
+	head = appendSize(head, fieldCommonResponse, commonSize)
+	head = append(head, common...)
+	head = appendSize(head, fieldBodyMutation, mutation)
+	head = appendSize(head, fieldWholeBody, n)
+	data := append(mem.BufferSlice{mem.SliceBuffer(head)}, chunks...)
+	return &Outbound{data: append(data, mem.SliceBuffer(f.appendMetadata(nil)))}
+}
+
+// appendCommon writes the CommonResponse's part that is not of the body; scratch is
+// memory for the HeaderMutation.
+func (f *ForwardHead) appendCommon(out, scratch []byte) []byte {
+	out = appendBytes(out, fieldHeaderMutation, f.appendMutation(scratch))
+	if f.Reroute {
+		out = protowire.AppendVarint(protowire.AppendTag(out, fieldClearRouteCache, protowire.VarintType), 1)
+	}
+	return out
+}
+
+// appendMutation writes the HeaderMutation.
+func (f *ForwardHead) appendMutation(out []byte) []byte {
+	var scratch [2][512]byte
+	for _, kv := range f.Set {
+		header := appendString(scratch[0][:0], fieldKey, kv[0])
+		header = appendString(header, fieldRawValue, kv[1])
+		option := appendBytes(scratch[1][:0], fieldOptionHeader, header)
+		option = protowire.AppendTag(option, fieldAppendAction, protowire.VarintType)
+		option = protowire.AppendVarint(option, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
+		out = appendBytes(out, fieldSetHeaders, option)
+	}
+	for _, name := range f.Remove {
+		out = appendString(out, fieldRemoveHeaders, name)
+	}
+	return out
+}
+
+// appendMetadata writes the field with the dynamic metadata.
+func (f *ForwardHead) appendMetadata(out []byte) []byte {
+	var scratch [4][512]byte
+	entries := scratch[0][:0]
+	for _, kv := range f.Metadata {
+		value := appendString(scratch[1][:0], fieldStringValue, kv[1])
+		entries = appendEntry(entries, scratch[2][:0], kv[0], value)
+	}
+	value := appendBytes(scratch[1][:0], fieldStructValue, entries)
+	return appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], envoy.Namespace, value))
+}
+
+// PassHeaders lets a request go on as it is.
+func PassHeaders() *Outbound {
+	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, fieldHeadersResponse, nil))}}
+}
+
+// appendEntry writes one entry of a Struct; scratch is memory for the entry.
+func appendEntry(out, scratch []byte, key string, value []byte) []byte {
+	entry := appendString(scratch, fieldMapKey, key)
+	entry = appendBytes(entry, fieldMapValue, value)
+	return appendBytes(out, fieldStructFields, entry)
+}
+
+func appendString(b []byte, num protowire.Number, s string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+}
+
+func appendBytes(b []byte, num protowire.Number, v []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), v)
+}
+
+// appendSize begins a field of n bytes.
+func appendSize(b []byte, num protowire.Number, n int) []byte {
+	b = protowire.AppendTag(b, num, protowire.BytesType)
+	return protowire.AppendVarint(b, uint64(n)) //nolint:gosec // a size is not negative
+}
+
+// ForwardBody sends a chunk back as it came: only its frame is written. The
+// message takes the chunk over.
+func ForwardBody(chunk mem.Buffer, end bool) *Outbound {
+	return sendBack(fieldBodyAnswer, chunk, end)
+}
+
+// PassResponse lets a part of an answer go on as it is. No Envoy should send one, see
+// forward, but one whose response modes ask for it waits.
+func PassResponse(in *Inbound, duplex bool) *Outbound {
+	field := protowire.Number(fieldResponseHeadersAnswer)
+	switch {
+	case in.Kind == ResponseTrailers:
+		field = fieldResponseTrailersAnswer
+	case in.Kind == ResponseBody && duplex:
+		return sendBack(fieldResponseBodyAnswer, in.Body, in.End)
+	case in.Kind == ResponseBody:
+		in.Free()
+		field = fieldResponseBodyAnswer
+	}
+	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, field, nil))}}
+}
+
+func sendBack(field protowire.Number, chunk mem.Buffer, end bool) *Outbound {
+	n := chunk.Len()
+	streamed := protowire.SizeTag(fieldStreamedBody) + protowire.SizeBytes(n)
+	var tail []byte
+	if end {
+		tail = protowire.AppendVarint(protowire.AppendTag(nil, fieldStreamedEnd, protowire.VarintType), 1)
+		streamed += len(tail)
+	}
+	mutation := protowire.SizeTag(fieldStreamedResponse) + protowire.SizeBytes(streamed)
+	common := protowire.SizeTag(fieldBodyMutation) + protowire.SizeBytes(mutation)
+	response := protowire.SizeTag(fieldCommonResponse) + protowire.SizeBytes(common)
+	head := make([]byte, 0, 40)
+	for _, part := range [...]struct {
+		num  protowire.Number
+		size int
+	}{
+		{field, response},
+		{fieldCommonResponse, common},
+		{fieldBodyMutation, mutation},
+		{fieldStreamedResponse, streamed},
+		{fieldStreamedBody, n},
+	} {
+		head = appendSize(head, part.num, part.size)
+	}
+	data := mem.BufferSlice{mem.SliceBuffer(head), chunk}
+	if end {
+		data = append(data, mem.SliceBuffer(tail))
+	}
+	return &Outbound{data: data}
+}
+
+// ForwardTrailers sends the request's trailers on as they are.
+func ForwardTrailers() *Outbound {
+	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, fieldTrailersResponse, nil))}}
+}

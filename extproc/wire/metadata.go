@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// StructAt is the Struct at a path of encoded Metadata: a namespace, and keys
+// that lead deeper.
+func StructAt(metadata []byte, path []string) *structpb.Struct {
+	var at *structpb.Struct
+	eachUnder(metadata, path[0], func(value []byte) {
+		namespace := &structpb.Struct{}
+		if proto.Unmarshal(value, namespace) == nil {
+			at = namespace
+		}
+	})
+	for _, key := range path[1:] {
+		at = at.GetFields()[key].GetStructValue()
+	}
+	return at
+}
+
+// eachUnder calls f for the value under key of the map that is the first field of
+// msg: Metadata.filter_metadata and Struct.fields.
+func eachUnder(msg []byte, key string, f func(value []byte)) {
+	each(msg, func(num protowire.Number, entry []byte, _ uint64) {
+		if num != fieldStructFields {
+			return
+		}
+		var name, value []byte
+		each(entry, func(num protowire.Number, v []byte, _ uint64) {
+			switch num {
+			case fieldMapKey:
+				name = v
+			case fieldMapValue:
+				value = v
+			}
+		})
+		if string(name) == key {
+			f(value)
+		}
+	})
+}
+
+// stringUnder is the text under a key of a Struct, empty without one.
+func stringUnder(fields []byte, key string) (text string) {
+	eachUnder(fields, key, func(value []byte) {
+		each(value, func(num protowire.Number, v []byte, _ uint64) {
+			if num == fieldStringValue {
+				text = string(v)
+			}
+		})
+	})
+	return text
+}
