@@ -85,7 +85,7 @@ flaky: go ## run the unit tests FLAKY_COUNT (20) times
 
 bench: build tools ## measure what Holdgate costs, beside Envoy alone and the floor
 	@$(ENV) $(GO) run ./bench speed $(BENCH_FLAGS)
-	@$(ENV) $(GO) run ./bench wish
+	@$(ENV) $(GO) run ./bench need
 	@$(ENV) $(GO) run ./bench wake
 	@$(ENV) $(GO) run ./bench memory
 	@$(ENV) $(GO) run ./bench scale
@@ -93,7 +93,7 @@ bench: build tools ## measure what Holdgate costs, beside Envoy alone and the fl
 bench-smoke: build tools ## run each benchmark once, to see that it works
 	$(ENV) $(GO) test -run '^$$' -bench . -benchtime 1x -p 2 ./...
 	$(ENV) $(GO) run ./bench -quick
-	$(ENV) $(GO) run ./bench wish -repeats 5
+	$(ENV) $(GO) run ./bench need -repeats 5
 	$(ENV) $(GO) run ./bench scale -quick
 
 ##@ Code

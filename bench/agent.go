@@ -16,26 +16,26 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// agentSlots is more than the benchmark ever sends at once: what is measured
-// is the release, not an engine's queue.
+// agentSlots is more than the benchmark ever sends at once: the release is measured,
+// not an engine's queue.
 const agentSlots = 65536
 
-// agent is an engine's presence at the router, without the engine.
+// agent is an agent without an engine.
 type agent struct {
 	conn     *grpc.ClientConn
 	stream   agentregpb.AgentRegistry_ConnectClient
 	cancel   context.CancelFunc
-	state    agentregpb.State        // serving, or asleep when it is set before join
-	edit     func(*agentregpb.Hello) // changes what join says; nil: nothing
-	sending  sync.Mutex              // a gRPC stream takes one sender at a time
+	state    agentregpb.State        // serving, unless it is set to asleep before join
+	edit     func(*agentregpb.Hello) // changes the Hello of join; may be nil
+	sending  sync.Mutex              // a gRPC stream allows one sender at a time
 	joined   bool
 	ended    chan struct{}
 	accepted chan error
-	woken    chan time.Time // the first Wake that has come
+	woken    chan time.Time // the time of the first Wake
 }
 
-// dialAgent opens the connection and the stream, so that join costs one
-// message, as it does for an agent that was connected while its engine woke.
+// dialAgent opens the connection and the stream, so that join costs one message, as for
+// an agent that was connected while its engine woke.
 func dialAgent(ctx context.Context, router string) (*agent, error) {
 	conn, err := grpc.NewClient(router, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -53,8 +53,8 @@ func dialAgent(ctx context.Context, router string) (*agent, error) {
 	}, nil
 }
 
-// join registers the model as served at address, or as asleep there, and returns
-// the moment just before it said so.
+// join registers the model as served, or as asleep, at address, and returns the time
+// just before it sent Hello.
 func (a *agent) join(address string) (time.Time, error) {
 	hello := &agentregpb.Hello{
 		AgentId: "bench", Instance: uuid.NewString(), Address: address,
@@ -74,8 +74,8 @@ func (a *agent) join(address string) (time.Time, error) {
 	return begin, nil
 }
 
-// welcomed waits for the router's answer to Hello.
-func (a *agent) welcomed(ctx context.Context) error {
+// waitWelcome waits for the router's answer to Hello.
+func (a *agent) waitWelcome(ctx context.Context) error {
 	select {
 	case err := <-a.accepted:
 		return err
@@ -84,8 +84,8 @@ func (a *agent) welcomed(ctx context.Context) error {
 	}
 }
 
-// leave ends the registration and returns when the router has ended the stream,
-// which it does when it has taken the agent out of routing.
+// leave ends the registration and returns when the router has ended the stream, which
+// it does after taking the agent out of routing.
 func (a *agent) leave() error {
 	defer a.cancel()
 	if a.joined {
@@ -101,7 +101,7 @@ func (a *agent) leave() error {
 	return a.conn.Close()
 }
 
-// serve answers the router and sends the heartbeats it asks for.
+// serve answers the router's messages and sends the heartbeats it requests.
 func (a *agent) serve() {
 	defer close(a.ended)
 	heartbeat := time.NewTicker(time.Hour)
@@ -125,15 +125,15 @@ func (a *agent) serve() {
 				a.settle(errors.New("the router ended the agent's stream"))
 				return
 			}
-			handled = max(handled, a.take(message, heartbeat))
+			handled = max(handled, a.handle(message, heartbeat))
 		case <-heartbeat.C:
 			_ = a.status(handled)
 		}
 	}
 }
 
-// take acts on one message and gives its number, 0 for those without.
-func (a *agent) take(message *agentregpb.RouterMessage, heartbeat *time.Ticker) uint64 {
+// handle acts on one message and returns its number, 0 for messages without one.
+func (a *agent) handle(message *agentregpb.RouterMessage, heartbeat *time.Ticker) uint64 {
 	switch m := message.GetMessage().(type) {
 	case *agentregpb.RouterMessage_Welcome:
 		heartbeat.Reset(max(m.Welcome.GetHeartbeat().AsDuration(), 10*time.Millisecond))
@@ -160,7 +160,8 @@ func (a *agent) take(message *agentregpb.RouterMessage, heartbeat *time.Ticker) 
 	return 0
 }
 
-// settle tells welcomed how the registration went; only the first word counts.
+// settle passes the result of the registration to waitWelcome; only the first result
+// counts.
 func (a *agent) settle(err error) {
 	select {
 	case a.accepted <- err:
@@ -168,8 +169,8 @@ func (a *agent) settle(err error) {
 	}
 }
 
-// status says what the engine does. An error needs no report of its own: the
-// stream has ended then, and the reader says so.
+// status reports the engine's state. Its error needs no separate report: the stream has
+// ended then, and the reader reports that.
 func (a *agent) status(handled uint64) error {
 	return a.send(&agentregpb.AgentMessage{Message: &agentregpb.AgentMessage_Status{Status: &agentregpb.Status{
 		State: a.state, Healthy: true, Handled: handled, Routers: 1,

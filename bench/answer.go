@@ -14,15 +14,15 @@ import (
 
 var errBadAnswer = errors.New("not an HTTP/1.1 answer this client reads")
 
-// head is the part of an answer's head that the generator looks at.
+// head has the parts of an answer's head that the load generator uses.
 type head struct {
 	status  int
 	length  int
 	chunked bool
 }
 
-// readHead reads a status line and headers. It allocates nothing: a generator
-// that shares two cores with what it measures has to be cheap.
+// readHead reads a status line and headers. It allocates nothing: the load generator
+// shares two cores with the systems it measures, so it must be cheap.
 func readHead(r *bufio.Reader) (head, error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
@@ -50,7 +50,7 @@ func readHead(r *bufio.Reader) (head, error) {
 	}
 }
 
-// take notes the two headers that say where the body ends.
+// take notes the two headers that determine where the body ends.
 func (h *head) take(line []byte) error {
 	name, value, found := bytes.Cut(line, []byte(":"))
 	if !found {
@@ -70,7 +70,7 @@ func (h *head) take(line []byte) error {
 	return nil
 }
 
-// body is a reader that ends where the answer's body ends.
+// body returns a reader that ends where the answer's body ends.
 func (h head) body(r *bufio.Reader) (io.Reader, error) {
 	switch {
 	case h.chunked:

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// runBackend is the subcommand "backend": an engine that reads the body and
-// answers at once. It is a process of its own, so that its garbage collector
-// and its goroutines are not the generator's.
+// runBackend is the subcommand "backend": an engine that reads the body and answers at
+// once. It is a separate process, so that the load generator has its own garbage
+// collector and scheduler.
 func runBackend(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("backend", flag.ContinueOnError)
 	addressFile := flags.String("address-file", "", "file that gets the address when it is ready")
@@ -52,7 +52,7 @@ func answerChat(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(backendAnswer(n))
 }
 
-// writeWhole writes a file that nobody can see half written.
+// writeWhole writes a file that no reader sees half written.
 func writeWhole(path, content string) error {
 	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)

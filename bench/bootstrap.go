@@ -28,10 +28,9 @@ const (
 	backendCluster = "backend"
 )
 
-// plain turns Holdgate's bootstrap into "Envoy alone": the edge listener with
-// the same limits and routes, without external processing and access log, and
-// with one static cluster behind it that has the same settings as the cluster
-// Holdgate's destinations come from.
+// plain turns Holdgate's bootstrap into "Envoy alone": the edge listener with the same
+// limits and routes, without external processing and access log, and with one static
+// cluster that has the settings of Holdgate's destination cluster.
 func plain(b *bootstrapv3.Bootstrap, backend string) error {
 	var edges []*listenerv3.Listener
 	for _, listener := range b.GetStaticResources().GetListeners() {
@@ -60,7 +59,7 @@ func plain(b *bootstrapv3.Bootstrap, backend string) error {
 	})
 }
 
-// withoutAccessLog takes the access logs away, to see what they cost.
+// withoutAccessLog removes the access logs, to measure what they cost.
 func withoutAccessLog(b *bootstrapv3.Bootstrap) error {
 	for _, listener := range b.GetStaticResources().GetListeners() {
 		if err := editManagers(listener, dropLogs); err != nil {
@@ -70,7 +69,7 @@ func withoutAccessLog(b *bootstrapv3.Bootstrap) error {
 	return nil
 }
 
-// dropLogs takes away the log of requests and the router's log of attempts.
+// dropLogs removes the log of requests and the router's log of attempts.
 func dropLogs(manager *hcmv3.HttpConnectionManager) error {
 	manager.AccessLog = nil
 	for _, filter := range manager.GetHttpFilters() {
@@ -91,8 +90,8 @@ func dropLogs(manager *hcmv3.HttpConnectionManager) error {
 	return nil
 }
 
-// toBackend sends every route of the host to the backend. The headers that
-// come from Holdgate's metadata are left out with the metadata.
+// toBackend sends every route of the host to the backend. It removes the headers that
+// are made from Holdgate's metadata.
 func toBackend(host *routev3.VirtualHost) {
 	host.RequestHeadersToAdd, host.ResponseHeadersToAdd = nil, nil
 	host.Routes = slices.DeleteFunc(host.GetRoutes(), func(r *routev3.Route) bool {
@@ -142,7 +141,7 @@ func assignment(address netip.AddrPort) *endpointv3.ClusterLoadAssignment {
 	}
 }
 
-// editManagers changes every HTTP connection manager of the listener.
+// editManagers applies edit to every HTTP connection manager of the listener.
 func editManagers(listener *listenerv3.Listener, edit func(*hcmv3.HttpConnectionManager) error) error {
 	for _, chain := range listener.GetFilterChains() {
 		for _, filter := range chain.GetFilters() {

@@ -58,7 +58,7 @@ func TestPlainRefusesABootstrapItDoesNotKnow(t *testing.T) {
 	require.ErrorContains(t, plain(render(t), "backend:8000"), "address")
 }
 
-// TestEnvoyTakesEveryBootstrap lets the real binary check them.
+// TestEnvoyTakesEveryBootstrap has the real binary validate them.
 func TestEnvoyTakesEveryBootstrap(t *testing.T) {
 	t.Parallel()
 	binary, err := envoy.Find(t.Context())

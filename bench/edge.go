@@ -16,9 +16,9 @@ import (
 // change edits a rendered bootstrap.
 type change func(*bootstrapv3.Bootstrap) error
 
-// startEnvoy runs Holdgate's own bootstrap, changed or as it is. extProc is
-// where its external processor listens.
-func startEnvoy(ctx context.Context, b *bed, name, extProc string, changes ...change) (*envoy.Process, error) {
+// startEnvoy runs Holdgate's own bootstrap with the given changes. extProc is the
+// address of its external processor.
+func startEnvoy(ctx context.Context, b *testbed, name, extProc string, changes ...change) (*envoy.Process, error) {
 	binary, err := envoy.Find(ctx)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 const benchMap = `{"generation":1,"sites":[],"placements":[` +
 	`{"model":"` + benchModel + `","kind":"chat","site":"bench","scale_from_zero":true,"hold_budget":"10m"}]}`
 
-// holdgate is the real binary as a process, with its map.
+// holdgate is a process of the real binary, with its map.
 type holdgate struct {
 	pid    int
 	admin  string
@@ -30,15 +30,16 @@ type holdgate struct {
 	envoy  envoyInFront
 }
 
-// envoyInFront is the Envoy through which Holdgate's clients come.
+// envoyInFront is the Envoy in front of Holdgate.
 type envoyInFront struct {
 	pid         int
 	edge, admin string
 }
 
-// startHoldgate runs "holdgate serve" under a name, with more arguments where the
-// default limits are not what is measured. Its sockets are in the name's directory.
-func startHoldgate(ctx context.Context, b *bed, name, binary string, more ...string) (*holdgate, error) {
+// startHoldgate runs "holdgate serve" under a name; more are arguments for benchmarks
+// that need other limits than the defaults. Its sockets are in a directory of that
+// name.
+func startHoldgate(ctx context.Context, b *testbed, name, binary string, more ...string) (*holdgate, error) {
 	if _, err := os.Stat(binary); err != nil {
 		return nil, fmt.Errorf("finding holdgate (build it with make build, or name it by -holdgate): %w", err)
 	}
@@ -100,8 +101,8 @@ func (h *holdgate) do(request *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// metric is one value of the metrics page, found by its whole series name;
-// found is false when the page has no such series.
+// metric returns one value of the metrics page, by its whole series name; found is
+// false when the page has no such series.
 func (h *holdgate) metric(ctx context.Context, series string) (value float64, found bool, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+h.admin+"/metrics", http.NoBody)
 	if err != nil {
@@ -131,7 +132,7 @@ func (h *holdgate) waitDemand(ctx context.Context, n int) error {
 	return h.waitMetric(ctx, `hivenet_pending_demand{model="`+benchModel+`"}`, n)
 }
 
-// waitMetric returns when a series is n.
+// waitMetric returns when the series has the value n.
 func (h *holdgate) waitMetric(ctx context.Context, series string, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// connTimeout ends a connection on which nothing comes back, well after any
-// latency this benchmark can have.
+// connTimeout closes a connection without an answer. It is well above any latency of
+// this benchmark.
 const connTimeout = 30 * time.Second
 
-// load is closed-loop traffic: each client sends its next request when it has
-// read the answer to the last.
+// load is closed-loop traffic: each client sends its next request when it has read the
+// answer to the last.
 type load struct {
 	addr     string
 	request  []byte
@@ -29,15 +29,15 @@ type load struct {
 	duration time.Duration
 }
 
-// result is what one run of a load saw.
+// result is the result of one run of a load.
 type result struct {
 	latencies []time.Duration // of the requests that began after the warm-up, sorted
 	requests  int             // all, with those of the warm-up
 	rate      float64         // answers a second after the warm-up
 }
 
-// run drives the load. Anything but the wanted answer ends it: a benchmark of
-// errors would be fast and worth nothing.
+// run drives the load. It ends at the first answer other than the expected one: a
+// benchmark of errors would be fast and worthless.
 func (l load) run(ctx context.Context) (result, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	clients := make([]client, l.clients)
@@ -93,8 +93,8 @@ func (c *client) run(ctx context.Context, l load, begin time.Time) error {
 		}
 		c.requests++
 		answered := time.Now()
-		// Whole requests inside the window, so that rate and latencies tell of
-		// the same ones.
+		// Count only whole requests inside the window, so that rate and latencies
+		// describe the same requests.
 		if !sent.Before(measured) && answered.Before(end) {
 			c.latencies = append(c.latencies, answered.Sub(sent))
 		}

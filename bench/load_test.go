@@ -31,8 +31,8 @@ func TestLoadCountsWhatTheBackendAnswered(t *testing.T) {
 		served.Add(1)
 	}))
 	defer server.Close()
-	// A machine that is busy elsewhere may leave a short window empty; a load
-	// that never measures anything ends with the test's timeout.
+	// A machine that is busy elsewhere may leave a short window empty; a load that
+	// never measures anything ends with the test's timeout.
 	var r result
 	var total int64
 	l := loadOf(t, server)

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures what Holdgate costs. It uses loopback and unix
-// sockets only, and ends every process it starts.
+// Command bench measures what Holdgate costs. It uses loopback and unix sockets only,
+// and ends every process it starts.
 //
 //	bench [speed]  backend, Envoy, Envoy with the floor, Envoy with Holdgate
-//	bench wish     from a request's first byte to those who can wake its model
+//	bench need     from a request's first byte to whoever can wake its model
 //	bench wake     from a registration to the first byte of each held request
 //	bench memory   what a held request costs in Holdgate and in Envoy
 //	bench scale    what grows with placements, agents, held requests and keys
 //
-// Backend and floor are subcommands too, because each is a process of its own.
-// docs/performance.md says what the numbers mean.
+// Backend and floor are subcommands too, because each is a separate process.
+// docs/performance.md explains the numbers.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	err := run(ctx, os.Args[1:])
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1) //nolint:gocritic // nothing is left to undo
+		os.Exit(1) //nolint:gocritic // stop need not run at exit
 	}
 }
 
@@ -42,11 +42,11 @@ func run(ctx context.Context, args []string) error {
 		name, args = args[0], args[1:]
 	}
 	commands := map[string]func(context.Context, []string) error{
-		"speed": runSpeed, "wish": runWish, "wake": runWake, "memory": runMemory, "scale": runScale, "backend": runBackend, "floor": runFloor,
+		"speed": runSpeed, "need": runNeed, "wake": runWake, "memory": runMemory, "scale": runScale, "backend": runBackend, "floor": runFloor,
 	}
 	command, found := commands[name]
 	if !found {
-		return fmt.Errorf("unknown subcommand %q: want speed, wish, wake, memory or scale", name)
+		return fmt.Errorf("unknown subcommand %q: want speed, need, wake, memory or scale", name)
 	}
 	return command(ctx, args)
 }

@@ -22,7 +22,7 @@ type memoryOptions struct {
 	json        string
 }
 
-// footprint is what the two processes use, in bytes.
+// footprint is the memory that the two processes use, in bytes.
 type footprint struct {
 	HoldgateRSS   float64 `json:"holdgate_rss"`
 	HoldgateHeap  float64 `json:"holdgate_heap"`
@@ -31,7 +31,7 @@ type footprint struct {
 	EnvoyHeap     float64 `json:"envoy_heap"`
 }
 
-// memoryReport has the state at rest and what is above it, a held request.
+// memoryReport has the footprint at rest, and what each held request adds to it.
 type memoryReport struct {
 	Held      int       `json:"held"`
 	Body      int       `json:"body_bytes"`
@@ -47,7 +47,7 @@ func runMemory(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("memory", flag.ContinueOnError)
 	held := flags.String("held", "5000", "held requests")
 	size := flags.String("size", "1KiB", "size of each body")
-	flags.DurationVar(&o.settle, "settle", 3*time.Second, "rest before each look")
+	flags.DurationVar(&o.settle, "settle", 3*time.Second, "rest before each measurement")
 	flags.DurationVar(&o.keepalive, "keepalive", 15*time.Second, "keepalive interval; longer than it takes to open all requests, and -settle")
 	flags.StringVar(&o.holdgate, "holdgate", "bin/holdgate", "the holdgate binary")
 	flags.IntVar(&o.concurrency, "concurrency", 2, "worker threads of Envoy")
@@ -65,20 +65,20 @@ func runMemory(ctx context.Context, args []string) error {
 	if o.settle <= 0 || o.keepalive <= o.settle || o.concurrency < 1 {
 		return errors.New("-settle and -concurrency must be positive, -keepalive longer than -settle")
 	}
-	bed, err := newBed(o.concurrency)
+	bed, err := newTestbed(o.concurrency)
 	if err != nil {
 		return err
 	}
 	return bed.close(memory(ctx, bed, o))
 }
 
-func memory(ctx context.Context, b *bed, o memoryOptions) error {
+func memory(ctx context.Context, b *testbed, o memoryOptions) error {
 	backend, h, err := startCold(ctx, b, o.holdgate, "--wake-keepalive", o.keepalive.String())
 	if err != nil {
 		return err
 	}
-	// One wake before the measurement: what is made once and kept is not part
-	// of a held request.
+	// Run one wake before the measurement: memory that is allocated once and kept is
+	// not part of a held request.
 	warm := wake{holdgate: h, backend: backend, waiters: min(o.held, 100)}
 	if _, err := warm.run(ctx); err != nil {
 		return fmt.Errorf("warming up: %w", err)
@@ -110,7 +110,7 @@ func memory(ctx context.Context, b *bed, o memoryOptions) error {
 	return writeJSON(o.json, report)
 }
 
-// hold looks while all are silent, and again when each has had a keepalive.
+// hold measures while all requests are silent, and again when each has had a keepalive.
 func (r *memoryReport) hold(ctx context.Context, h *holdgate, waiters []*waiter, o memoryOptions) error {
 	if err := h.waitDemand(ctx, len(waiters)); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (r *memoryReport) hold(ctx context.Context, h *holdgate, waiters []*waiter,
 	if err != nil {
 		return err
 	}
-	// A look at each would take longer than an interval.
+	// Checking each of them would take longer than an interval.
 	for i := 0; i < len(waiters); i += 100 {
 		if err := waiters[i].silent(); err != nil {
 			return err
@@ -137,7 +137,7 @@ func (r *memoryReport) hold(ctx context.Context, h *holdgate, waiters []*waiter,
 	return nil
 }
 
-// settled looks at both processes after a rest.
+// settled returns the footprint after a rest.
 func (h *holdgate) settled(ctx context.Context, rest time.Duration) (footprint, error) {
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
@@ -151,35 +151,35 @@ func (h *holdgate) settled(ctx context.Context, rest time.Duration) (footprint, 
 
 func (h *holdgate) footprint(ctx context.Context) (footprint, error) {
 	var f footprint
-	for _, look := range []struct {
+	for _, m := range []struct {
 		into *float64
 		pid  int
 	}{{&f.HoldgateRSS, h.pid}, {&f.EnvoyRSS, h.envoy.pid}} {
-		rss, err := residentBytes(look.pid)
+		rss, err := residentBytes(m.pid)
 		if err != nil {
 			return f, err
 		}
-		*look.into = float64(rss)
+		*m.into = float64(rss)
 	}
-	for _, look := range []struct {
+	for _, m := range []struct {
 		into   *float64
 		series string
 	}{{&f.HoldgateHeap, "go_memstats_heap_inuse_bytes"}, {&f.HoldgateStack, "go_memstats_stack_inuse_bytes"}} {
-		value, found, err := h.metric(ctx, look.series)
+		value, found, err := h.metric(ctx, m.series)
 		if err != nil {
 			return f, err
 		}
 		if !found {
-			return f, fmt.Errorf("holdgate's metrics have no %s", look.series)
+			return f, fmt.Errorf("holdgate's metrics have no %s", m.series)
 		}
-		*look.into = value
+		*m.into = value
 	}
 	allocated, err := h.envoyAllocated(ctx)
 	f.EnvoyHeap = allocated
 	return f, err
 }
 
-// envoyAllocated is what Envoy's allocator has handed out.
+// envoyAllocated returns how much memory Envoy's allocator has handed out.
 func (h *holdgate) envoyAllocated(ctx context.Context) (float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.envoy.admin+"/memory", http.NoBody)
 	if err != nil {

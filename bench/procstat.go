@@ -14,14 +14,14 @@ import (
 // clockTicks is USER_HZ, the ticks of a second, which Linux fixes at 100 for /proc.
 const clockTicks = 100
 
-// cpuTime is what the process has used, user and system.
+// cpuTime returns the user and system time that the process has used.
 func cpuTime(pid int) (time.Duration, error) {
 	path := "/proc/" + strconv.Itoa(pid) + "/stat"
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return 0, fmt.Errorf("reading CPU time: %w", err)
 	}
-	// The command name in parentheses may hold spaces; the fields after it do not.
+	// The command name in parentheses may contain spaces; the fields after it do not.
 	end := bytes.LastIndexByte(content, ')')
 	fields := strings.Fields(string(content[end+1:]))
 	if end < 0 || len(fields) < 13 {
@@ -38,7 +38,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * (time.Second / clockTicks), nil
 }
 
-// cpuTimeOf adds up several processes.
+// cpuTimeOf returns the sum of cpuTime over several processes.
 func cpuTimeOf(pids []int) (time.Duration, error) {
 	var total time.Duration
 	for _, pid := range pids {
@@ -51,8 +51,8 @@ func cpuTimeOf(pids []int) (time.Duration, error) {
 	return total, nil
 }
 
-// residentBytes is the process's resident set, counted page by page by the
-// kernel rather than from its batched counters.
+// residentBytes returns the process's resident set, counted page by page by the kernel
+// rather than from its batched counters.
 func residentBytes(pid int) (int64, error) {
 	path := "/proc/" + strconv.Itoa(pid) + "/smaps_rollup"
 	content, err := os.ReadFile(path)

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// It is not parallel: what other tests free would be taken away from what this
-// one touches.
+// It is not parallel: memory that other tests free would be subtracted from the memory
+// that this test touches.
 func TestResidentBytesSeesWhatWasTouched(t *testing.T) {
 	debug.FreeOSMemory()
 	before, err := residentBytes(os.Getpid())
@@ -32,7 +32,7 @@ func TestCPUTimeGrowsWithWork(t *testing.T) {
 	t.Parallel()
 	before, err := cpuTimeOf([]int{os.Getpid()})
 	require.NoError(t, err)
-	// Each look is work; one that never sees it ends with the test's timeout.
+	// Each iteration uses CPU; if that is never measured, the test times out.
 	for after := before; after <= before; {
 		after, err = cpuTimeOf([]int{os.Getpid()})
 		require.NoError(t, err)

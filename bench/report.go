@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// speedReport is the whole of one run.
+// speedReport is the report of one run.
 type speedReport struct {
 	Time     time.Time   `json:"time"`
 	Go       string      `json:"go"`
@@ -22,8 +22,8 @@ type speedReport struct {
 	Rows     []reportRow `json:"rows"`
 }
 
-// reportRow is one system in one cell: medians over the rounds, and the ratio
-// to the floor of the same round.
+// reportRow is one system in one cell: medians over the rounds, and the ratio to the
+// floor of the same round.
 type reportRow struct {
 	Body      int     `json:"body_bytes"`
 	Clients   int     `json:"clients"`

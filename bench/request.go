@@ -11,10 +11,10 @@ import (
 const (
 	benchModel = "bench-model"
 	benchPath  = "/v1/chat/completions"
-	benchKey   = "bench-key" // only the policed system asks for one
+	benchKey   = "bench-key" // only the policed system requires one
 )
 
-// chatBody is a chat request of exactly size bytes, the model first as the
+// chatBody returns a chat request of exactly size bytes, with the model first as the
 // SDKs send it.
 func chatBody(size int) ([]byte, error) {
 	const before = `{"model":"` + benchModel + `","messages":[{"role":"user","content":"`
@@ -27,20 +27,20 @@ func chatBody(size int) ([]byte, error) {
 	return []byte(before + text[:fill] + after), nil
 }
 
-// rawRequest is the whole request as it goes on the wire.
+// rawRequest returns the whole request as sent on the wire.
 func rawRequest(body []byte) []byte {
 	head := "POST " + benchPath + " HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nauthorization: Bearer " + benchKey + "\r\n" +
 		"content-length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	return append([]byte(head), body...)
 }
 
-// backendAnswer is what the backend says to a body of size bytes. The number
-// in it proves to the client that the whole body arrived.
+// backendAnswer returns the backend's answer to a body of size bytes. The number in it
+// proves to the client that the whole body arrived.
 func backendAnswer(size int64) []byte {
 	return fmt.Appendf(nil, `{"id":"bench","object":"chat.completion","model":%q,"received_bytes":%d,"choices":[]}`, benchModel, size)
 }
 
-// parseSize reads 4096, 64KiB or 1MiB.
+// parseSize parses a size such as 4096, 64KiB or 1MiB.
 func parseSize(text string) (int, error) {
 	unit, digits := 1, text
 	for suffix, bytes := range map[string]int{"KiB": 1 << 10, "MiB": 1 << 20} {
@@ -55,7 +55,7 @@ func parseSize(text string) (int, error) {
 	return n * unit, nil
 }
 
-// sizeText writes a size as parseSize reads it.
+// sizeText formats a size as parseSize accepts it.
 func sizeText(size int) string {
 	switch {
 	case size%(1<<20) == 0:

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// scaleModels is how many models each agent of the table of agents has.
+// scaleModels is the number of models of each agent in the table of agents.
 const scaleModels = 64
 
 type scaleOptions struct {
@@ -28,7 +28,7 @@ type scaleOptions struct {
 	json        string
 }
 
-// scaleRow is one size of one table. Fields that the table has no column for are 0.
+// scaleRow is one size of one table. Fields without a column in the table are 0.
 type scaleRow struct {
 	N         int     `json:"n"`
 	Push      float64 `json:"push_ms,omitzero"`
@@ -45,11 +45,11 @@ type scaleRow struct {
 	RSS       float64 `json:"rss_mib"`
 }
 
-// scaleTable is what grows, and the columns that its rows have.
+// scaleTable defines what grows, and the columns of the rows.
 type scaleTable struct {
 	name    string
 	sizes   []int
-	row     func(ctx context.Context, b *bed, binary string, n int) (scaleRow, error)
+	row     func(ctx context.Context, b *testbed, binary string, n int) (scaleRow, error)
 	columns []scaleColumn
 }
 
@@ -127,12 +127,12 @@ func runScale(ctx context.Context, args []string) error {
 	return scale(ctx, o)
 }
 
-// scale fills all tables. Each row has processes of its own.
+// scale fills all tables. Each row uses new processes.
 func scale(ctx context.Context, o scaleOptions) error {
 	all := map[string][]scaleRow{}
 	for _, table := range scaleTables(o) {
 		for _, n := range table.sizes {
-			b, err := newBed(o.concurrency)
+			b, err := newTestbed(o.concurrency)
 			if err != nil {
 				return err
 			}
@@ -171,7 +171,7 @@ func (t scaleTable) print(w io.Writer, rows []scaleRow) error {
 	return err
 }
 
-// digits writes three digits that count, and whole numbers in full.
+// digits formats v with three significant digits, whole numbers in full.
 func digits(v float64) string {
 	if v >= 100 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -179,8 +179,8 @@ func digits(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// look is a scrape, and the memory after it.
-func (h *holdgate) look(ctx context.Context, row *scaleRow) error {
+// measure times a scrape, and reads the memory after it.
+func (h *holdgate) measure(ctx context.Context, row *scaleRow) error {
 	took, size, err := h.timedGet(ctx, "http://"+h.admin+"/metrics")
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (h *holdgate) timedGet(ctx context.Context, url string) (took time.Duration
 	return time.Since(begin), len(body), err
 }
 
-// typical is the median of several answers' times in milliseconds.
+// typical returns the median time of several answers in milliseconds.
 func (h *holdgate) typical(ctx context.Context, url string) (float64, error) {
 	times := make([]time.Duration, 0, 20)
 	for range cap(times) {

@@ -19,8 +19,8 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// scaleMap pushes a map of n placements, each of a model of its own.
-func scaleMap(ctx context.Context, b *bed, binary string, n int) (row scaleRow, err error) {
+// scaleMap pushes a map of n placements, each of another model.
+func scaleMap(ctx context.Context, b *testbed, binary string, n int) (row scaleRow, err error) {
 	_, h, err := startCold(ctx, b, binary)
 	if err != nil {
 		return row, err
@@ -48,11 +48,11 @@ func scaleMap(ctx context.Context, b *bed, binary string, n int) (row scaleRow, 
 		return row, err
 	}
 	row.List = milliseconds(took)
-	return row, h.look(ctx, &row)
+	return row, h.measure(ctx, &row)
 }
 
-// scaleAgents lets n agents register at once.
-func (o scaleOptions) scaleAgents(ctx context.Context, b *bed, binary string, n int) (row scaleRow, err error) {
+// scaleAgents registers n agents at once.
+func (o scaleOptions) scaleAgents(ctx context.Context, b *testbed, binary string, n int) (row scaleRow, err error) {
 	h, err := startHoldgate(ctx, b, systemHoldgate, binary)
 	if err != nil {
 		return row, err
@@ -66,7 +66,7 @@ func (o scaleOptions) scaleAgents(ctx context.Context, b *bed, binary string, n 
 		if _, err := a.join("127.0.0.1:9"); err != nil {
 			return err
 		}
-		return a.welcomed(ctx)
+		return a.waitWelcome(ctx)
 	})
 	if err != nil {
 		return row, err
@@ -75,16 +75,17 @@ func (o scaleOptions) scaleAgents(ctx context.Context, b *bed, binary string, n 
 	if row.Rest, err = h.atRest(ctx, o.rest); err != nil {
 		return row, err
 	}
-	return row, h.look(ctx, &row)
+	return row, h.measure(ctx, &row)
 }
 
-func (h *holdgate) dialAgents(ctx context.Context, b *bed, n int) ([]*agent, error) {
+func (h *holdgate) dialAgents(ctx context.Context, b *testbed, n int) ([]*agent, error) {
 	agents := make([]*agent, n)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(openAtOnce)
 	for i := range agents {
 		group.Go(func() (err error) {
-			// Not the group's context: it ends with the group, and the stream with it.
+			// Not the group's context: it ends with the group, and would end the
+			// stream.
 			agents[i], err = dialAgent(context.WithoutCancel(ctx), h.agents)
 			if err != nil {
 				return err
@@ -121,7 +122,7 @@ func eachAgent(agents []*agent, f func(*agent) error) error {
 	return group.Wait()
 }
 
-// atRest is the part of a core that the router uses while nothing happens.
+// atRest returns the share of a core that the router uses while nothing happens.
 func (h *holdgate) atRest(ctx context.Context, span time.Duration) (float64, error) {
 	before, err := cpuTime(h.pid)
 	if err != nil {
@@ -138,8 +139,8 @@ func (h *holdgate) atRest(ctx context.Context, span time.Duration) (float64, err
 	return float64(after-before) / float64(span), err
 }
 
-// scaleHolds holds n requests, looks, and releases them.
-func scaleHolds(ctx context.Context, b *bed, binary string, n int) (row scaleRow, err error) {
+// scaleHolds holds n requests, measures, and releases them.
+func scaleHolds(ctx context.Context, b *testbed, binary string, n int) (row scaleRow, err error) {
 	backend, h, err := startCold(ctx, b, binary, "--wake-keepalive", "1h")
 	if err != nil {
 		return row, err
@@ -154,7 +155,7 @@ func scaleHolds(ctx context.Context, b *bed, binary string, n int) (row scaleRow
 	}
 	err = h.waitDemand(ctx, n)
 	if err == nil {
-		err = h.look(ctx, &row)
+		err = h.measure(ctx, &row)
 	}
 	var times []time.Duration
 	if err == nil {
@@ -165,9 +166,9 @@ func scaleHolds(ctx context.Context, b *bed, binary string, n int) (row scaleRow
 	return row, errors.Join(err, closeWaiters(waiters), a.leave())
 }
 
-// scaleKeys starts with a keys file of n keys and serves one of them. The
+// scaleKeys starts with a keys file of n keys and sends requests with one of them. The
 // agents have 1,000 models.
-func scaleKeys(ctx context.Context, b *bed, binary string, n int) (row scaleRow, err error) {
+func scaleKeys(ctx context.Context, b *testbed, binary string, n int) (row scaleRow, err error) {
 	var text bytes.Buffer
 	text.WriteString("keys:\n")
 	for i := range n {
@@ -201,11 +202,11 @@ func scaleKeys(ctx context.Context, b *bed, binary string, n int) (row scaleRow,
 	if row.Request, err = h.served(ctx, process.EdgeAddr()); err != nil {
 		return row, err
 	}
-	return row, h.look(ctx, &row)
+	return row, h.measure(ctx, &row)
 }
 
 // manyModels registers agents with 1,000 models, the benchmark's among them.
-func (h *holdgate) manyModels(ctx context.Context, b *bed, backend string) error {
+func (h *holdgate) manyModels(ctx context.Context, b *testbed, backend string) error {
 	for i := range 4 {
 		a, err := dialAgent(ctx, h.agents)
 		if err != nil {
@@ -224,14 +225,14 @@ func (h *holdgate) manyModels(ctx context.Context, b *bed, backend string) error
 		if _, err := a.join(backend); err != nil {
 			return err
 		}
-		if err := a.welcomed(ctx); err != nil {
+		if err := a.waitWelcome(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// served is the median time of a warm request of one client, in milliseconds.
+// served returns the median time of a warm request of one client, in milliseconds.
 func (h *holdgate) served(ctx context.Context, edge string) (float64, error) {
 	body, err := chatBody(waiterBody)
 	if err != nil {

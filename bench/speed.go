@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The systems, in the order in which each round runs them. The bare floor has
-// no access log, which Holdgate cannot do without; it runs when it is asked for.
+// The systems, in the order in which each round runs them. The bare floor has no access
+// log, which Holdgate cannot do without; it runs only on request.
 const (
 	systemBackend  = "backend"
 	systemEnvoy    = "envoy"
@@ -25,11 +25,11 @@ const (
 	systemPoliced  = "policed"
 )
 
-// system is something that answers the benchmark's requests.
+// system is one of the compared systems, which answers the benchmark's requests.
 type system struct {
 	name string
 	addr string
-	pids []int // what stands between client and backend
+	pids []int // the processes between client and backend
 }
 
 // round is one run of one system.
@@ -40,7 +40,7 @@ type round struct {
 	CPU  float64 `json:"cpu_ms"` // of the system's own processes, a request
 }
 
-// cell is one body size at one number of clients.
+// cell is one body size with one number of clients.
 type cell struct {
 	size, clients int
 	rounds        map[string][]round
@@ -62,7 +62,7 @@ func runSpeed(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	bed, err := newBed(options.concurrency)
+	bed, err := newTestbed(options.concurrency)
 	if err != nil {
 		return err
 	}
@@ -116,10 +116,11 @@ func parseSystem(text string) (string, error) {
 	return text, nil
 }
 
-// parseClients has a bound, for two cores and loopback ports are what there is.
+// parseClients limits the number of clients, because cores and loopback ports are
+// limited.
 func parseClients(text string) (int, error) { return parseBounded(text, 1000) }
 
-// parseWaiters has a bound, for each waiter is a loopback port and three open
+// parseWaiters limits the number of waiters: each takes a loopback port and three open
 // files in three processes.
 func parseWaiters(text string) (int, error) { return parseBounded(text, 10000) }
 
@@ -143,7 +144,7 @@ func parseList[T any](text string, parse func(string) (T, error)) ([]T, error) {
 	return list, nil
 }
 
-func speed(ctx context.Context, bed *bed, o speedOptions) error {
+func speed(ctx context.Context, bed *testbed, o speedOptions) error {
 	systems, err := startSystems(ctx, bed, o)
 	if err != nil {
 		return err
@@ -162,8 +163,8 @@ func speed(ctx context.Context, bed *bed, o speedOptions) error {
 	return reportSpeed(os.Stdout, cells, o)
 }
 
-// measure lets every system take its turn in each round, so that what disturbs
-// the machine for a while disturbs all of them.
+// measure runs every system once in each round, so that a temporary disturbance of the
+// machine affects all of them.
 func (c *cell) measure(ctx context.Context, systems []system, o speedOptions) error {
 	body, err := chatBody(c.size)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// quantile is the nearest-rank quantile of sorted values; the zero value of
-// none.
+// quantile returns the nearest-rank quantile of sorted values, or the zero value if
+// there are none.
 func quantile[T cmp.Ordered](sorted []T, q float64) T {
 	var zero T
 	if len(sorted) == 0 {
@@ -19,8 +19,8 @@ func quantile[T cmp.Ordered](sorted []T, q float64) T {
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// median is the middle of values in any order; of an even number, the mean of
-// the middle two.
+// median returns the middle of unsorted values; of an even number of values, the mean
+// of the middle two.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -33,7 +33,7 @@ func median(values []float64) float64 {
 	return (sorted[half-1] + sorted[half]) / 2
 }
 
-// spread is a median with the extremes it came from.
+// spread is a median with the minimum and maximum of its values.
 type spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`

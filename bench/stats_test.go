@@ -35,7 +35,7 @@ func TestMedianOfAnEvenNumberIsBetween(t *testing.T) {
 
 func TestRatiosComparePairsOfTheSameRound(t *testing.T) {
 	t.Parallel()
-	// The machine was twice as slow in the second round, for both alike.
+	// The machine was twice as slow in the second round, for both systems alike.
 	c := cell{size: 1 << 10, clients: 8, rounds: map[string][]round{
 		systemFloor:    {{P50: 1, Rate: 1000}, {P50: 2, Rate: 500}, {P50: 1, Rate: 1000}},
 		systemHoldgate: {{P50: 1.1, Rate: 900}, {P50: 2.2, Rate: 450}, {P50: 1.2, Rate: 800}},

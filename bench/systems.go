@@ -11,9 +11,9 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 )
 
-// startSystems starts what is to be measured, all of it before anything is.
-// A system that waits for its turn uses no CPU worth naming.
-func startSystems(ctx context.Context, b *bed, o speedOptions) ([]system, error) {
+// startSystems starts all systems before any is measured. A system that waits for its
+// turn uses no significant CPU time.
+func startSystems(ctx context.Context, b *testbed, o speedOptions) ([]system, error) {
 	backend, err := b.startBackend(ctx)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func startSystems(ctx context.Context, b *bed, o speedOptions) ([]system, error)
 	return systems, nil
 }
 
-func startAlone(ctx context.Context, b *bed, backend string) (system, error) {
+func startAlone(ctx context.Context, b *testbed, backend string) (system, error) {
 	process, err := startEnvoy(ctx, b, systemEnvoy, b.path("unused.sock"), func(boot *bootstrapv3.Bootstrap) error {
 		return plain(boot, backend)
 	})
@@ -47,7 +47,7 @@ func startAlone(ctx context.Context, b *bed, backend string) (system, error) {
 	return system{name: systemEnvoy, addr: process.EdgeAddr(), pids: []int{process.Pid()}}, nil
 }
 
-func startFloor(ctx context.Context, b *bed, name, backend string) (system, error) {
+func startFloor(ctx context.Context, b *testbed, name, backend string) (system, error) {
 	socket := b.path(name + ".sock")
 	server, err := b.startSelf(name, "floor", "-socket", socket, "-destination", backend)
 	if err != nil {
@@ -67,9 +67,9 @@ func startFloor(ctx context.Context, b *bed, name, backend string) (system, erro
 	return system{name: name, addr: process.EdgeAddr(), pids: []int{process.Pid(), server.Pid()}}, nil
 }
 
-// startWarmHoldgate is Holdgate with an agent for the backend: every request is
+// startWarmHoldgate starts Holdgate with an agent for the backend: every request is
 // served natively.
-func startWarmHoldgate(ctx context.Context, b *bed, name, backend, binary string, more ...string) (system, error) {
+func startWarmHoldgate(ctx context.Context, b *testbed, name, backend, binary string, more ...string) (system, error) {
 	h, err := startHoldgate(ctx, b, name, binary, more...)
 	if err != nil {
 		return system{}, err
@@ -86,14 +86,14 @@ func startWarmHoldgate(ctx context.Context, b *bed, name, backend, binary string
 	if _, err := a.join(backend); err != nil {
 		return system{}, err
 	}
-	if err := a.welcomed(ctx); err != nil {
+	if err := a.waitWelcome(ctx); err != nil {
 		return system{}, err
 	}
 	return system{name: name, addr: process.EdgeAddr(), pids: []int{process.Pid(), h.pid}}, nil
 }
 
-// policies are what startPoliced asks for every request: a key with quotas and a
-// share, an admission gate, and a step that looks at labels.
+// The policy of startPoliced, applied to every request: a key with quotas and a share,
+// an admission gate, and a step with a label selector.
 const (
 	policedKeys = "keys: [{id: bench, tenant: bench, key_hash: %x, max_occupancy_share: 0.9, models: [" + benchModel + `],
   quota: {requests_per_minute: 100000000, per_model: {` + benchModel + `: {requests_per_minute_per_replica: 100000000}}}}]
@@ -103,8 +103,8 @@ const (
 `
 )
 
-// startPoliced is Holdgate with keys, quotas and the admission gate.
-func startPoliced(ctx context.Context, b *bed, backend, binary string) (system, error) {
+// startPoliced starts Holdgate with keys, quotas and the admission gate.
+func startPoliced(ctx context.Context, b *testbed, backend, binary string) (system, error) {
 	keys, models := b.path("keys.yaml"), b.path("policy.yaml")
 	if err := os.WriteFile(keys, fmt.Appendf(nil, policedKeys, sha256.Sum256([]byte(benchKey))), 0o600); err != nil {
 		return system{}, fmt.Errorf("writing the keys: %w", err)

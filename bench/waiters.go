@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// openAtOnce bounds how many connections are being opened at a time.
+// openAtOnce limits how many connections are opened concurrently.
 const openAtOnce = 64
 
-// waiter is one client whose request is held.
+// waiter is a client whose request is held.
 type waiter struct {
 	conn   net.Conn
 	reader *bufio.Reader
 	head   time.Time // first byte of the head
-	answer time.Time // first byte of the body that is no keepalive
+	answer time.Time // first byte of the body after the keepalives
 	want   []byte
 }
 
@@ -84,7 +84,7 @@ func (w *waiter) waitHead() (head, error) {
 	return h, nil
 }
 
-// silent is an error when the waiter was sent anything yet.
+// silent returns an error if anything has been sent to the waiter.
 func (w *waiter) silent() error {
 	if err := w.conn.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 		return fmt.Errorf("setting a deadline: %w", err)
@@ -106,8 +106,8 @@ func (w *waiter) waitAnswer(h head) error {
 		if _, err := io.ReadFull(source, first); err != nil {
 			return fmt.Errorf("waiting for the body: %w", err)
 		}
-		// A request that is not streamed is kept alive by spaces, which a JSON
-		// answer never begins with.
+		// A request that is not streamed is kept alive by spaces, and a JSON answer
+		// never begins with one.
 		if first[0] != ' ' {
 			w.answer = time.Now()
 		}
@@ -122,9 +122,8 @@ func (w *waiter) waitAnswer(h head) error {
 	return nil
 }
 
-// sinceRegistration is how long after begin the waiter had the first byte that
-// the wake was for: of the head, or, where a keepalive had committed the head
-// before, of the body.
+// sinceRegistration returns the time from begin to the first byte that the wake caused:
+// the first of the head or, when a keepalive was sent before, of the body.
 func (w *waiter) sinceRegistration(begin time.Time) time.Duration {
 	if w.head.After(begin) {
 		return w.head.Sub(begin)

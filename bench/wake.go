@@ -24,7 +24,7 @@ type wakeOptions struct {
 	json        string
 }
 
-// wakeRow is all repeats of one number of waiters.
+// wakeRow summarises all repeats with one number of waiters.
 type wakeRow struct {
 	Waiters   int     `json:"waiters"`
 	Committed bool    `json:"committed"`
@@ -57,7 +57,7 @@ func runWake(ctx context.Context, args []string) error {
 	}
 	var rows []wakeRow
 	for _, committed := range []bool{false, true} {
-		bed, err := newBed(o.concurrency)
+		bed, err := newTestbed(o.concurrency)
 		if err != nil {
 			return err
 		}
@@ -74,9 +74,9 @@ func runWake(ctx context.Context, args []string) error {
 	return writeJSON(o.json, rows)
 }
 
-// wakes measures with a Holdgate of its own: the keepalive interval is a
-// setting of the process.
-func wakes(ctx context.Context, b *bed, o wakeOptions, committed bool) ([]wakeRow, error) {
+// wakes starts its own Holdgate, because the keepalive interval is a setting of the
+// process.
+func wakes(ctx context.Context, b *testbed, o wakeOptions, committed bool) ([]wakeRow, error) {
 	keepalive := time.Hour
 	if committed {
 		keepalive = o.keepalive
@@ -111,7 +111,7 @@ func wakes(ctx context.Context, b *bed, o wakeOptions, committed bool) ([]wakeRo
 }
 
 // startCold starts backend, Holdgate and Envoy, and no agent.
-func startCold(ctx context.Context, b *bed, binary string, more ...string) (backend string, h *holdgate, err error) {
+func startCold(ctx context.Context, b *testbed, binary string, more ...string) (backend string, h *holdgate, err error) {
 	if backend, err = b.startBackend(ctx); err != nil {
 		return "", nil, err
 	}
@@ -146,7 +146,7 @@ func (w wake) run(ctx context.Context) ([]time.Duration, error) {
 	}
 	times, err := w.release(ctx, a, waiters)
 	err = errors.Join(err, closeWaiters(waiters))
-	// The model is asleep again before the next repeat begins.
+	// The model must be asleep again before the next repeat begins.
 	return times, errors.Join(err, a.leave())
 }
 
@@ -187,11 +187,11 @@ func (w wake) release(ctx context.Context, a *agent, waiters []*waiter) ([]time.
 			return nil, errors.New("a waiter was answered before the registration")
 		}
 	}
-	return times, a.welcomed(ctx)
+	return times, a.waitWelcome(ctx)
 }
 
-// each runs f for every waiter at once. A connection that stays silent ends
-// with an error.
+// each runs f for every waiter at once. A connection that stays silent results in an
+// error.
 func each(waiters []*waiter, f func(i int) error) error {
 	var group errgroup.Group
 	for i, waiter := range waiters {

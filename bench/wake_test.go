@@ -20,8 +20,8 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// fakeRouter holds every request until an agent says Hello, as Envoy and
-// Holdgate together do.
+// fakeRouter stands in for Envoy and Holdgate together: it holds every request until an
+// agent sends Hello.
 type fakeRouter struct {
 	agentregpb.UnimplementedAgentRegistryServer
 	commit   bool          // sends a head and a keepalive at once
@@ -123,7 +123,7 @@ func TestWakeReportsAnAgentThatWasRefused(t *testing.T) {
 	require.ErrorContains(t, err, "invalid_hello")
 }
 
-// A head that came before the registration is none of its doing.
+// A head that came before the registration was not caused by it.
 func TestWakeRefusesAnAnswerFromBefore(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package floor is the cheapest external processor that can stand where
-// Holdgate stands: grpc-go as it comes, go-control-plane types, and no thought
-// about the request. What Holdgate costs is what it costs above this.
+// Package floor is the cheapest external processor that can run in place of Holdgate:
+// plain grpc-go and go-control-plane types, and no decision about the request.
+// Holdgate's cost is measured relative to it.
 //
-// It answers each message at once: headers with the fixed destination, each
-// chunk of the body with the chunk. It also takes Envoy's access log, because
-// the bootstrap it runs behind is Holdgate's own.
+// It answers each message at once: headers with the fixed destination, each chunk of
+// the body with the same chunk. It also accepts Envoy's access log, because it runs
+// behind Holdgate's own bootstrap.
 package floor
 
 import (
@@ -23,8 +23,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Run serves on the unix socket until ctx ends. Every request is sent to
-// destination, an ip:port.
+// Run serves on the unix socket until ctx ends. Every request is sent to destination,
+// an ip:port.
 func Run(ctx context.Context, socket, destination string) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "unix", socket)
@@ -47,7 +47,7 @@ type processor struct {
 	destination string
 }
 
-// Process answers one request's messages in the order they come.
+// Process answers one request's messages in order.
 func (p processor) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	for {
 		message, err := stream.Recv()
@@ -79,9 +79,9 @@ func (p processor) answer(message *extprocv3.ProcessingRequest) *extprocv3.Proce
 	}
 }
 
-// metadata names the destination and the length of the body, which Envoy drops
-// in full-duplex mode. Without it the backend would read a chunked body, and
-// the floor would not do the same work as Holdgate.
+// metadata has the destination and the length of the body, which Envoy drops in
+// full-duplex mode. Without the length the backend would read a chunked body, and the
+// floor would not do the same work as Holdgate.
 func (p processor) metadata(headers *extprocv3.HttpHeaders) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"first": structpb.NewStringValue(p.destination),
@@ -119,7 +119,7 @@ type accessLog struct {
 	alsv3.UnimplementedAccessLogServiceServer
 }
 
-// StreamAccessLogs reads Envoy's records and drops them.
+// StreamAccessLogs reads Envoy's records and discards them.
 func (accessLog) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLogsServer) error {
 	for {
 		if _, err := stream.Recv(); err != nil {

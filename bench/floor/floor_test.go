@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// open serves the floor on a socket of its own and opens one stream to it.
+// open serves the floor on a new socket and opens one stream to it.
 func open(t *testing.T) extprocv3.ExternalProcessor_ProcessClient {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -28,7 +28,7 @@ func open(t *testing.T) extprocv3.ExternalProcessor_ProcessClient {
 		cancel()
 		require.NoError(t, <-ended)
 	})
-	// WaitForReady covers the moment before the socket exists.
+	// WaitForReady covers the time until the socket exists.
 	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(t.Context(), grpc.WaitForReady(true))
 	require.NoError(t, err)
 	return stream

@@ -19,7 +19,8 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// client is one request, seen from Envoy's side. What came is read once it has ended.
+// client is one request, seen from Envoy's side. Its results are valid once it has
+// ended.
 type client struct {
 	n      int
 	key    string
@@ -29,13 +30,13 @@ type client struct {
 
 	status  string // of the head
 	body    string
-	longest time.Duration // without a byte
+	longest time.Duration // the longest time without a byte
 	took    time.Duration
 	err     error
 }
 
-// ask sends a request of about this many tokens; its answer must name n.
-func (d *door) ask(n int, key string, tokens int) *client {
+// ask sends a request of about this many tokens; its answer must contain n.
+func (d *router) ask(n int, key string, tokens int) *client {
 	d.t.Helper()
 	c := &client{n: n, key: key, stream: n%2 == 0, done: make(chan struct{})}
 	id := uuid.NewString()
@@ -63,7 +64,7 @@ func (d *door) ask(n int, key string, tokens int) *client {
 	return c
 }
 
-// receive reads until the end, and notes the longest silence.
+// receive reads until the end, and records the longest silence.
 func (c *client) receive(stream extprocv3.ExternalProcessor_ProcessClient) {
 	defer close(c.done)
 	defer c.leave()
@@ -91,22 +92,22 @@ func (c *client) receive(stream extprocv3.ExternalProcessor_ProcessClient) {
 	}
 }
 
-// answer is what came behind the keepalives.
+// answer returns the body after the keepalives.
 func (c *client) answer() string {
 	return strings.TrimLeft(strings.ReplaceAll(c.body, ": keep-alive\n", ""), " ")
 }
 
-// want is the answer of an engine.
+// want returns the answer of an engine.
 func (c *client) want() string { return fmt.Sprintf(`{"answer":%d}`, c.n) }
 
-// engines are what stands behind the relay lane: each sends its head after a second
-// of work, and its answer some time later.
+// engines are the engines behind the relay lane. Each sends its head after a second of
+// work, and its answer some time later.
 type engines struct {
 	site *site
 	more time.Duration
 }
 
-// RoundTrip is part of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (e engines) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -135,7 +136,7 @@ type working struct {
 	ended  bool
 }
 
-// Read is part of io.Reader.
+// Read implements io.Reader.
 func (w *working) Read(p []byte) (int, error) {
 	if w.answer.Size() == int64(w.answer.Len()) {
 		<-time.After(w.more)
@@ -143,7 +144,7 @@ func (w *working) Read(p []byte) (int, error) {
 	return w.answer.Read(p)
 }
 
-// Close is part of io.Closer.
+// Close implements io.Closer.
 func (w *working) Close() error {
 	if !w.ended {
 		w.ended = true

@@ -19,53 +19,54 @@ import (
 )
 
 const (
-	visitors = 10_000
-	heavy    = "key-00" // half of all
-	light    = "key-49" // the last eight to arrive
+	requests = 10_000
+	heavy    = "key-00" // of half of the requests
+	light    = "key-49" // of the last eight requests
 	ofHeavy  = 5_000
 	ofLight  = 8
-	work     = 2 * time.Second // of an engine on one request
+	work     = 2 * time.Second // the time an engine needs for one request
 
-	// A replica may have 1,800 tokens in hand, so it depends on their sizes whether
-	// requests wait for room or for a slot.
+	// A replica may have 1,800 tokens in progress, so it depends on their sizes whether
+	// requests wait for a reservation or for a slot.
 	floodPolicy = "models: {m: {max_inflight: 6, admit_budget_tokens: 2000}}"
 	tooLarge    = 1801
 )
 
-// visitor is one who waits.
-type visitor struct {
-	n      int // of arrival
-	key    string
-	wish   *admission.Attempts
-	waiter *holdstate.Waiter
-	leaves bool // before the release
-	ended  int  // how often
-	err    error
+// request is a request that waits.
+type request struct {
+	n        int // the place in the order of arrival
+	key      string
+	attempts *admission.Attempts
+	waiter   *holdstate.Waiter
+	leaves   bool // gives up before the release
+	ended    int  // how many times
+	err      error
 }
 
-// crowd is who arrives, in order: half of them of one key, a light key last.
-func crowd() []*visitor {
+// arrivals returns the requests in the order of arrival: half of them of one key, a
+// light key last.
+func arrivals() []*request {
 	r := rand.New(rand.NewPCG(1, 2))
 	keys := slices.Repeat([]string{heavy}, ofHeavy)
-	for i := range visitors - ofHeavy - ofLight {
+	for i := range requests - ofHeavy - ofLight {
 		keys = append(keys, fmt.Sprintf("key-%02d", 1+i%48))
 	}
 	r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 	keys = append(keys, slices.Repeat([]string{light}, ofLight)...)
-	all := make([]*visitor, len(keys))
+	all := make([]*request, len(keys))
 	for i, key := range keys {
-		all[i] = &visitor{n: i, key: key, leaves: i%100 == 7 && key != light}
+		all[i] = &request{n: i, key: key, leaves: i%100 == 7 && key != light}
 		tokens := r.Int64N(500) + 50
 		if i%1000 == 3 {
 			tokens = tooLarge
 		}
-		all[i].wish = &admission.Attempts{Key: &access.Key{ID: key, Share: 1}, Tokens: tokens}
+		all[i].attempts = &admission.Attempts{Key: &access.Key{ID: key, Share: 1}, Tokens: tokens}
 	}
 	return all
 }
 
-// wait is a visitor's way from its hold to its end.
-func (v *visitor) wait(s *site) {
+// wait waits from the request's hold to its end.
+func (v *request) wait(s *site) {
 	for {
 		st := v.waiter.Status()
 		switch st.State {
@@ -87,21 +88,21 @@ func (v *visitor) wait(s *site) {
 	}
 }
 
-// flood lets the crowd wait, and replicas join one by one. It gives who had a slot,
-// in order, and when after the release.
-func flood(t *testing.T, inOrder bool) (served []*visitor, after []time.Duration) {
+// flood holds all requests while replicas join one by one. It returns the requests that
+// had a slot, in order, and when each had it, counted from the release.
+func flood(t *testing.T, inOrder bool) (served []*request, after []time.Duration) {
 	t.Helper()
 	s := newSite(t, floodPolicy, inOrder)
-	all := crowd()
-	of := map[*admission.Attempts]*visitor{}
+	all := arrivals()
+	of := map[*admission.Attempts]*request{}
 	var wg sync.WaitGroup
 	for _, v := range all {
-		w, err := s.machine.Hold(holdstate.Request{Target: chatOfM, Key: v.key, Detail: v.wish})
+		w, err := s.machine.Hold(holdstate.Request{Target: chatOfM, Key: v.key, Detail: v.attempts})
 		require.NoError(t, err)
-		v.waiter, of[v.wish] = w, v
+		v.waiter, of[v.attempts] = w, v
 		wg.Go(func() { v.wait(s) })
 	}
-	require.Equal(t, visitors, s.machine.Demand(chatOfM.Model))
+	require.Equal(t, requests, s.machine.Demand(chatOfM.Model))
 	for _, v := range all {
 		if v.leaves {
 			v.waiter.Tell(holdstate.Leave)
@@ -114,27 +115,27 @@ func flood(t *testing.T, inOrder bool) (served []*visitor, after []time.Duration
 		time.Sleep(5 * time.Second)
 	}
 	wg.Wait()
-	s.requireAtRest(visitors)
+	s.requireAtRest(requests)
 	for _, v := range all {
 		require.Equal(t, 1, v.ended)
-		if v.wish.Tokens == tooLarge && !v.leaves {
+		if v.attempts.Tokens == tooLarge && !v.leaves {
 			require.ErrorIs(t, v.err, holdstate.ErrTooLarge)
 		} else {
 			require.NoError(t, v.err)
 		}
 	}
 	for _, given := range s.ledger.slots() {
-		served = append(served, of[given.wish])
+		served = append(served, of[given.attempts])
 		after = append(after, given.at.Sub(released))
 	}
 	return served, after
 }
 
-// rounds is the order in which the crowd must have slots: each key one in each round,
-// the keys by their first arrival, strictly by arrival inside a key.
-func rounds(all []*visitor) (want []*visitor) {
+// rounds returns the required order of slots: one slot for each key in each round, the
+// keys in order of their first arrival, and strictly by arrival inside a key.
+func rounds(all []*request) (want []*request) {
 	var ring []string
-	of := map[string][]*visitor{}
+	of := map[string][]*request{}
 	for _, v := range all {
 		if of[v.key] == nil {
 			ring = append(ring, v.key)
@@ -143,15 +144,15 @@ func rounds(all []*visitor) (want []*visitor) {
 	}
 	for len(want) < len(all) {
 		for _, key := range ring {
-			if line := of[key]; len(line) > 0 {
-				want, of[key] = append(want, line[0]), line[1:]
+			if queue := of[key]; len(queue) > 0 {
+				want, of[key] = append(want, queue[0]), queue[1:]
 			}
 		}
 	}
 	return want
 }
 
-func numbers(of []*visitor) []int {
+func numbers(of []*request) []int {
 	n := make([]int, len(of))
 	for i, v := range of {
 		n[i] = v.n
@@ -161,15 +162,15 @@ func numbers(of []*visitor) []int {
 
 func TestTenThousandWaitersOfFiftyKeys(t *testing.T) {
 	t.Parallel()
-	var willing []*visitor
-	for _, v := range crowd() {
-		if !v.leaves && v.wish.Tokens != tooLarge {
+	var willing []*request
+	for _, v := range arrivals() {
+		if !v.leaves && v.attempts.Tokens != tooLarge {
 			willing = append(willing, v)
 		}
 	}
 	for name, tt := range map[string]struct {
 		inOrder bool
-		want    []*visitor
+		want    []*request
 	}{
 		"fair":    {false, rounds(willing)},
 		"arrival": {true, willing},
@@ -185,11 +186,11 @@ func TestTenThousandWaitersOfFiftyKeys(t *testing.T) {
 	}
 }
 
-// report logs a row of the table in docs/performance.md, and demands that the rounds
-// in which every key has somebody are fair ones.
-func report(t *testing.T, order string, served []*visitor, after []time.Duration) {
+// report logs a row of the table in docs/performance.md, and requires that the rounds
+// in which every key has a waiter are fair.
+func report(t *testing.T, order string, served []*request, after []time.Duration) {
 	t.Helper()
-	const whole = 50 * ofLight // slots of the rounds in which every key has somebody
+	const whole = 50 * ofLight // slots of the rounds in which every key has a waiter
 	first, last, has := map[string]int{}, map[string]int{}, map[string]int{}
 	for i, v := range served {
 		if _, seen := first[v.key]; !seen {
@@ -214,8 +215,8 @@ func report(t *testing.T, order string, served []*visitor, after []time.Duration
 	}
 }
 
-// jain is Jain's index of what n keys have: 1 where all have the same, 1/n where one
-// has all.
+// jain returns Jain's fairness index of n keys: 1 if all have the same share, 1/n if
+// one has all.
 func jain(has map[string]int, n float64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, x := range has {

@@ -13,16 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recordWait is longer than a record waits for Envoy's part of it, which none has here.
+// recordWait is longer than a record waits for Envoy's part of it, which never comes
+// here.
 const recordWait = 10 * time.Second
 
 // A thousand requests of ten keys are held, their model wakes with one replica, and
-// more replicas come. 40 clients of an eleventh key leave in the middle of it.
+// more replicas join. 40 clients of an eleventh key leave meanwhile.
 func TestAThousandReleasedRequestsWhileReplicasJoin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const requests, keys, leave, replicas = 1000, 10, 40, 12
-		d := newDoor(t, "models: {m: {max_inflight: 6, admit_budget_tokens: 400}}", time.Hour, 2*time.Second)
+		d := newRouter(t, "models: {m: {max_inflight: 6, admit_budget_tokens: 400}}", time.Hour, 2*time.Second)
 		var all, leaving []*client
 		for n := range requests {
 			all = append(all, d.ask(n, fmt.Sprint("key-", n%keys), 20+n*37%60))
@@ -53,15 +54,15 @@ func TestAThousandReleasedRequestsWhileReplicasJoin(t *testing.T) {
 		}
 		time.Sleep(recordWait)
 		requireFair(t, d.served(), keys)
-		require.Equal(t, requests, d.statuses()[200]-stayed(leaving))
-		require.Equal(t, leave, d.statuses()[499]+stayed(leaving))
+		require.Equal(t, requests, d.statuses()[200]-answeredBeforeLeaving(leaving))
+		require.Equal(t, leave, d.statuses()[499]+answeredBeforeLeaving(leaving))
 		d.requireAtRest(requests + leave)
 		require.Zero(t, d.server.InFlight())
 	})
 }
 
-// stayed counts those who had their answer before they left.
-func stayed(leaving []*client) (n int) {
+// answeredBeforeLeaving counts the clients that had their answer before they left.
+func answeredBeforeLeaving(leaving []*client) (n int) {
 	for _, c := range leaving {
 		if c.answer() == c.want() {
 			n++
@@ -70,8 +71,8 @@ func stayed(leaving []*client) (n int) {
 	return n
 }
 
-// requireFair demands strict order inside a key, and that at no moment a key has had
-// two slots more than another; all keys but the last have the same number of requests.
+// requireFair requires strict order inside a key, and that no key is ever two slots
+// ahead of another. All keys but the last have the same number of requests.
 func requireFair(t *testing.T, served []*client, keys int) {
 	t.Helper()
 	last, has := map[string]int{}, map[string]int{}
@@ -93,12 +94,12 @@ func requireFair(t *testing.T, served []*client, keys int) {
 	require.Len(t, has, keys)
 }
 
-// The example of the seed: one replica of 4 slots, 100 released requests, 60 s to wait
-// for a slot. With answers of 7 s, 36 are served in order, the others end with 504.
-func TestTheSeedsExample(t *testing.T) {
+// One replica of 4 slots, 100 released requests, 60 s to wait for a slot. With answers
+// of 7 s, 36 are served in order, and the others end with 504.
+func TestReleasedRequestsAreServedInOrderUntilTheirSlotWaitEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDoor(t, "models: {m: {}}", time.Minute, 6*time.Second)
+		d := newRouter(t, "models: {m: {}}", time.Minute, 6*time.Second)
 		var all []*client
 		for n := range 100 {
 			all = append(all, d.ask(n, "k", 10))

@@ -26,14 +26,14 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// slots is what each engine takes at once.
+// slots is the number of slots of each engine.
 const slots = 4
 
 var chatOfM = target.Target{Model: "m", Kind: target.Chat}
 
-// site is what gives slots to those who wait, as holdgate serve puts it together.
+// site is everything that gives out slots, put together as in holdgate serve.
 type site struct {
-	t        *testing.T // of the bubble
+	t        *testing.T // that of the bubble
 	registry *agentreg.Registry
 	machine  *holdstate.Machine
 	ledger   *ledger
@@ -46,7 +46,7 @@ type site struct {
 	most     map[string]int // that ran at once, by engine
 }
 
-// newSite makes a site in a bubble, which ends with the test.
+// newSite returns a site in a bubble. It is closed at the end of the test.
 func newSite(t *testing.T, policyText string, inOrder bool) *site {
 	t.Helper()
 	p, err := policy.Parse([]byte(policyText))
@@ -70,7 +70,7 @@ func newSite(t *testing.T, policyText string, inOrder bool) *site {
 	pb.RegisterAgentRegistryServer(agents, s.registry.Service())
 	s.conn = serve(t, agents)
 	background, end := context.WithCancel(t.Context())
-	go s.lookAgain(background)
+	go s.updateEachSecond(background)
 	t.Cleanup(func() {
 		end()
 		s.registry.Drain()
@@ -78,8 +78,8 @@ func newSite(t *testing.T, policyText string, inOrder bool) *site {
 	return s
 }
 
-// lookAgain is what the app does each second.
-func (s *site) lookAgain(ctx context.Context) {
+// updateEachSecond updates the machine every second, as the app does.
+func (s *site) updateEachSecond(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -107,7 +107,7 @@ func (l localListener) Accept() (net.Conn, error) {
 	return localConn{c}, nil
 }
 
-// serve gives a connection to a server in memory.
+// serve starts a server in memory and returns a connection to it.
 func serve(t *testing.T, server *grpc.Server) *grpc.ClientConn {
 	t.Helper()
 	listener := bufconn.Listen(1 << 18)
@@ -138,7 +138,7 @@ func (s *site) join() {
 	synctest.Wait()
 }
 
-// begins notes a request that an engine works at, ends the end of its work.
+// begins records that an engine starts to work on a request; ends records the end.
 func (s *site) begins(engine string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +152,8 @@ func (s *site) ends(engine string) {
 	s.running[engine]--
 }
 
-// requireAtRest demands that every count is 0, that no engine ever had more than its
-// slots, and that this many ended, each once.
+// requireAtRest requires that every count is 0, that no engine ever exceeded its slots,
+// and that this many requests ended, each once.
 func (s *site) requireAtRest(ended int) {
 	s.t.Helper()
 	synctest.Wait()
@@ -179,7 +179,7 @@ func (s *site) requireAtRest(ended int) {
 	}
 }
 
-// ledger is the capacity, with a note of every slot that it gave.
+// ledger is the capacity, which also records every slot that it grants.
 type ledger struct {
 	*admission.Capacity
 	t *testing.T
@@ -188,13 +188,13 @@ type ledger struct {
 	given []slot
 }
 
-// slot is one that was given to a request.
+// slot is a slot that was granted to a request.
 type slot struct {
-	wish *admission.Attempts
-	at   time.Time
+	attempts *admission.Attempts
+	at       time.Time
 }
 
-// Admit is part of holdstate.Slots.
+// Admit implements holdstate.Slots.
 func (l *ledger) Admit(r *holdstate.Request, behind bool) (holdstate.Reservation, error) {
 	room, err := l.Capacity.Admit(r, behind)
 	if room != nil {
@@ -203,7 +203,7 @@ func (l *ledger) Admit(r *holdstate.Request, behind bool) (holdstate.Reservation
 	return room, err
 }
 
-// Take is part of holdstate.Slots.
+// Take implements holdstate.Slots.
 func (l *ledger) Take(r *holdstate.Request, room holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
 	g, took := l.Capacity.Take(r, room)
 	if took == holdstate.Taken {
@@ -214,7 +214,7 @@ func (l *ledger) Take(r *holdstate.Request, room holdstate.Reservation) (holdsta
 	return g, took
 }
 
-// requireWithinLimits demands that no more is in hand than the policy allows.
+// requireWithinLimits requires that the reservations do not exceed the policy.
 func (l *ledger) requireWithinLimits() {
 	for _, load := range l.Loads() {
 		if load.RequestLimit > 0 && load.Requests > load.RequestLimit || load.TokenLimit > 0 && load.Tokens > load.TokenLimit {
@@ -223,7 +223,7 @@ func (l *ledger) requireWithinLimits() {
 	}
 }
 
-// slots are those that were given, in their order.
+// slots returns the granted slots in order.
 func (l *ledger) slots() []slot {
 	l.mu.Lock()
 	defer l.mu.Unlock()

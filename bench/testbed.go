@@ -23,27 +23,27 @@ const (
 	pollInterval = 5 * time.Millisecond
 )
 
-// bed is a temporary directory and the processes that live in it.
-type bed struct {
+// testbed is a temporary directory and the processes that use it.
+type testbed struct {
 	dir         string
 	concurrency int
 	logs        []string
 	stops       []func() error
 }
 
-// newBed makes an empty one. The directory's name is short: a unix socket's
-// path has 108 bytes at most.
-func newBed(concurrency int) (*bed, error) {
+// newTestbed returns a testbed without processes. The directory's name is short: a unix
+// socket's path has 108 bytes at most.
+func newTestbed(concurrency int) (*testbed, error) {
 	dir, err := os.MkdirTemp("", "hgbench")
 	if err != nil {
 		return nil, fmt.Errorf("making a directory: %w", err)
 	}
-	return &bed{dir: dir, concurrency: concurrency}, nil
+	return &testbed{dir: dir, concurrency: concurrency}, nil
 }
 
-// close ends the processes, the last started first, and removes the directory.
-// When the benchmark ended by cause, the ends of the logs are added to it.
-func (b *bed) close(cause error) error {
+// close ends the processes, the last started first, and removes the directory. If cause
+// is not nil, the ends of the logs are added to it.
+func (b *testbed) close(cause error) error {
 	errs := []error{cause}
 	for _, stop := range slices.Backward(b.stops) {
 		errs = append(errs, stop())
@@ -55,7 +55,7 @@ func (b *bed) close(cause error) error {
 	return errors.Join(errs...)
 }
 
-func (b *bed) logEnds() error {
+func (b *testbed) logEnds() error {
 	var errs []error
 	for _, path := range b.logs {
 		content, err := os.ReadFile(path)
@@ -69,11 +69,11 @@ func (b *bed) logEnds() error {
 	return errors.Join(errs...)
 }
 
-// path is a file of the bed.
-func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
+// path returns the path of a file in the directory.
+func (b *testbed) path(name string) string { return filepath.Join(b.dir, name) }
 
-// logFile is where a process of the bed writes.
-func (b *bed) logFile(name string) (*os.File, error) {
+// logFile opens the log of a process.
+func (b *testbed) logFile(name string) (*os.File, error) {
 	path := b.path(name + ".log")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -84,8 +84,8 @@ func (b *bed) logFile(name string) (*os.File, error) {
 	return file, nil
 }
 
-// start runs a program until the bed is closed.
-func (b *bed) start(name, program string, args ...string) (*proc.Process, error) {
+// start runs a program until close.
+func (b *testbed) start(name, program string, args ...string) (*proc.Process, error) {
 	log, err := b.logFile(name)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (b *bed) start(name, program string, args ...string) (*proc.Process, error)
 }
 
 // startSelf runs this program with other arguments.
-func (b *bed) startSelf(name string, args ...string) (*proc.Process, error) {
+func (b *testbed) startSelf(name string, args ...string) (*proc.Process, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
@@ -109,8 +109,8 @@ func (b *bed) startSelf(name string, args ...string) (*proc.Process, error) {
 	return b.start(name, program, args...)
 }
 
-// startBackend gives the backend's address.
-func (b *bed) startBackend(ctx context.Context) (string, error) {
+// startBackend starts the backend and returns its address.
+func (b *testbed) startBackend(ctx context.Context) (string, error) {
 	file := b.path("backend.address")
 	process, err := b.startSelf("backend", "backend", "-address-file", file)
 	if err != nil {
@@ -126,7 +126,7 @@ func (b *bed) startBackend(ctx context.Context) (string, error) {
 	return string(address), nil
 }
 
-// waitFile returns when the file is there, a socket included.
+// waitFile returns when the file, which may be a socket, exists.
 func waitFile(ctx context.Context, process *proc.Process, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
