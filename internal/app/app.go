@@ -31,6 +31,7 @@ import (
 	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/observe"
@@ -58,7 +59,7 @@ type App struct {
 	hooks      atomic.Pointer[hooks]
 	placing    sync.Mutex // held while what follows from the placements is put in force
 	secrets    *hop.Secrets
-	decider    *decider
+	decider    *decision.Decider
 	policy     *reload.File[policy.Policy]
 	metrics    *prometheus.Registry
 	series     *observe.Metrics
@@ -145,7 +146,7 @@ func (a *App) wire() error {
 			PerModel: c.WakeHoldMax, PerKey: c.WakeHoldMaxPerKey, Total: c.WakeHoldMaxTotal,
 			Bytes: int64(c.WakeHoldMaxBytes), BytesPerModel: int64(c.HoldBytesPerModel()), QueueDepth: c.QueueDepth,
 		},
-		Others: func(model string) bool { return a.placements().holdsOthers(model) },
+		Others: func(model string) bool { return a.placements().HoldsOthers(model) },
 		Linger: c.WakeLinger, Cooldown: c.WakeCooldown, InOrder: c.WakeOrder == "arrival",
 		Slots:     capacity,
 		OnWanted:  a.wakeSignal.changed,
@@ -168,7 +169,7 @@ func (a *App) wire() error {
 	}
 	a.maps = sitemap.NewStore(c.SiteID, func(_, m *sitemap.Map) {
 		a.placed()
-		a.machine.Reconcile(placements{m, a.backends}.holdable)
+		a.machine.Reconcile(decision.Placements{Map: m, Backends: a.backends}.Holdable)
 	}, sitemap.HintsFreshFor(c.HintsFreshFor))
 	if err := a.restore(); err != nil {
 		return err
@@ -178,11 +179,15 @@ func (a *App) wire() error {
 		observe.NewDemand(c.MetricsPrefix, a.holdable, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	a.decider = &decider{
-		authenticator: newAuthenticator(c, a.keys, a.secrets, a.metrics),
-		siteID:        c.SiteID, budget: c.WakeHoldBudget, grace: time.Now().Add(c.RegistryGrace),
-		maps: a.maps, registry: a.registry, machine: a.machine, capacity: capacity, policies: a.policies, engines: a.engines, backends: a.backends, metrics: m, log: a.log, changed: a.wakeSignal.changed,
-	}
+	a.decider = decision.New(decision.Options{
+		SiteID: c.SiteID, HoldBudget: c.WakeHoldBudget, GraceUntil: time.Now().Add(c.RegistryGrace),
+		Identities: c.IdentityMetadata != "", ForwardKeys: c.ForwardAuthorization,
+		Keys: a.keys, Secrets: a.secrets, Maps: a.maps, Backends: a.backends, Registry: a.registry, Machine: a.machine,
+		Capacity: capacity, Policies: a.policies, Engines: a.engines, Log: a.log,
+		Events: decision.Events{
+			Waits: a.wakeSignal.changed, HoldEnded: m.HoldEnded, Rejected: m.Rejected, TokenRejected: m.TokenRejected,
+		},
+	})
 	var identities []string
 	if c.IdentityMetadata != "" {
 		if identities, err = envoy.IdentityPath(c.IdentityMetadata); err != nil {
@@ -260,6 +265,11 @@ func (a *App) files(metrics *reload.Metrics) error {
 	return nil
 }
 
+// placements are the present ones.
+func (a *App) placements() decision.Placements {
+	return decision.Placements{Map: a.maps.Current(), Backends: a.backends}
+}
+
 // policies are those of now; nil: there is no file of them.
 func (a *App) policies() *policy.Policy {
 	if a.policy == nil {
@@ -282,14 +292,14 @@ func (a *App) tenants() []string {
 // holdable lists the models that may be held here.
 func (a *App) holdable() observe.Holdable {
 	p := a.placements()
-	return observe.Holdable{MapLoaded: p.m != nil, Models: p.held()}
+	return observe.Holdable{MapLoaded: p.Map != nil, Models: p.Held()}
 }
 
 // keeper removes the series of names that are gone.
 func (a *App) keeper() observe.Keeper {
 	return observe.Keeper{
 		Metrics: a.series, Keep: a.c.MetricsKeep,
-		KnownModel: a.decider.known, Agents: a.registry.Agents, Recent: a.notifiers.recent,
+		KnownModel: a.decider.Known, Agents: a.registry.Agents, Recent: a.notifiers.recent,
 	}
 }
 

@@ -117,7 +117,7 @@ func backedApp(t *testing.T, text string, flags ...string) *App {
 // state is a model's state in GET /v1/models.
 func (r *rig) state(model string) string {
 	r.t.Helper()
-	var e modelEntry
+	var e struct{ State string }
 	body := calls(r.t, r.App, "").Models(model)
 	require.NoError(r.t, json.Unmarshal(body, &e), model)
 	return e.State
@@ -222,21 +222,19 @@ func TestTheMapAndABackendMayHaveTheSameModel(t *testing.T) {
 		{"model":"mine","kind":"chat","site":"here","scale_from_zero":true},
 		{"model":"fixed","kind":"chat","site":"here"}]}`)
 	p := a.placements()
-	require.Equal(t, []string{"m", "mine", "n"}, p.held())
-	require.Equal(t, []string{"fixed", "m", "mine", "n"}, p.models())
-	m, _ := p.here(at("m"))
+	require.Equal(t, []string{"m", "mine", "n"}, p.Held())
+	require.Equal(t, []string{"fixed", "m", "mine", "n"}, p.Models())
+	m, _ := p.Here(at("m"))
 	require.Equal(t, time.Hour, m.HoldBudget)
-	require.Equal(t, "http://127.0.0.1:1/map", p.mapWake(at("m")).URL)
-	n, _ := p.here(at("n"))
+	require.Equal(t, "http://127.0.0.1:1/map", p.MapWake(at("m")).URL)
+	n, _ := p.Here(at("n"))
 	require.Equal(t, 20*time.Second, n.HoldBudget)
 	require.True(t, n.ScaleFromZero, "it may be asleep, whatever the map says")
 	require.Equal(t, []string{"n"}, a.hooks.Load().all["backend gpu"].Models)
-	require.False(t, p.holdable(at("fixed")))
-	require.True(t, p.placed("fixed"))
-	require.False(t, p.placed("elsewhere"))
+	require.False(t, p.Holdable(at("fixed")))
 
 	push(`{"placements":[]}`)
-	require.Equal(t, []string{"m", "n"}, a.placements().held())
+	require.Equal(t, []string{"m", "n"}, a.placements().Held())
 }
 
 // The key of a backend is for it alone, whatever else serves its model.
@@ -288,6 +286,13 @@ func TestABackendGetsItsOwnHost(t *testing.T) {
 		pass(time.Second)
 		r.envoyEnds()
 	})
+}
+
+func (r *rig) explain(q admin.ExplainQuery) *admin.Explanation {
+	r.t.Helper()
+	e, err := r.decider.Explain(q)
+	require.NoError(r.t, err)
+	return e
 }
 
 func TestExplainKnowsBackends(t *testing.T) {

@@ -13,9 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/extproc"
-	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/target"
 )
 
 const (
@@ -229,32 +226,4 @@ func TestNobodyOvertakesThoseWhoWaitForRoom(t *testing.T) {
 				temporary(t, "models: {m: {admit_budget_tokens: 200, steps: [{name: near, match: {region: eu}}, {name: any}]}}"))
 		})
 	}
-}
-
-func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		decide := func(seq uint64, call extproc.Call) extproc.Decision {
-			return call.Decide(&extproc.Request{
-				Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: -1, Seq: seq,
-			})
-		}
-		r.joinAs("a", pb.State_STATE_SERVING, inRegion("eu", 1), "m")
-		r.joinAs("b", pb.State_STATE_SERVING, inRegion("eu", 1), "m")
-		failing := calls(r.t, r.App, "")
-		first, second := decide(0, failing), decide(0, calls(r.t, r.App, ""))
-		later := decide(0, calls(r.t, r.App, ""))
-		require.NotNil(t, later.Waiter)
-		require.NotNil(t, decide(0, calls(r.t, r.App, "")).Refusal, "the queue is full")
-		first.Grant.Failed("it was a test", true)
-		first.Grant.Release()
-		again := decide(0, failing)
-		require.NotNil(t, again.Waiter, "it was let in before")
-		second.Grant.Release()
-		require.Equal(t, holdstate.Admitted, later.Waiter.Status().State, "it came later")
-		s := again.Waiter.Tell(holdstate.Done)
-		require.NotNil(t, s.Grant)
-		s.Grant.Release()
-		later.Waiter.Tell(holdstate.Done).Grant.Release()
-	}, "--queue-depth=1")
 }

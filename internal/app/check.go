@@ -18,6 +18,7 @@ import (
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/policy"
@@ -80,7 +81,7 @@ func Check(c *config.Serve) error {
 	var p *policy.Policy
 	check("policy-file", c.PolicyFile, parsed(func(text []byte) (err error) {
 		if p, err = policy.Parse(text); err == nil {
-			err = shadowed(p, placements{placed, backends}.models())
+			err = shadowed(p, decision.Placements{Map: placed, Backends: backends}.Models())
 		}
 		return err
 	}))

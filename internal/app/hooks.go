@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
@@ -31,19 +32,19 @@ type hooks struct {
 // newHooks collects the hooks of the placements. Placements of a model with the same
 // call share one, so that a machine that serves several kinds is asked for once, and
 // so do all models of a backend.
-func newHooks(p placements) *hooks {
+func newHooks(p decision.Placements) *hooks {
 	hs := &hooks{all: map[string]*hook{}, of: map[string][]string{}}
-	for _, model := range p.held() {
+	for _, model := range p.Held() {
 		for _, kind := range target.Kinds {
 			t := target.Target{Model: model, Kind: kind}
-			if w := p.mapWake(t); w != nil {
+			if w := p.MapWake(t); w != nil {
 				hs.add(model+" "+w.Method+" "+w.URL, w, nil, t)
 			}
 		}
 	}
-	for _, b := range p.backends.All() {
+	for _, b := range p.Backends.All() {
 		for _, t := range b.Targets() {
-			if b.Wake != nil && p.mapWake(t) == nil {
+			if b.Wake != nil && p.MapWake(t) == nil {
 				hs.add(backendHook+b.Name, b.Wake, b, t)
 			}
 		}

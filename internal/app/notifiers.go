@@ -135,10 +135,10 @@ type wokenModels struct{ a *App }
 func (w wokenModels) Known(model, kind string) bool {
 	p := w.a.placements()
 	if kind == "" {
-		return p.holds(model)
+		return p.Holds(model)
 	}
 	k, err := target.ParseKind(kind)
-	return err == nil && p.holdable(target.Target{Model: model, Kind: k})
+	return err == nil && p.Holdable(target.Target{Model: model, Kind: k})
 }
 
 // Wanted is part of wake.Models.

@@ -19,14 +19,14 @@ func (a *App) status() *admin.Status {
 		Ready: reason == "", NotReady: reason, Warning: warning, SiteID: a.c.SiteID, InFlight: a.InFlight(),
 		Map: a.mapStatus(), Models: []admin.ModelStatus{}, Agents: []admin.AgentStatus{},
 	}
-	for _, one := range a.decider.models() {
+	for _, one := range a.decider.Models() {
 		waits := ""
 		if one.Wait != nil {
 			waits = one.Wait.Text(time.Now())
 		}
 		s.Models = append(s.Models, admin.ModelStatus{
-			Model: one.Model, State: one.state, Serving: one.Serving, Asleep: one.Asleep, Waking: one.Waking,
-			Demand: a.machine.Demand(one.Model), Wanted: one.wanted, Waits: waits,
+			Model: one.Model, State: one.State, Serving: one.Serving, Asleep: one.Asleep, Waking: one.Waking,
+			Demand: a.machine.Demand(one.Model), Wanted: one.Wanted, Waits: waits,
 		})
 	}
 	for _, v := range a.registry.Agents() {

@@ -32,5 +32,5 @@ func (a *App) wakeFailed(model, reason string) error {
 // knows says whether the model may be held here or an agent has it.
 func (a *App) knows(model string) bool {
 	_, offered := a.registry.Model(model)
-	return offered || a.placements().holds(model)
+	return offered || a.placements().Holds(model)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -37,6 +38,7 @@ type Metrics struct {
 	requests *prometheus.HistogramVec
 	wakes    *prometheus.HistogramVec
 	lost     prometheus.Counter
+	tokens   *prometheus.CounterVec
 	tenants  tenantLabels
 	models   models // those with a series of wakes, rejections or queued
 
@@ -86,10 +88,17 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 			Name: o.Prefix + "lost_records_total",
 			Help: "Requests whose access-log record did not come, so that their status is not known.",
 		}),
+		tokens: f.NewCounterVec(prometheus.CounterOpts{
+			Name: o.Prefix + "hop_tokens_rejected_total",
+			Help: "Tokens of redirected requests that were not accepted, by what was wrong.",
+		}, []string{"reason"}),
 	}
 	reg.MustRegister(m.routed)
 	for _, outcome := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(outcome.String())
+	}
+	for _, err := range []error{hop.ErrForged, hop.ErrExpired, hop.ErrMismatch} {
+		m.tokens.WithLabelValues(hop.Class(err))
 	}
 	return m
 }
@@ -107,6 +116,9 @@ func (m *Metrics) Rejected(model string, err error) {
 	m.models.note(model)
 	m.rejections.WithLabelValues(refusal.Label(err), model).Inc()
 }
+
+// TokenRejected counts the token of a redirected request that is not valid.
+func (m *Metrics) TokenRejected(err error) { m.tokens.WithLabelValues(hop.Class(err)).Inc() }
 
 // Queued counts how long a request waited for a slot.
 func (m *Metrics) Queued(model string, d time.Duration) {

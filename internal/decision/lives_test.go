@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package decision
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -15,13 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
-	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/internal/target"
 )
-
-var chatOfM = target.Target{Model: "m", Kind: target.Chat}
 
 // livesPolicies are what a policy file says in turn.
 var livesPolicies = []string{
@@ -48,7 +43,6 @@ type life struct {
 	rand     *rand.Rand
 	guests   []*guest
 	agents   map[string]*played
-	policy   string // its file
 	reloaded bool
 	changed  bool // the policy, less than a second ago
 	queue    bool
@@ -56,9 +50,9 @@ type life struct {
 
 // decide asks anew what happens to a guest.
 func (l *life) decide(g *guest) {
-	d := g.call.Decide(&extproc.Request{
-		Endpoint: &extproc.Endpoint{Kind: target.Chat}, Model: "m", Patience: -1, Seq: g.seq,
-	})
+	q := chat("m")
+	q.Seq = g.seq
+	d := g.call.Decide(q)
 	if g.grant != nil || g.seq != 0 {
 		require.False(l.t, d.Refusal != nil && d.Refusal.Status == http.StatusTooManyRequests, "it was let in before")
 	}
@@ -151,7 +145,7 @@ func (l *life) step() {
 	switch n := l.rand.IntN(100); {
 	case n < 30:
 		key := &access.Key{ID: fmt.Sprint("k", l.rand.IntN(3)), Share: []float64{0.5, 1}[l.rand.IntN(2)]}
-		call := &call{d: l.decider, key: key}
+		call := &call{d: l.Decider, key: key}
 		call.attempts.Key, call.attempts.Tokens = key, l.rand.Int64N(45)
 		g = &guest{call: call}
 		l.decide(g)
@@ -161,12 +155,12 @@ func (l *life) step() {
 	case n < 75 && g.waiter != nil && g.grant == nil:
 		l.gives(g, n < 66)
 	case n < 82 && l.agents[id] == nil:
-		l.agents[id] = l.joinAs(id, pb.State_STATE_SERVING, inRegion([]string{"eu", "us"}[l.rand.IntN(2)], l.rand.Uint32N(3)+1), "m")
+		l.agents[id] = l.join(id, []string{"eu", "us"}[l.rand.IntN(2)], l.rand.Uint32N(3)+1, "m")
 	case n < 85 && l.agents[id] != nil:
 		l.agents[id].leave()
 		delete(l.agents, id)
 	case n < 92 && l.agents[id] != nil:
-		l.agents[id].says(l.t, pb.State_STATE_SERVING)
+		l.agents[id].says(pb.State_STATE_SERVING)
 	case n < 93:
 		l.reload(livesPolicies[l.rand.IntN(len(livesPolicies))])
 	}
@@ -174,9 +168,22 @@ func (l *life) step() {
 }
 
 func (l *life) reload(text string) {
-	require.NoError(l.t, os.WriteFile(l.policy, []byte("models: {m: "+text+"}"), 0o600))
-	require.NoError(l.t, l.App.policy.Reload())
+	l.setPolicy("m: " + text)
 	l.reloaded, l.changed = true, true
+}
+
+// recheckWaiters tells the machine each second of policies that may have changed.
+func (r *rig) recheckWaiters() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			r.o.Machine.UpdateAll()
+		case <-r.ctx.Done():
+			return
+		}
+	}
 }
 
 // check demands that nobody waits for what is there, and that the books are right.
@@ -194,10 +201,10 @@ func (l *life) check() {
 		if g.grant == nil {
 			state = g.waiter.Status().State
 		}
-		room, slot, err := l.decider.capacity.Look(chatOfM, &g.call.attempts)
+		room, slot, err := l.o.Capacity.Look(chatOfM, &g.call.attempts)
 		switch state { //nolint:exhaustive // the others have a slot, or are no guests any more
 		case holdstate.Held:
-			require.Zero(l.t, l.registry.Serving(chatOfM), "held though it is served")
+			require.Zero(l.t, l.o.Registry.Serving(chatOfM), "held though it is served")
 			continue
 		case holdstate.Released:
 			require.False(l.t, second && err != nil, "it can have no room: %v", err)
@@ -212,7 +219,7 @@ func (l *life) check() {
 		tokens += g.call.attempts.Tokens
 	}
 	require.False(l.t, released > 0 && allFit, "there is room for all who wait for it")
-	for _, load := range l.decider.capacity.Loads() {
+	for _, load := range l.o.Capacity.Loads() {
 		if !l.reloaded {
 			require.Equal(l.t, []int64{requests, tokens}, []int64{load.Requests, load.Tokens})
 		}
@@ -224,12 +231,11 @@ func (l *life) check() {
 func TestLives(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {
-		path := temporary(t, "models: {m: "+livesPolicies[seed%5]+"}")
-		depth := []string{"0", "3"}[seed/5%2]
+		s := setup{policy: "m: " + livesPolicies[seed%5], placements: rigMap, limits: holdstate.Limits{QueueDepth: []int{0, 3}[seed/5%2]}}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				go r.recheckWaiters(r.t.Context())
-				l := &life{rig: r, rand: rand.New(rand.NewPCG(seed, 1)), agents: map[string]*played{}, policy: path, queue: depth != "0"}
+			bubble(t, s, func(r *rig) {
+				go r.recheckWaiters()
+				l := &life{rig: r, rand: rand.New(rand.NewPCG(seed, 1)), agents: map[string]*played{}, queue: s.limits.QueueDepth > 0}
 				for n := range 150 {
 					l.step()
 					if n%5 == 0 {
@@ -237,7 +243,7 @@ func TestLives(t *testing.T) {
 					}
 				}
 				l.rest()
-			}, "--queue-depth="+depth, "--policy-file", path, "--wake-cooldown=1s")
+			})
 		})
 	}
 }
@@ -255,12 +261,12 @@ func (l *life) rest() {
 		}
 		l.look()
 	}
-	for _, load := range l.decider.capacity.Loads() {
+	for _, load := range l.o.Capacity.Loads() {
 		require.Zero(l.t, load.Requests+load.Tokens)
 	}
-	c := l.registry.Capacity(chatOfM)
+	c := l.o.Registry.Capacity(chatOfM)
 	require.Equal(l.t, c.Slots, c.Free)
-	require.False(l.t, l.machine.Waiting(chatOfM))
+	require.False(l.t, l.o.Machine.Waiting(chatOfM))
 	for _, p := range l.agents {
 		p.leave()
 	}

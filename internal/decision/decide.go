@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package decision
 
 import (
 	"cmp"
@@ -8,81 +8,23 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/rs/zerolog"
-
-	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/admission"
-	"github.com/holdgate/holdgate/internal/backend"
-	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/hop"
-	"github.com/holdgate/holdgate/internal/observe"
-	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// decider decides what happens to each request, from snapshots of the map, the
-// registry and the files. It is the extproc.Decider.
-type decider struct {
-	*authenticator
-	siteID   string
-	budget   time.Duration // of a placement without its own
-	grace    time.Time     // until then a model without agent may still be registering
-	maps     *sitemap.Store
-	registry *agentreg.Registry
-	machine  *holdstate.Machine
-	capacity *admission.Capacity
-	policies func() *policy.Policy
-	engines  *enginekey.File // nil: no model's engines have a key of their own
-	backends *backend.Set
-	metrics  *observe.Metrics
-	log      zerolog.Logger
-	changed  func(model string) // who waits for the model may have changed
-}
-
-// engine returns how the engine of a grant wants its requests: a backend as it is
-// configured, any other by the key of its model.
-func (d *decider) engine(model string, g holdstate.Grant) (e extproc.Engine) {
-	to, ok := g.(*admission.Grant)
-	if !ok {
-		return e
-	}
-	at := to.Agent()
-	if at.Engine == agent.Ollama { // it refuses names and pages that it does not know
-		e.Host, e.NoOrigin = at.Address, true
-	}
-	if w, own := d.backends.Wants(at.ID); own {
-		e.Host, e.Prefix, e.TLS, e.SNI, e.NotTaken = w.Host, w.Prefix, w.CAFile, w.SNI, w.NotTaken
-		if w.Key != "" {
-			e.KeyHeader, e.Key = "authorization", "Bearer "+w.Key
-		}
-	}
-	if e.KeyHeader == "" && d.engines != nil {
-		e.KeyHeader, e.Key = d.engines.Current().Of(model)
-	}
-	return e
-}
-
-// CameBack rejects the agent of a replica that is this router itself.
-func (d *decider) CameBack(g holdstate.Grant) {
-	if to, ok := g.(*admission.Grant); ok {
-		to.CameBack()
-	}
-}
-
 // decide says what happens to a request whose body was read.
-func (d *decider) decide(r *extproc.Request, who *call) extproc.Decision {
+func (d *Decider) decide(r *extproc.Request, who *call) extproc.Decision {
 	t := r.Target()
 	if !who.key.Allowed(r.Model) {
 		return refuse(refusal.ModelForbidden(r.Model))
 	}
 
 	// Served here.
-	if replicas := d.registry.Serving(t); replicas > 0 {
+	if replicas := d.o.Registry.Serving(t); replicas > 0 {
 		if why := who.charge(r.Model, replicas); why != nil {
 			return refuse(why)
 		}
@@ -90,18 +32,18 @@ func (d *decider) decide(r *extproc.Request, who *call) extproc.Decision {
 	}
 
 	now := d.placements()
-	p, here := now.here(t)
+	p, here := now.Here(t)
 	mayHold := here && p.ScaleFromZero
 	switch {
 	case here: // a backend's model needs no map
-	case d.siteID == "":
+	case d.o.SiteID == "":
 		return refuse(d.absent(r.Model, who, false))
-	case now.m == nil:
+	case now.Map == nil:
 		return refuse(refusal.MapNotLoaded())
 	}
 
 	// Served by a sibling. Tokens are counted where the request itself would go.
-	if to := d.sibling(now.m, r, who, mayHold); to != nil {
+	if to := d.sibling(now.Map, r, who, mayHold); to != nil {
 		return extproc.Decision{Redirect: to}
 	}
 
@@ -121,15 +63,15 @@ func (d *decider) decide(r *extproc.Request, who *call) extproc.Decision {
 
 // notHere is the answer for a model that no replica serves and that may not be
 // held. A fixed one is placed here, and its agent may still be registering.
-func (d *decider) notHere(model string, fixed bool) *refusal.Refusal {
-	if fixed && time.Now().Before(d.grace) {
+func (d *Decider) notHere(model string, fixed bool) *refusal.Refusal {
+	if fixed && time.Now().Before(d.o.GraceUntil) {
 		return refusal.RegistryWarming(model)
 	}
 	return refusal.ModelNotFound(model)
 }
 
 // absent is notHere for a request, whose last replica may have died under it.
-func (d *decider) absent(model string, who *call, fixed bool) *refusal.Refusal {
+func (d *Decider) absent(model string, who *call, fixed bool) *refusal.Refusal {
 	if who.attempts.Again() {
 		return refusal.BackendError(model)
 	}
@@ -145,8 +87,8 @@ func (c *call) asks(t target.Target, mayHold bool) sitemap.Query {
 }
 
 // sibling is the site that the caller is sent to, nil when the request stays here.
-func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *call, mayHold bool) *extproc.Redirect {
-	if m == nil || d.siteID == "" || who.key.RedirectNever {
+func (d *Decider) sibling(m *sitemap.Map, r *extproc.Request, who *call, mayHold bool) *extproc.Redirect {
+	if m == nil || d.o.SiteID == "" || who.key.RedirectNever {
 		return nil
 	}
 	choice := m.Pick(who.asks(r.Target(), mayHold), time.Now())
@@ -157,11 +99,11 @@ func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *call, mayHold
 	if d.secrets != nil {
 		var err error
 		token, err = d.secrets.Sign(hop.Claims{
-			Site: d.siteID, To: choice.Site.ID, KeyID: who.key.ID, Hops: who.hops + 1,
+			Site: d.o.SiteID, To: choice.Site.ID, KeyID: who.key.ID, Hops: who.hops + 1,
 			Method: r.Method, PathAndQuery: r.PathAndQuery, Body: r.BodySum(),
 		})
 		if err != nil {
-			d.log.Error().Err(err).Msg("signing a hop token: the request is not redirected")
+			d.o.Log.Error().Err(err).Msg("signing a hop token: the request is not redirected")
 			return nil
 		}
 	}
@@ -169,8 +111,8 @@ func (d *decider) sibling(m *sitemap.Map, r *extproc.Request, who *call, mayHold
 }
 
 // hold lets the request wait for its model.
-func (d *decider) hold(r *extproc.Request, who *call, p sitemap.Placement) extproc.Decision {
-	budget := cmp.Or(p.HoldBudget, d.budget)
+func (d *Decider) hold(r *extproc.Request, who *call, p sitemap.Placement) extproc.Decision {
+	budget := cmp.Or(p.HoldBudget, d.o.HoldBudget)
 	impatient := r.Patience >= 0 && r.Patience < budget
 	if impatient {
 		budget = r.Patience
@@ -178,11 +120,11 @@ func (d *decider) hold(r *extproc.Request, who *call, p sitemap.Placement) extpr
 	if budget <= 0 {
 		// The client does not want to wait at all.
 		if !who.held {
-			d.metrics.HoldEnded(holdstate.OutcomeExpired, 0)
+			d.o.Events.HoldEnded(holdstate.OutcomeExpired, 0)
 		}
 		return extproc.Decision{Refusal: d.notHeld(r.Model, holdstate.ErrExpired), Outcome: holdstate.OutcomeExpired}
 	}
-	w, err := d.machine.Hold(d.waiting(r, who))
+	w, err := d.o.Machine.Hold(d.waiting(r, who))
 	if err != nil {
 		no := refuse(d.notHeld(r.Model, err))
 		if errors.Is(err, holdstate.ErrFull) {
@@ -201,18 +143,18 @@ func (d *decider) hold(r *extproc.Request, who *call, p sitemap.Placement) extpr
 		return extproc.Decision{Refusal: why, Outcome: s.Outcome}
 	}
 	// The model may have been wanted already, but not for this kind.
-	d.changed(r.Model)
-	d.log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
+	d.o.Events.Waits(r.Model)
+	d.o.Log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
 	return extproc.Decision{Waiter: w, Held: true, Budget: budget, Impatient: impatient}
 }
 
 // notHeld returns the answer to a request that cannot be held, for the reason why.
-func (d *decider) notHeld(model string, why error) *refusal.Refusal {
-	return refusal.For(why, refusal.Wait{Model: model, Impatient: errors.Is(why, holdstate.ErrExpired), Wakes: d.machine})
+func (d *Decider) notHeld(model string, why error) *refusal.Refusal {
+	return refusal.For(why, refusal.Wait{Model: model, Impatient: errors.Is(why, holdstate.ErrExpired), Wakes: d.o.Machine})
 }
 
 // waiting is the request as one that waits.
-func (d *decider) waiting(r *extproc.Request, who *call) holdstate.Request {
+func (d *Decider) waiting(r *extproc.Request, who *call) holdstate.Request {
 	w := &who.attempts
 	if w.Key == nil {
 		// Whether the model has a token budget does not matter: a reload of the policy

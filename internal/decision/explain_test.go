@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package decision
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdgate/holdgate/agentreg"
-	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
@@ -43,40 +39,22 @@ var explainKeys = map[string]string{
 	"slow": "quota: {requests_per_minute: 1}", "late": "expires: 1999-01-01",
 }
 
-func temporary(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "file.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
-}
-
-// explained runs f with an app that has explainMap, a key for each of explainKeys
-// and an alias.
-func explained(t *testing.T, f func(r *rig), flags ...string) {
-	t.Helper()
+// explained is a site with explainMap, a key for each of explainKeys and an alias.
+func explained() setup {
 	var keys strings.Builder
 	keys.WriteString("keys:\n")
-	i := 16
 	for id, more := range explainKeys {
-		fmt.Fprintf(&keys, "- {id: %s, tenant: acme, key_hash: %s", id, strings.Repeat(fmt.Sprintf("%02x", i), 32))
+		fmt.Fprintf(&keys, "- {id: %s, tenant: acme, key_hash: %s", id, hashOf(id))
 		if more != "" {
 			keys.WriteString(", " + more)
 		}
 		keys.WriteString("}\n")
-		i++
 	}
-	bubble(t, func(r *rig) {
-		_, err := r.maps.Push([]byte(explainMap), true)
-		require.NoError(t, err)
-		f(r)
-	}, append([]string{
-		"--auth-file", temporary(t, keys.String()), "--policy-file", temporary(t, "models: {m: {aliases: [alias]}}"),
-	}, flags...)...)
+	return setup{keys: keys.String(), placements: explainMap, policy: "m: {aliases: [alias]}"}
 }
 
 func (r *rig) explain(q admin.ExplainQuery) *admin.Explanation {
-	r.t.Helper()
-	e, err := r.decider.Explain(q)
+	e, err := r.Explain(q)
 	require.NoError(r.t, err)
 	taken := 0
 	for i, s := range e.Steps {
@@ -93,7 +71,7 @@ func (r *rig) explain(q admin.ExplainQuery) *admin.Explanation {
 
 // decided is what Decide does, as Explain says it. What it took is given back.
 func (r *rig) decided(q admin.ExplainQuery) string {
-	call := &call{d: r.decider, key: r.keys.Current().ByID(q.KeyID), hops: q.Hops}
+	call := &call{d: r.Decider, key: r.o.Keys.Current().ByID(q.KeyID), hops: q.Hops}
 	return did(call.Decide(&extproc.Request{
 		Caller: call.Caller(), Method: "POST", PathAndQuery: "/v1/chat/completions",
 		Endpoint: &extproc.Endpoint{Kind: q.Kind}, Model: call.Resolve(q.Model), Patience: -1,
@@ -133,7 +111,7 @@ func said(e *admin.Explanation) string {
 // Tokens are counted where the request itself would be served, and never held.
 func TestTokensAreCountedWhereTheRequestWouldGo(t *testing.T) {
 	t.Parallel()
-	explained(t, func(r *rig) {
+	bubble(t, explained(), func(r *rig) {
 		for model, want := range map[string][2]string{
 			"cold": {"hold 30s", "refuse 404 model_not_found"}, // cold at its siblings too
 			"m":    {"hold 5m0s", "refuse 404 model_not_found"},
@@ -141,7 +119,7 @@ func TestTokensAreCountedWhereTheRequestWouldGo(t *testing.T) {
 			"far":  {"redirect b", "redirect b"},
 		} {
 			for i, countTokens := range []bool{false, true} {
-				call := &call{d: r.decider, key: r.keys.Current().ByID("free")}
+				call := &call{d: r.Decider, key: r.o.Keys.Current().ByID("free")}
 				got := did(call.Decide(&extproc.Request{
 					Caller: call.Caller(), Method: "POST", PathAndQuery: "/v1/messages",
 					Endpoint: &extproc.Endpoint{Kind: target.Chat, CountTokens: countTokens}, Model: model, Patience: -1,
@@ -154,7 +132,6 @@ func TestTokensAreCountedWhereTheRequestWouldGo(t *testing.T) {
 
 // compareAll asks for every model, key and number of hops, and counts the answers.
 func (r *rig) compareAll(seen map[string]int) {
-	r.t.Helper()
 	for _, model := range []string{"m", "alias", "cold", "both", "fixed", "far", "none", "hour"} {
 		for key := range explainKeys {
 			if key == "late" {
@@ -177,37 +154,40 @@ func (r *rig) compareAll(seen map[string]int) {
 func TestExplainSaysWhatDecideDoes(t *testing.T) {
 	t.Parallel()
 	seen := map[string]int{}
-	explained(t, func(r *rig) {
+	s := explained()
+	s.limits = holdstate.Limits{PerModel: 1, QueueDepth: 1}
+	s.GraceUntil = time.Date(2000, 1, 1, 0, 0, 3, 0, time.UTC)
+	bubble(t, s, func(r *rig) {
 		target := target.Target{Model: "m"}
 		r.compareAll(seen) // in the grace of the start
 		pass(4 * time.Second)
 		r.compareAll(seen)
 
-		w, err := r.machine.Hold(holdstate.Request{Target: target, Detail: &admission.Attempts{Key: access.Anonymous()}})
+		w, err := r.o.Machine.Hold(holdstate.Request{Target: target, Detail: &admission.Attempts{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		r.compareAll(seen) // the only place is taken
 		w.Tell(holdstate.Drain)
-		r.machine.Fail("m", "no GPU")
+		r.o.Machine.Fail("m", "no GPU")
 		r.compareAll(seen)
 		e := r.explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
 		require.Contains(t, e.Message, "could not be woken: no GPU")
 
-		r.join(pb.State_STATE_SERVING, "m", "fixed")
+		r.join("a", "", 4, "m", "fixed")
 		r.compareAll(seen)
 		for range 4 {
-			_, outcome := r.registry.TakeFrom(target, nil)
+			_, outcome := r.o.Registry.TakeFrom(target, nil)
 			require.Equal(t, agentreg.Taken, outcome)
 		}
 		r.compareAll(seen) // full
-		w, err = r.machine.Queue(holdstate.Request{Target: target, Detail: &admission.Attempts{Key: access.Anonymous()}})
+		w, err = r.o.Machine.Queue(holdstate.Request{Target: target, Detail: &admission.Attempts{Key: access.Anonymous()}})
 		require.NoError(t, err)
 		r.compareAll(seen) // and the queue as well
 		w.Tell(holdstate.Drain)
 		pass(time.Minute) // the hints are stale
 		r.compareAll(seen)
-		r.machine.Drain()
+		r.o.Machine.Drain()
 		r.compareAll(seen)
-	}, "--wake-hold-max=1", "--queue-depth=1")
+	})
 	for _, want := range []string{
 		"serve", "queue", "hold 5m0s", "hold 30s", "redirect b", "redirect c", "refuse 403 model_forbidden", "refuse 404 model_not_found",
 		"refuse 429 rate_limit_exceeded", "refuse 503 draining", "refuse 503 model_waking", "refuse 503 no_capacity", "refuse 503 registry_warming",
@@ -218,8 +198,8 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 
 func TestExplainNamesWhatCannotBeAsked(t *testing.T) {
 	t.Parallel()
-	explained(t, func(r *rig) {
-		_, err := r.decider.Explain(admin.ExplainQuery{Model: "m", KeyID: "nobody"})
+	bubble(t, explained(), func(r *rig) {
+		_, err := r.Explain(admin.ExplainQuery{Model: "m", KeyID: "nobody"})
 		require.ErrorIs(t, err, admin.ErrQuery)
 		require.ErrorContains(t, err, `"nobody"`)
 		for id, why := range map[string]string{"": "without a key", "late": "expired"} {
@@ -228,21 +208,21 @@ func TestExplainNamesWhatCannotBeAsked(t *testing.T) {
 			require.Contains(t, e.Steps[0].Why, why)
 		}
 	})
-	a := newApp(t)
-	_, err := a.decider.Explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
-	require.ErrorIs(t, err, admin.ErrQuery)
-	e, err := a.decider.Explain(admin.ExplainQuery{Model: "m"})
-	require.NoError(t, err)
-	require.Equal(t, "refuse 503 map_not_loaded", said(e))
-	require.Equal(t, 5, e.RetryAfter)
-	e, err = newApp(t, "--site-id=").decider.Explain(admin.ExplainQuery{Model: "m"})
-	require.NoError(t, err)
-	require.Equal(t, "refuse 404 model_not_found", said(e))
+	bubble(t, setup{Options: Options{SiteID: "here"}}, func(r *rig) {
+		_, err := r.Explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
+		require.ErrorIs(t, err, admin.ErrQuery)
+		e := r.explain(admin.ExplainQuery{Model: "m"})
+		require.Equal(t, "refuse 503 map_not_loaded", said(e))
+		require.Equal(t, 5, e.RetryAfter)
+	})
+	bubble(t, setup{}, func(r *rig) {
+		require.Equal(t, "refuse 404 model_not_found", said(r.explain(admin.ExplainQuery{Model: "m"})))
+	})
 }
 
 func TestExplainHasTheFacts(t *testing.T) {
 	t.Parallel()
-	explained(t, func(r *rig) {
+	bubble(t, explained(), func(r *rig) {
 		pass(2 * time.Second)
 		e := r.explain(admin.ExplainQuery{Model: "alias", KeyID: "free"})
 		require.Equal(t, []string{"m", "chat", "free", "acme"}, []string{e.Model, e.Kind, e.KeyID, e.Tenant})
@@ -266,7 +246,7 @@ func TestExplainHasTheFacts(t *testing.T) {
 		require.Equal(t, "redirect", e.Steps[5].Step)
 		require.Contains(t, e.Steps[5].Why, "b: ")
 
-		r.join(pb.State_STATE_SERVING, "m")
+		r.join("a", "", 4, "m")
 		e = r.explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
 		require.Equal(t, "replicas in routing: 1, with 4 of 4 slots free", e.Steps[3].Why)
 	})
@@ -274,68 +254,17 @@ func TestExplainHasTheFacts(t *testing.T) {
 
 func TestExplainCountsTheHoldsOfTheKey(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(r *rig) {
-		held := r.chat("m", "x-api-key", testKey)
+	bubble(t, setup{keys: oneKey(""), placements: rigMap, limits: holdstate.Limits{PerKey: 1}}, func(r *rig) {
+		held := r.calls(testKey).Decide(chat("m")).Waiter
 		require.Equal(t, "refuse 503 model_waking", said(r.explain(admin.ExplainQuery{Model: "m", KeyID: "k"})))
-		held.gone()
+		held.Tell(holdstate.Leave)
 		require.Equal(t, "hold 5m0s", said(r.explain(admin.ExplainQuery{Model: "m", KeyID: "k"})))
-	}, "--wake-hold-max-per-key=1", "--auth-file", temporary(t, oneKey("")))
-}
-
-func TestStatusShowsModelsAndAgents(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, &admin.Status{
-		NotReady: "no sibling map was pushed or restored yet: push one with holdgate map push -f FILE", SiteID: "here",
-		Models: []admin.ModelStatus{}, Agents: []admin.AgentStatus{},
-	}, newApp(t).status())
-	explained(t, func(r *rig) {
-		pass(3 * time.Second)
-		r.join(pb.State_STATE_SERVING, "m", "new")
-		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}, Detail: &admission.Attempts{Key: access.Anonymous()}})
-		require.NoError(t, err)
-		s := r.status()
-		require.True(t, s.Ready)
-		require.Equal(t, []admin.ModelStatus{
-			{Model: "both", State: "asleep"},
-			{Model: "cold", State: "waking", Demand: 1, Wanted: true},
-			{Model: "far", State: "elsewhere"},
-			{Model: "fixed", State: "asleep"},
-			{Model: "m", State: "warm", Serving: 1},
-			{Model: "new", State: "warm", Serving: 1},
-		}, s.Models)
-		require.Len(t, s.Agents, 1)
-		require.Equal(t, []string{"a", "serving", "127.0.0.1:8000"}, []string{s.Agents[0].ID, s.Agents[0].State, s.Agents[0].Address})
-		require.True(t, s.Agents[0].Routing)
-		s.Map.ReceivedAt, s.Map.ETag = time.Time{}, ""
-		require.Equal(t, &admin.MapStatus{Generation: 7, Source: "pushed", AgeSeconds: 3, Models: 5, Holdable: 3, Hints: 3}, s.Map)
-		w.Tell(holdstate.Drain)
-	})
-}
-
-func TestExplainAndStatusSayForWhoseRoomAModelWaits(t *testing.T) {
-	t.Parallel()
-	explained(t, func(r *rig) {
-		inGroup := func(h *pb.Hello) {
-			h.CanWake, h.Group = true, &pb.Group{Name: "gpu0", Room: 1, Cost: 1}
-			h.MinUpTime = durationpb.New(time.Minute)
-		}
-		r.joinAs("awake", pb.State_STATE_SERVING, inGroup, "m")
-		r.joinAs("asleep", pb.State_STATE_ASLEEP, inGroup, "cold")
-		pass(3 * time.Second)
-		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}, Detail: &admission.Attempts{Key: access.Anonymous()}})
-		require.NoError(t, err)
-		pass(7 * time.Second)
-		const why = "waits for room in group gpu0, which awake must give up first, in 50s at the earliest"
-		require.Equal(t, why, r.status().Models[1].Waits)
-		e := r.explain(admin.ExplainQuery{Model: "cold", KeyID: "stays"})
-		require.Equal(t, "the map places the model here with scale_from_zero; distinct requests that wait for it: 1; it "+why, e.Steps[6].Why)
-		w.Tell(holdstate.Drain)
 	})
 }
 
 func TestExplainNamesASimilarModel(t *testing.T) {
 	t.Parallel()
-	explained(t, func(r *rig) {
+	bubble(t, explained(), func(r *rig) {
 		for asked, want := range map[string]string{
 			"fixedd":  "; is fixed meant?",
 			"FIXED":   "; is fixed meant?",
@@ -354,7 +283,7 @@ func TestExplainNamesASimilarModel(t *testing.T) {
 
 func TestExplainNamesTheKindThatAModelIsHereFor(t *testing.T) {
 	t.Parallel()
-	explained(t, func(r *rig) {
+	bubble(t, explained(), func(r *rig) {
 		const none = "no replica of the model is in routing for this kind"
 		for _, c := range []struct {
 			model string

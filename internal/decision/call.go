@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package decision
 
 import (
 	"strconv"
 	"time"
 
 	"github.com/holdgate/holdgate/extproc"
-	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/sitemap"
 )
 
 // call is the decision's handle for one request. It is the extproc.Call.
 type call struct {
-	d       *decider
+	d       *Decider
 	key     *access.Key
 	hops    int // how often the request was redirected before
 	forward extproc.Forward
@@ -31,21 +29,6 @@ type call struct {
 	held     bool // a hold of it was counted
 	attempts admission.Attempts
 	seq      uint64 // its place, once it had a slot without waiting for it; 0: none
-}
-
-// Authenticate is part of extproc.Decider.
-func (d *decider) Authenticate(c extproc.Credentials) (extproc.Call, *refusal.Refusal) {
-	who := &call{d: d}
-	if why := d.authenticate(who, c); why != nil {
-		return nil, why
-	}
-	return who, nil
-}
-
-// Resume is part of extproc.Decider. The request may use every model and goes to no
-// other site.
-func (d *decider) Resume() extproc.Call {
-	return &call{d: d, key: access.Anonymous(), hops: sitemap.MaxHops, resumed: true}
 }
 
 // Caller is part of extproc.Call.
@@ -70,7 +53,7 @@ func (c *call) CheckBody(r *extproc.Request) *refusal.Refusal {
 }
 
 // Resolve is part of extproc.Call.
-func (c *call) Resolve(name string) string { return c.d.policies().Resolve(name) }
+func (c *call) Resolve(name string) string { return c.d.o.Policies().Resolve(name) }
 
 // Decide is part of extproc.Call.
 func (c *call) Decide(r *extproc.Request) extproc.Decision {
@@ -81,14 +64,6 @@ func (c *call) Decide(r *extproc.Request) extproc.Decision {
 
 // Recheck is part of extproc.Call.
 func (c *call) Recheck() *refusal.Refusal { return c.d.recheck(c.key) }
-
-// Engine is part of extproc.Call.
-func (c *call) Engine(model string, g holdstate.Grant) extproc.Engine { return c.d.engine(model, g) }
-
-// Models is part of extproc.Call.
-func (c *call) Models(model string) []byte {
-	return c.d.modelsFor(model, func(model string) bool { return !c.resumed && c.key.Allowed(model) })
-}
 
 // charge counts the request against its key's quotas. It returns a refusal when they
 // are used up.

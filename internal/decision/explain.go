@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package decision
 
 import (
 	"cmp"
@@ -20,13 +20,13 @@ import (
 
 // Explain says what Decide would say to a request at this moment, and why. It
 // takes no slot, holds nothing and charges nothing.
-func (d *decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
+func (d *Decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 	key, err := d.keyOf(q.KeyID)
 	if err != nil {
 		return nil, err
 	}
-	t := target.Target{Model: d.policies().Resolve(q.Model), Kind: q.Kind}
-	x := &explaining{decider: d, who: &call{d: d, key: key, hops: q.Hops}, t: t, asked: q.Model, now: time.Now()}
+	t := target.Target{Model: d.o.Policies().Resolve(q.Model), Kind: q.Kind}
+	x := &explaining{Decider: d, who: &call{d: d, key: key, hops: q.Hops}, t: t, asked: q.Model, now: time.Now()}
 	x.Model, x.Kind, x.KeyID, x.Tenant, x.Hops = t.Model, t.Kind.String(), key.ID, key.Tenant, q.Hops
 	x.run()
 	return &x.Explanation, nil
@@ -34,7 +34,7 @@ func (d *decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 
 // keyOf gives the key with an id. Without an id it is that of a request without a
 // key.
-func (d *decider) keyOf(id string) (*access.Key, error) {
+func (d *Decider) keyOf(id string) (*access.Key, error) {
 	if id == "" {
 		return access.Anonymous(), nil
 	}
@@ -50,7 +50,7 @@ func (d *decider) keyOf(id string) (*access.Key, error) {
 
 // explaining is one explanation in the making.
 type explaining struct {
-	*decider
+	*Decider
 	admin.Explanation
 
 	who   *call
@@ -127,7 +127,7 @@ func (x *explaining) allowlist() string {
 }
 
 func (x *explaining) servedHere() string {
-	c := x.registry.Capacity(x.t)
+	c := x.o.Registry.Capacity(x.t)
 	if c.Replicas == 0 {
 		return "no replica of the model is in routing for this kind" + x.otherKind()
 	}
@@ -143,17 +143,17 @@ func (x *explaining) servedHere() string {
 // and what it waits for.
 func (x *explaining) capacityFor() string {
 	w := &admission.Attempts{Key: x.who.key}
-	room, slot, err := x.capacity.Look(x.t, w)
+	room, slot, err := x.o.Capacity.Look(x.t, w)
 	if err != nil {
 		x.refuse(refusal.For(err, refusal.Wait{Model: x.t.Model}))
 		return "; " + err.Error()
 	}
-	waits := x.machine.Waiting(x.t)
+	waits := x.o.Machine.Waiting(x.t)
 	if room && slot && !waits {
 		x.Decision = admin.DecisionServe
 		return ""
 	}
-	err = x.machine.WouldQueue(x.t, room && !waits)
+	err = x.o.Machine.WouldQueue(x.t, room && !waits)
 	switch {
 	case err == nil && (!room || waits):
 		x.Decision = admin.DecisionQueue
@@ -174,8 +174,8 @@ func (x *explaining) capacityFor() string {
 
 // further is what serve does for a request that may not wait.
 func (x *explaining) further(w *admission.Attempts) bool {
-	for x.capacity.Next(&holdstate.Request{Target: x.t, Detail: w}) {
-		if _, slot, _ := x.capacity.Look(x.t, w); slot {
+	for x.o.Capacity.Next(&holdstate.Request{Target: x.t, Detail: w}) {
+		if _, slot, _ := x.o.Capacity.Look(x.t, w); slot {
 			return true
 		}
 	}
@@ -183,15 +183,15 @@ func (x *explaining) further(w *admission.Attempts) bool {
 }
 
 func (x *explaining) loaded() string {
-	s := x.maps.State()
-	x.p, x.here = placements{s.Map, x.backends}.here(x.t)
-	if x.siteID != "" {
+	s := x.o.Maps.State()
+	x.p, x.here = Placements{s.Map, x.o.Backends}.Here(x.t)
+	if x.o.SiteID != "" {
 		x.m = s.Map
 	}
 	switch {
 	case x.here && x.m == nil:
 		return "there is no sibling map, and a backend of this router needs none"
-	case x.siteID == "":
+	case x.o.SiteID == "":
 		x.refuse(refusal.ModelNotFound(x.t.Model))
 		return "the router has no --site-id, so it redirects and holds nothing"
 	case x.m == nil:
@@ -226,24 +226,24 @@ func (x *explaining) held() string {
 		return "the map places the model here without scale_from_zero"
 	}
 	placed := "the map places the model here with scale_from_zero"
-	if _, own := x.backends.Here(x.t); own {
+	if _, own := x.o.Backends.Here(x.t); own {
 		placed = "a backend of this router has the model"
 	}
 	if quota := x.who.key.Peek(x.t.Model, 1, x.now); !quota.OK {
 		x.refuse(refusal.RateLimited(quota.RetryAfter))
 		return placed + "; the quota of the key is used up"
 	}
-	if err := x.machine.WouldHold(holdstate.Request{Target: x.t, Key: x.who.key.Line()}); err != nil {
+	if err := x.o.Machine.WouldHold(holdstate.Request{Target: x.t, Key: x.who.key.Line()}); err != nil {
 		x.refuse(x.notHeld(x.t.Model, err))
-		if detail := x.registry.WakeDetail(x.t.Model); detail != "" && errors.As(err, new(*holdstate.FailedError)) {
+		if detail := x.o.Registry.WakeDetail(x.t.Model); detail != "" && errors.As(err, new(*holdstate.FailedError)) {
 			return fmt.Sprintf("%s; %v: %s", placed, err, detail)
 		}
 		return fmt.Sprintf("%s; %v", placed, err)
 	}
 	x.Decision = admin.DecisionHold
-	x.HoldBudget = cmp.Or(x.p.HoldBudget, x.budget).String()
-	why := fmt.Sprintf("%s; distinct requests that wait for it: %d", placed, x.machine.Demand(x.t.Model))
-	if wait := x.registry.RoomWait(x.t.Model); wait != nil {
+	x.HoldBudget = cmp.Or(x.p.HoldBudget, x.o.HoldBudget).String()
+	why := fmt.Sprintf("%s; distinct requests that wait for it: %d", placed, x.o.Machine.Demand(x.t.Model))
+	if wait := x.o.Registry.RoomWait(x.t.Model); wait != nil {
 		why += "; it " + wait.Text(x.now)
 	}
 	return why

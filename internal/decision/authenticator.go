@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package decision
 
 import (
 	"crypto/sha256"
 	"fmt"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
-
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/sitemap"
@@ -27,22 +23,10 @@ const (
 // its key, or by the token with which a sibling redirected it here.
 type authenticator struct {
 	keys       *access.Store // nil: there are none
-	identities bool          // filters of Envoy may say who sent a request
-	forward    bool          // callers' keys are passed on to engines
+	identities bool          // filters of Envoy may name the caller
+	forward    bool          // engines get callers' keys
 	secrets    *hop.Secrets  // nil: hops are only counted
-	rejected   *prometheus.CounterVec
-}
-
-func newAuthenticator(c *config.Serve, keys *access.Store, secrets *hop.Secrets, reg prometheus.Registerer) *authenticator {
-	d := &authenticator{keys: keys, identities: c.IdentityMetadata != "", forward: c.ForwardAuthorization, secrets: secrets}
-	d.rejected = promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Name: c.MetricsPrefix + "hop_tokens_rejected_total",
-		Help: "Tokens of redirected requests that were not accepted, by what was wrong.",
-	}, []string{"reason"})
-	for _, err := range []error{hop.ErrForged, hop.ErrExpired, hop.ErrMismatch} {
-		d.rejected.WithLabelValues(hop.Class(err))
-	}
-	return d
+	rejected   func(error)   // a token
 }
 
 // open reports whether everybody may send requests.
@@ -146,6 +130,6 @@ func (d *authenticator) byID(id string) *access.Key {
 }
 
 func (d *authenticator) reject(err error) *refusal.Refusal {
-	d.rejected.WithLabelValues(hop.Class(err)).Inc()
+	d.rejected(err)
 	return refusal.Unauthorized(err.Error())
 }

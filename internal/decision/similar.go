@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package decision
 
 import (
 	"fmt"
@@ -15,8 +15,8 @@ func (x *explaining) similar() string {
 	if x.knows(x.t.Model) {
 		return ""
 	}
-	names := x.policies().Aliases()
-	for _, m := range x.models() {
+	names := x.o.Policies().Aliases()
+	for _, m := range x.Models() {
 		names = append(names, m.Model)
 	}
 	best, least := "", len(x.asked)/3+1 // a third of the name may differ
@@ -31,12 +31,12 @@ func (x *explaining) similar() string {
 // otherKind names a kind for which the model is here, when it is not here for the one
 // that was asked for.
 func (x *explaining) otherKind() string {
-	if _, here := x.placements().here(x.t); here {
+	if _, here := x.placements().Here(x.t); here {
 		return ""
 	}
 	for _, kind := range target.Kinds {
 		t := target.Target{Model: x.t.Model, Kind: kind}
-		if _, here := x.placements().here(t); here || x.registry.Capacity(t).Replicas > 0 {
+		if _, here := x.placements().Here(t); here || x.o.Registry.Capacity(t).Replicas > 0 {
 			return fmt.Sprintf(", which is %s; it is here for the kind %s: is --kind %s meant?", x.t.Kind, kind, kind)
 		}
 	}
@@ -44,8 +44,8 @@ func (x *explaining) otherKind() string {
 }
 
 // knows says whether the model is placed anywhere or has an agent here.
-func (d *decider) knows(model string) bool {
-	for _, m := range d.models() {
+func (d *Decider) knows(model string) bool {
+	for _, m := range d.Models() {
 		if m.Model == model {
 			return true
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package decision
 
 import (
 	"errors"
@@ -12,12 +12,12 @@ import (
 
 // serve gives the request a slot, or a place among those who wait for room or for a
 // slot.
-func (d *decider) serve(r *extproc.Request, who *call) extproc.Decision {
+func (d *Decider) serve(r *extproc.Request, who *call) extproc.Decision {
 	model, q := r.Model, d.waiting(r, who)
 	q.Bytes = 0 // only held bodies count against the limit of held bytes
 	// Newcomers stand behind those that wait already.
-	if !d.machine.Waiting(q.Target) {
-		room, err := d.capacity.Admit(&q, false)
+	if !d.o.Machine.Waiting(q.Target) {
+		room, err := d.o.Capacity.Admit(&q, false)
 		if err != nil {
 			return d.turnedAway(model, err)
 		}
@@ -26,7 +26,7 @@ func (d *decider) serve(r *extproc.Request, who *call) extproc.Decision {
 			return d.granted(g, who)
 		}
 	}
-	w, err := d.machine.Queue(q)
+	w, err := d.o.Machine.Queue(q)
 	if err == nil {
 		return extproc.Decision{Waiter: w}
 	}
@@ -39,37 +39,37 @@ func (d *decider) serve(r *extproc.Request, who *call) extproc.Decision {
 	}
 	if q.Reservation != nil {
 		q.Reservation.Release()
-		d.machine.Update(q.Target) // somebody else may have that room
+		d.o.Machine.Update(q.Target) // somebody else may have that room
 	}
 	return d.turnedAway(model, err)
 }
 
 // granted serves a request that did not wait. Should its replica fail, it has a place
 // before all who came later.
-func (d *decider) granted(g holdstate.Grant, who *call) extproc.Decision {
+func (d *Decider) granted(g holdstate.Grant, who *call) extproc.Decision {
 	if who.seq == 0 {
-		who.seq = d.machine.Place()
+		who.seq = d.o.Machine.Place()
 	}
 	return extproc.Decision{Grant: g}
 }
 
 // take takes a slot for a request that has room.
-func (d *decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
+func (d *Decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
 	if q.Reservation == nil {
 		return nil, false
 	}
-	g, took := d.capacity.Take(q, q.Reservation)
+	g, took := d.o.Capacity.Take(q, q.Reservation)
 	return g, took == holdstate.Taken
 }
 
 // further is for a request that may not wait: it takes a slot of the policy's
 // further steps, if one is free.
-func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
+func (d *Decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 	if q.Reservation == nil {
 		if !q.Again && d.roomAwaited(q.Target.Model) {
 			return nil, holdstate.ErrNoRoom
 		}
-		room, err := d.capacity.Admit(q, false)
+		room, err := d.o.Capacity.Admit(q, false)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 		}
 		q.Reservation = room
 	}
-	for d.capacity.Next(q) {
+	for d.o.Capacity.Next(q) {
 		if g, took := d.take(q); took {
 			return g, nil
 		}
@@ -87,13 +87,13 @@ func (d *decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 }
 
 // roomAwaited says whether requests for a model wait for room: nobody overtakes them.
-func (d *decider) roomAwaited(model string) bool {
-	gate, _ := d.machine.Depths(model)
+func (d *Decider) roomAwaited(model string) bool {
+	gate, _ := d.o.Machine.Depths(model)
 	return gate > 0
 }
 
 // turnedAway refuses a request that may not wait.
-func (d *decider) turnedAway(model string, err error) extproc.Decision {
-	d.metrics.Rejected(model, err)
+func (d *Decider) turnedAway(model string, err error) extproc.Decision {
+	d.o.Events.Rejected(model, err)
 	return refuse(refusal.For(err, refusal.Wait{Model: model}))
 }

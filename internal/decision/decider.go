@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package decision
+
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/enginekey"
+	"github.com/holdgate/holdgate/internal/hop"
+	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/refusal"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Options are the settings of a Decider, and what it decides from. What may be nil says
+// so.
+type Options struct {
+	SiteID      string        // empty: the router redirects nothing, and holds for backends only
+	HoldBudget  time.Duration // of a placement without its own
+	GraceUntil  time.Time     // until then the agent of a model may still be registering
+	Identities  bool          // filters of Envoy may name the caller
+	ForwardKeys bool          // engines get the callers' keys
+
+	Keys     *access.Store // nil: no keys file
+	Secrets  *hop.Secrets  // nil: hops are counted, and their tokens not signed
+	Maps     *sitemap.Store
+	Backends *backend.Set
+	Registry *agentreg.Registry
+	Machine  *holdstate.Machine
+	Capacity *admission.Capacity
+	Policies func() *policy.Policy
+	Engines  *enginekey.File // nil: no keys of engines
+	Log      zerolog.Logger
+
+	Events Events
+}
+
+// Events are called for what happens in a decision.
+type Events struct {
+	// Waits: a request waits for a model, which may have changed its need.
+	Waits func(model string)
+	// HoldEnded: a request was refused that would have been held.
+	HoldEnded func(o holdstate.Outcome, held time.Duration)
+	// Rejected: a request got no reservation or no slot.
+	Rejected func(model string, err error)
+	// TokenRejected: the token of a redirected request is not valid.
+	TokenRejected func(err error)
+}
+
+// Decider decides what happens to each request, from snapshots of the map, the registry
+// and the files. It is the extproc.Decider.
+type Decider struct {
+	o Options
+	authenticator
+}
+
+// New makes a decider.
+func New(o Options) *Decider {
+	return &Decider{o: o, authenticator: authenticator{
+		keys: o.Keys, identities: o.Identities, forward: o.ForwardKeys, secrets: o.Secrets, rejected: o.Events.TokenRejected,
+	}}
+}
+
+// Authenticate is part of extproc.Decider.
+func (d *Decider) Authenticate(c extproc.Credentials) (extproc.Call, *refusal.Refusal) {
+	who := &call{d: d}
+	if why := d.authenticate(who, c); why != nil {
+		return nil, why
+	}
+	return who, nil
+}
+
+// Resume is part of extproc.Decider. The request may use every model and goes to no
+// other site.
+func (d *Decider) Resume() extproc.Call {
+	return &call{d: d, key: access.Anonymous(), hops: sitemap.MaxHops, resumed: true}
+}
+
+// CameBack rejects the agent of a replica that is this router itself.
+func (d *Decider) CameBack(g holdstate.Grant) {
+	if to, ok := g.(*admission.Grant); ok {
+		to.CameBack()
+	}
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package decision
+
+import (
+	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admission"
+)
+
+// Engine is part of extproc.Call. The engine of a backend wants what its configuration
+// says, any other the key of its model.
+func (c *call) Engine(model string, g holdstate.Grant) (e extproc.Engine) {
+	to, ok := g.(*admission.Grant)
+	if !ok {
+		return e
+	}
+	at, o := to.Agent(), &c.d.o
+	if at.Engine == agent.Ollama { // it refuses names and pages that it does not know
+		e.Host, e.NoOrigin = at.Address, true
+	}
+	if w, own := o.Backends.Wants(at.ID); own {
+		e.Host, e.Prefix, e.TLS, e.SNI, e.NotTaken = w.Host, w.Prefix, w.CAFile, w.SNI, w.NotTaken
+		if w.Key != "" {
+			e.KeyHeader, e.Key = "authorization", "Bearer "+w.Key
+		}
+	}
+	if e.KeyHeader == "" && o.Engines != nil {
+		e.KeyHeader, e.Key = o.Engines.Current().Of(model)
+	}
+	return e
+}
