@@ -8,137 +8,130 @@ import (
 	"github.com/holdgate/holdgate/agentreg/share"
 )
 
-// arbitrate plans the room of the groups in an area, and carries the plan out. It
+// arbitrate plans which agents of the groups are awake, and carries the plan out. It
 // depends on the present state alone, and may be called at any time.
-func (r *Registry) arbitrate(in area) {
-	if len(in.groups) == 0 || r.draining {
+func (s scope) arbitrate() {
+	if len(s.groups) == 0 || s.registry.draining {
 		return
 	}
 	now := time.Now()
-	if wait := r.epoch.Add(r.opts.GroupGrace).Sub(now); wait > 0 {
-		in.lookAgain(wait)
+	if wait := s.registry.epoch.Add(s.registry.opts.GroupGrace).Sub(now); wait > 0 {
+		s.repeatAfter(wait)
 		return
 	}
-	input, recs := r.planInput(in, now)
+	input, agents := s.describe(now)
 	plan := share.Make(input)
-	r.noteTurns(in, plan)
-	r.carryOut(plan, recs)
+	s.setTurns(plan)
+	s.carryOut(plan, agents)
 	if plan.Next.IsZero() {
-		for g := range in.groups {
+		for g := range s.groups {
 			g.timer.Stop()
 		}
 		return
 	}
-	in.lookAgain(max(plan.Next.Sub(now), 0))
+	s.repeatAfter(max(plan.Next.Sub(now), 0))
 }
 
-// lookAgain has the groups arbitrated again after a while.
-func (in area) lookAgain(after time.Duration) {
-	for g := range in.groups {
-		g.timer.Reset(after)
+// repeatAfter has the groups arbitrated again after a while.
+func (s scope) repeatAfter(d time.Duration) {
+	for g := range s.groups {
+		g.timer.Reset(d)
 	}
 }
 
-// planInput describes groups and models to the planner. It also returns the agents
+// describe describes groups and models to the planner. It also returns the agents
 // that the planner's stand for.
-func (r *Registry) planInput(in area, now time.Time) (share.Input, map[*share.Agent]*registration) {
+func (s scope) describe(now time.Time) (share.Input, map[*share.Agent]*registration) {
 	input := share.Input{Now: now}
-	recs := map[*share.Agent]*registration{}
-	agents := map[*registration]*share.Agent{}
-	describe := func(rec *registration, g *share.Group) *share.Agent {
-		a := r.planAgent(rec)
-		a.Group = g
-		recs[a], agents[rec] = rec, a
-		return a
+	agents := map[*share.Agent]*registration{}
+	described := map[*registration]*share.Agent{}
+	describe := func(a *registration, g *share.Group) *share.Agent {
+		sa := a.describe()
+		sa.Group = g
+		agents[sa], described[a] = a, sa
+		return sa
 	}
-	for g := range in.groups {
+	for g := range s.groups {
 		sg := &share.Group{Name: g.name, Room: g.room}
-		for rec := range g.members {
-			sg.Agents = append(sg.Agents, describe(rec, sg))
+		for a := range g.members {
+			sg.Agents = append(sg.Agents, describe(a, sg))
 		}
 		input.Groups = append(input.Groups, sg)
 	}
-	for m := range in.models {
+	for m := range s.models {
 		m.wait = nil
 		if !m.need.Wanted() {
 			m.turn = 0
 			continue
 		}
 		sm := &share.Model{Name: m.name, Demand: m.need.Demand, Turn: m.turn, Since: m.wantedSince}
-		for rec := range m.agents {
-			a := agents[rec]
-			if a == nil { // of no group
-				a = describe(rec, nil)
+		for a := range m.agents {
+			sa := described[a]
+			if sa == nil { // of no group
+				sa = describe(a, nil)
 			}
-			if a.CanWake && rec.group != nil && !m.need.Demand && m.need.Ahead == m.spent {
-				spent := *a // the wish was for one start
-				spent.CanWake = false
-				a = &spent
+			if sa.CanWake && a.group != nil && !m.need.Demand && m.need.Ahead == m.servedAhead {
+				served := *sa // the wake ahead of requests was for one start
+				served.CanWake = false
+				sa = &served
 			}
-			sm.Agents = append(sm.Agents, a)
+			sm.Agents = append(sm.Agents, sa)
 		}
 		input.Models = append(input.Models, sm)
 	}
-	return input, recs
+	return input, agents
 }
 
-// planAgent describes an agent to the planner.
-func (r *Registry) planAgent(rec *registration) *share.Agent {
-	g := &rec.replica.gate
-	a := &share.Agent{
-		ID: rec.hello.info.ID, Cost: rec.hello.group.cost, Kinds: uint8(kindsOf(rec)),
-		Up:       rec.routed || rec.waking(),
-		CanWake:  rec.hello.canWake && rec.asleep() && !rec.wakeFailed && rec.crowded() == "",
-		Occupies: rec.occupies(), Leaving: rec.leaves(),
-		CloseFrom: r.closeFrom(rec), Closing: rec.closing, InFlight: g.inFlight() > 0,
-		IdleSince: r.epoch.Add(time.Duration(g.idleSince.Load())), UpSince: rec.upAt,
+// describe describes the agent to the planner.
+func (a *registration) describe() *share.Agent {
+	demand, wanted := a.registry.models.needOf(a)
+	g := &a.replica.gate
+	return &share.Agent{
+		ID: a.hello.info.ID, Cost: a.hello.group.cost, Kinds: uint8(a.hello.kinds()),
+		Up: a.upOrWaking(), CanWake: a.wakeable() && a.roomShortage() == "",
+		Occupies: a.occupies(), Leaving: a.vacates(),
+		CloseFrom: a.closeFrom(demand, wanted), Closing: a.closing, InFlight: g.inFlight() > 0,
+		IdleSince: g.idleFrom(), UpSince: a.upAt, Demand: demand, Wanted: wanted,
 	}
-	for _, name := range rec.hello.info.Models {
-		if m := r.models[name]; m != nil {
-			a.Demand = a.Demand || m.need.Demand
-			a.Wanted = a.Wanted || m.need.Wanted()
-		}
-	}
-	return a
 }
 
-// noteTurns gives the models of the plan's line that have no turn the next ones.
-func (r *Registry) noteTurns(in area, plan *share.Plan) {
+// setTurns gives the models that need room and have no turn yet the next ones, in the
+// order of the plan.
+func (s scope) setTurns(plan *share.Plan) {
 	inLine := map[*model]bool{}
 	for _, sm := range plan.Line {
-		m := r.models[sm.Name]
+		m := s.registry.models[sm.Name]
 		inLine[m] = true
 		if m.turn == 0 {
-			r.turns++
-			m.turn = r.turns
+			s.registry.turns++
+			m.turn = s.registry.turns
 		}
 	}
-	for m := range in.models {
+	for m := range s.models {
 		if !inLine[m] {
 			m.turn = 0
 		}
 	}
 }
 
-// carryOut does what the plan says. Agents are closed before others are woken.
-func (r *Registry) carryOut(plan *share.Plan, recs map[*share.Agent]*registration) {
-	for a, rec := range recs {
+// carryOut does what the plan says. Victims are closed before others are woken.
+func (s scope) carryOut(plan *share.Plan, agents map[*share.Agent]*registration) {
+	r := s.registry
+	for sa, a := range agents {
 		switch {
-		case plan.Close[a]:
-			r.evict(rec)
-		case rec.closing: // it need not make room any more
-			rec.closing = false
-			r.route(rec)
-			r.arm(rec)
+		case plan.Close[sa]:
+			a.makeRoom()
+		case a.closing:
+			a.reopen()
 		}
 	}
 	for _, w := range plan.Wait {
 		r.models[w.Model.Name].wait = newRoomWait(w)
 	}
 	for _, sm := range plan.Helpless {
-		r.fail(r.models[sm.Name])
+		r.reportFailure(r.models[sm.Name])
 	}
 	for _, w := range plan.Wake {
-		r.wake(recs[w.Agent], r.models[w.Model.Name])
+		agents[w.Agent].wake(r.models[w.Model.Name])
 	}
 }

@@ -66,7 +66,7 @@ func TestModelOfAGroupThatCannotStartIsTriedLessAndLessOften(t *testing.T) {
 		g.told()
 		g.agents["b"].status(pb.State_STATE_SERVING)
 		g.SetWanted("b", false)
-		g.wait(settled)
+		g.wait(stableTime)
 		g.want("a")
 		g.wait(minUp)
 		g.agents["b"].status(pb.State_STATE_ASLEEP)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
@@ -20,170 +19,104 @@ const DefaultGroupGrace = 2 * time.Second
 // internal/proc ends what is left of it within five seconds.
 const orphanTime = 6 * time.Second
 
-// shortestTurn is how long an agent that has come up is open at least, whatever
-// its minimum up time, so that those who waited for it get their slots.
-const shortestTurn = time.Second
-
-// groupSpec is what an agent says of its group; without a name it has none.
-type groupSpec struct {
-	name       string
-	room, cost int64
-}
-
-// group is agents that cannot all be awake at once.
+// group is agents that share room, so that not all of them can be awake at once.
 type group struct {
 	name    string
 	room    int64
-	members map[*registration]struct{}
-	timer   *time.Timer // arbitrates the group again
+	members map[*registration]struct{} // agents that left stay while their engine may run
+	timer   *time.Timer                // arbitrates the group again
 }
 
-// conflict says what is wrong with the group of a Hello beside those of the
-// agents that are there, nil for nothing. An agent of the same id leaves for it.
-func (r *Registry) conflict(h hello) *rejected {
-	g := r.groups[h.group.name]
+// groups holds the groups that have members, by name.
+type groups map[string]*group
+
+// conflict is what is wrong with the group of a Hello beside those of the
+// agents that are there, nil for nothing. An agent of the same id is not counted: it
+// leaves for this one.
+func (gs groups) conflict(h hello) *rejected {
+	g := gs[h.group.name]
 	if g == nil || g.room == h.group.room {
 		return nil
 	}
-	for rec := range g.members {
-		if rec.hello.info.ID != h.info.ID && !rec.released {
+	for a := range g.members {
+		if a.hello.info.ID != h.info.ID && !a.left {
 			return &rejected{code: protocol.CodeInvalidHello, message: fmt.Sprintf(
 				"group.room: is %d, but %d for agent %q of group %q: all agents of a group must say the same (--group-max-awake, --group-memory)",
-				h.group.room, g.room, rec.hello.info.ID, g.name)}
+				h.group.room, g.room, a.hello.info.ID, g.name)}
 		}
 	}
 	return nil
 }
 
-// enterGroup makes rec a member of its group, if it has one.
-func (r *Registry) enterGroup(rec *registration) {
-	spec := rec.hello.group
-	if spec.name == "" {
-		return
-	}
-	g := r.groups[spec.name]
+// group returns the group of a name, a new one if need be.
+func (r *Registry) group(name string) *group {
+	g := r.groups[name]
 	if g == nil {
-		g = &group{name: spec.name, members: map[*registration]struct{}{}}
+		g = &group{name: name, members: map[*registration]struct{}{}}
 		g.timer = time.AfterFunc(time.Hour, func() {
-			r.update(func() { r.arbitrate(r.areaOfGroup(g)) })
+			r.update(func() { r.scopeOfGroup(g).arbitrate() })
 		})
 		g.timer.Stop()
-		r.groups[spec.name] = g
+		r.groups[name] = g
 	}
-	g.room = spec.room // all say the same, but those that are gone
+	return g
+}
+
+// add makes a registration a member. What is left of an agent before it with the same
+// id makes room for it.
+func (g *group) add(a *registration) {
+	g.room = a.hello.group.room // the same for all, but those that left
 	for old := range g.members {
 		switch {
-		case !old.released:
-		case old.followedBy(rec):
+		case !old.left:
+		case old.followedBy(a):
 			old.timer.Stop()
 			delete(g.members, old)
-		case old.hello.info.ID == rec.hello.info.ID:
-			old.timer.Reset(max(time.Until(r.orphanEnds(old)), 0))
+		case old.hello.info.ID == a.hello.info.ID:
+			old.timer.Reset(max(time.Until(old.engineEnds()), 0))
 		}
 	}
-	g.members[rec] = struct{}{}
-	rec.group = g
+	g.members[a] = struct{}{}
+	a.group = g
 }
 
-// orphanEnds is when the room of an agent that is gone is free again although nobody
-// said that its engine has ended: after the liveness time, or sooner if the agent was
-// killed and is back. An agent that was superseded is still ending its engine.
-func (r *Registry) orphanEnds(rec *registration) time.Time {
-	if !rec.superseded && r.agents[rec.hello.info.ID] != nil {
-		return rec.leftAt.Add(min(orphanTime, r.opts.Liveness))
-	}
-	return rec.leftAt.Add(r.opts.Liveness)
-}
-
-// leaveGroup takes rec out of its group at once when its engine does not run, or
+// leave takes out an agent that left at once when its engine does not run, or
 // when it said Bye and the engine is not its to stop. Else it may come back, or
 // still be stopping its engine: it keeps its room for a while.
-func (r *Registry) leaveGroup(rec *registration) {
-	g := rec.group
-	if g == nil {
+func (g *group) leave(a *registration) {
+	if !a.occupies() || a.leaving && !a.hello.canWake {
+		g.drop(a)
 		return
 	}
-	if rec.occupies() && (rec.hello.canWake || !rec.leaving) {
-		rec.leftAt = time.Now()
-		rec.timer = time.AfterFunc(r.opts.Liveness, func() {
-			r.update(func() {
-				g.drop(r, rec)
-				r.arbitrate(r.areaOf(rec))
-			})
+	a.leftAt = time.Now()
+	a.timer = time.AfterFunc(a.registry.opts.Liveness, func() {
+		a.registry.update(func() {
+			g.drop(a)
+			a.scope().arbitrate()
 		})
-		return
-	}
-	g.drop(r, rec)
+	})
 }
 
-// followedBy says whether rec proves that the engine of an agent that is gone is rec's
-// now, or has ended: it is the same agent, or came after the end of one that took leave.
-func (a *registration) followedBy(rec *registration) bool {
-	return a.hello.info.Instance == rec.hello.info.Instance || a.leaving && a.hello.info.ID == rec.hello.info.ID
-}
-
-func (g *group) drop(r *Registry, rec *registration) {
-	delete(g.members, rec)
-	if len(g.members) == 0 && r.groups[g.name] == g {
+func (g *group) drop(a *registration) {
+	delete(g.members, a)
+	if gs := a.registry.groups; len(g.members) == 0 && gs[g.name] == g {
 		g.timer.Stop()
-		delete(r.groups, g.name)
+		delete(gs, g.name)
 	}
 }
 
-// occupies says whether the agent takes of its group's room: from the Wake to
-// the end of its engine. One that cannot sleep always does, and one that has
-// only just connected or not taken in the last word may, whatever it said before.
-func (a *registration) occupies() bool {
-	return !a.hello.canWake || a.wakeSent || a.reported != pb.State_STATE_ASLEEP ||
-		a.status == nil || a.handled < a.command
-}
-
-// leaves says whether the room that the agent takes will be free soon.
-func (a *registration) leaves() bool {
-	return a.occupies() && (a.leaving || a.released || a.hello.canWake && a.asleep())
-}
-
-// closeFrom is from when on the agent may be asked to make room: once it has served
-// long enough. One that is still on its way to serve may be asked when nobody wishes for
-// it any more, or nobody has waited for it for as long as somebody had: clients that
-// give up and try again find their wake going on. Zero: never.
-func (r *Registry) closeFrom(a *registration) time.Time {
-	switch {
-	case !a.hello.canWake || a.slept || a.leaving || a.released:
-		return time.Time{}
-	case a.waking():
-		switch {
-		case r.demandAny(a):
-			return time.Time{}
-		case !r.wantedAny(a):
-			return r.epoch
-		}
-		return a.soughtAt.Add(a.soughtAt.Sub(a.wokenAt))
-	case a.reported == pb.State_STATE_SERVING:
-		return a.turnEnds()
-	}
-	return time.Time{}
-}
-
-// turnEnds is from when on the agent may be asked to make room.
-func (a *registration) turnEnds() time.Time { return a.upAt.Add(max(a.hello.minUp, shortestTurn)) }
-
-// crowded says why the agent can never be woken: what agents that cannot sleep
-// leave of its group's room is too little. Empty: it can.
-func (a *registration) crowded() string {
-	g := a.group
-	if g == nil {
-		return ""
-	}
+// shortage is why no agent with such a cost can ever be woken: what agents that cannot
+// sleep leave of the room is too little. Empty: it can.
+func (g *group) shortage(cost int64) string {
 	left := g.room
 	var fixed []string
-	for rec := range g.members {
-		if !rec.hello.canWake && !rec.leaving && !rec.released {
-			left -= rec.hello.group.cost
-			fixed = append(fixed, rec.hello.info.ID)
+	for a := range g.members {
+		if !a.hello.canWake && !a.leaving && !a.left {
+			left -= a.hello.group.cost
+			fixed = append(fixed, a.hello.info.ID)
 		}
 	}
-	if left >= a.hello.group.cost {
+	if left >= cost {
 		return ""
 	}
 	slices.Sort(fixed)
@@ -191,16 +124,27 @@ func (a *registration) crowded() string {
 		g.name, strings.Join(fixed, ", "))
 }
 
-// evict takes rec out of routing, and says Sleep when nothing is in flight.
-func (r *Registry) evict(rec *registration) {
-	if !rec.closing {
-		rec.closing = true
-		r.log.Info().Str("agent", rec.hello.info.ID).Str("group", rec.group.name).
-			Int64("in_flight", rec.replica.gate.inFlight()).Msg("making room")
-		r.route(rec)
+// roomShortage is the shortage of the agent's group, if it has one.
+func (a *registration) roomShortage() string {
+	if a.group == nil {
+		return ""
 	}
-	if rec.replica.gate.inFlight() == 0 {
-		r.saySleep(rec, causeRoom)
-		r.arm(rec)
+	return a.group.shortage(a.hello.group.cost)
+}
+
+// followedBy reports whether next proves that the engine of an agent that left is now
+// that of next, or has ended: it is the same agent, or this one said Bye.
+func (a *registration) followedBy(next *registration) bool {
+	return a.hello.info.Instance == next.hello.info.Instance || a.leaving && a.hello.info.ID == next.hello.info.ID
+}
+
+// engineEnds is when the engine of an agent that left has ended although no agent said
+// so: after the liveness time, or sooner if the agent was killed and is back. An agent
+// that was superseded is still stopping its engine.
+func (a *registration) engineEnds() time.Time {
+	liveness := a.registry.opts.Liveness
+	if !a.superseded && a.registry.agents[a.hello.info.ID] != nil {
+		return a.leftAt.Add(min(orphanTime, liveness))
 	}
+	return a.leftAt.Add(liveness)
 }

@@ -78,11 +78,11 @@ func (w *gpu) connect(t *rapid.T, a *gpuAgent) {
 func (w *gpu) look(a *gpuAgent) (routed, released bool) {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
-	return a.rec.routed, a.rec.released
+	return a.rec.routed, a.rec.left
 }
 
 func (w *gpu) say(a *gpuAgent) {
-	w.r.statusFrom(a.rec, &pb.Status{
+	a.rec.onStatus(&pb.Status{
 		State: a.state, Healthy: a.state == pb.State_STATE_SERVING && !a.ending, Handled: a.handled,
 	})
 }
@@ -126,7 +126,7 @@ func (w *gpu) proceed(a *gpuAgent) {
 // reconnect ends the stream of an agent that comes back in time. Its engine does not
 // notice.
 func (w *gpu) reconnect(t *rapid.T, a *gpuAgent) {
-	w.r.dismiss(a.rec.session)
+	w.r.close(a.rec.session)
 	for range rapid.IntRange(0, int(protocol.DefaultLiveness/time.Second)-1).Draw(t, "away") {
 		w.pass(time.Second)
 	}
@@ -142,14 +142,14 @@ func (w *gpu) reconnect(t *rapid.T, a *gpuAgent) {
 func (w *gpu) fail(a *gpuAgent) {
 	if a.state == pb.State_STATE_WAKING && !a.ending {
 		a.state, a.wanted = pb.State_STATE_ASLEEP, false
-		w.r.resultFrom(a.rec, &pb.WakeResult{Reason: "no"})
+		a.rec.onWakeResult(&pb.WakeResult{Reason: "no"})
 		w.say(a)
 	}
 }
 
 func (w *gpu) restart(t *rapid.T, a *gpuAgent) {
 	w.freeAll(a)
-	w.r.dismiss(a.rec.session)
+	w.r.close(a.rec.session)
 	w.connect(t, a)
 }
 
@@ -279,11 +279,11 @@ func TestAGroupIsNeverTooFullAndEveryoneGetsATurn(t *testing.T) {
 			w.everyoneGetsATurn(t)
 			for _, a := range w.agents {
 				w.freeAll(a)
-				w.r.dismiss(a.rec.session)
+				w.r.close(a.rec.session)
 			}
 			time.Sleep(protocol.DefaultLiveness)
 			synctest.Wait()
-			if len(w.r.groups)+len(w.r.agents)+len(w.r.lingering) != 0 {
+			if len(w.r.groups)+len(w.r.agents)+len(w.r.departed) != 0 {
 				t.Fatal("something is left")
 			}
 		})

@@ -33,14 +33,14 @@ func crowd(t *testing.T, n int) (r *Registry, one *registration) {
 		one = offline(t, r, member(fmt.Sprint("a", i), 1, 1, func(h *pb.Hello) {
 			h.Instance, h.Group.Name = instance(i), fmt.Sprint("gpu", i)
 		}))
-		r.statusFrom(one, &pb.Status{State: pb.State_STATE_ASLEEP})
+		one.onStatus(&pb.Status{State: pb.State_STATE_ASLEEP})
 	}
 	return r, one
 }
 
 func (r *Registry) dismissAll() {
 	for s := range r.sessions {
-		r.dismiss(s)
+		r.close(s)
 	}
 	time.Sleep(r.opts.Liveness)
 }
@@ -50,10 +50,10 @@ func TestAStatusCostsTheSameHoweverManyGroupsThereAre(t *testing.T) { //nolint:p
 		r, one := crowd(t, 500)
 		defer r.dismissAll()
 		for name, healthy := range map[string][]bool{"nothing new": {true, true}, "health changes": {true, false}} {
-			r.statusFrom(one, &pb.Status{State: pb.State_STATE_SERVING, Healthy: !healthy[0]})
+			one.onStatus(&pb.Status{State: pb.State_STATE_SERVING, Healthy: !healthy[0]})
 			cost := allocated(func() {
 				for i := range 100 {
-					r.statusFrom(one, &pb.Status{State: pb.State_STATE_SERVING, Healthy: healthy[i%2]})
+					one.onStatus(&pb.Status{State: pb.State_STATE_SERVING, Healthy: healthy[i%2]})
 				}
 			})
 			require.Less(t, cost, int64(100*8<<10), name)
@@ -104,7 +104,7 @@ func TestGroupsOfOneModelArePlannedTogether(t *testing.T) {
 		y := join("y", "gpu1", "shared", "other")
 		join("z", "gpu2", "other")
 		var groups, models []string
-		in := r.areaOf(y)
+		in := y.scope()
 		for g := range in.groups {
 			groups = append(groups, g.name)
 		}

@@ -190,3 +190,44 @@ func allowed(ip netip.Addr, from peerAddr, allow []netip.Prefix) error {
 	}
 	return fmt.Errorf("%s is not where the agent connects from (%s): use 0.0.0.0 for that, or let the router allow the network (--agents-allow-cidr)", ip, own)
 }
+
+// hello is a checked Hello.
+type hello struct {
+	info        *AgentInfo
+	slots       int64
+	share       *uint32 // of the slots, for this router; nil: all
+	state       pb.State
+	canWake     bool
+	idleTimeout time.Duration
+	minUp       time.Duration
+	servingFor  time.Duration
+	group       groupSpec
+}
+
+// groupSpec is what an agent says of its group; without a name it has none.
+type groupSpec struct {
+	name       string
+	room, cost int64
+}
+
+// targets are all pairs of the agent's models and kinds.
+func (h hello) targets() []target.Target {
+	targets := make([]target.Target, 0, len(h.info.Models)*len(h.info.Kinds))
+	for _, m := range h.info.Models {
+		for _, k := range h.info.Kinds {
+			targets = append(targets, target.Target{Model: m, Kind: k})
+		}
+	}
+	return targets
+}
+
+// kindSet is a set of kinds.
+type kindSet uint8
+
+// kinds are the agent's kinds.
+func (h hello) kinds() (kinds kindSet) {
+	for _, k := range h.info.Kinds {
+		kinds |= 1 << k
+	}
+	return kinds
+}

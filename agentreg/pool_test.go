@@ -24,7 +24,7 @@ func offline(tb require.TestingT, r *Registry, h *pb.Hello) *registration {
 	checked, rej := checkHello(h, onUnix, nil)
 	require.Nil(tb, rej)
 	s := newSession()
-	require.True(tb, r.admit(s))
+	require.True(tb, r.open(s))
 	rec, err := r.join(checked, s)
 	require.NoError(tb, err)
 	return rec
@@ -95,7 +95,7 @@ func TestAFullCacheIsALoad(t *testing.T) {
 		require.Equal(t, Taken, o)
 	}
 	use := 0.9
-	report := func() { r.statusFrom(a, &pb.Status{State: pb.State_STATE_SERVING, Healthy: true, KvUse: &use}) }
+	report := func() { a.onStatus(&pb.Status{State: pb.State_STATE_SERVING, Healthy: true, KvUse: &use}) }
 	report()
 	slot, _ := r.Take(llama)
 	require.Equal(t, "b", slot.Agent().ID, "three of four slots are less than nine tenths of a cache")
@@ -222,12 +222,12 @@ func TestSlotsAddUpUnderRaces(t *testing.T) {
 			r.mu.Unlock()
 			switch n % 3 {
 			case 0:
-				r.dismiss(rec.session)
+				r.close(rec.session)
 				offline(t, r, hello(i))
 			case 1:
 				offline(t, r, hello(i))
 			default:
-				r.statusFrom(rec, &pb.Status{State: pb.State_STATE_SERVING, Healthy: true, Handled: 1 << 40})
+				rec.onStatus(&pb.Status{State: pb.State_STATE_SERVING, Healthy: true, Handled: 1 << 40})
 			}
 		}
 	})
@@ -237,9 +237,9 @@ func TestSlotsAddUpUnderRaces(t *testing.T) {
 	for _, a := range r.Agents() {
 		require.Zero(t, a.InFlight)
 	}
-	require.Empty(t, r.lingering)
+	require.Empty(t, r.departed)
 	for _, id := range ids {
-		r.dismiss(r.agents[id].session)
+		r.close(r.agents[id].session)
 	}
 	require.Zero(t, r.Serving(llama))
 	require.Empty(t, r.models)

@@ -51,10 +51,10 @@ func (w *world) join(t *rapid.T) {
 
 func (w *world) any(t *rapid.T) *registration {
 	w.agents = slices.DeleteFunc(w.agents, func(a *registration) bool {
-		if a.released {
-			w.r.dismiss(a.session)
+		if a.left {
+			w.r.close(a.session)
 		}
-		return a.released
+		return a.left
 	})
 	if len(w.agents) == 0 {
 		t.Skip("no agents")
@@ -67,11 +67,11 @@ func (w *world) status(t *rapid.T) {
 	s := &pb.Status{
 		State:   pb.State(rapid.IntRange(1, 3).Draw(t, "state")),
 		Healthy: rapid.IntRange(0, 3).Draw(t, "unhealthy") != 0,
-		Handled: a.seq - min(a.seq, uint64(rapid.IntRange(0, 1).Draw(t, "late"))),
+		Handled: a.messages.last - min(a.messages.last, uint64(rapid.IntRange(0, 1).Draw(t, "late"))),
 	}
 	before := a.routed
-	w.r.statusFrom(a, s)
-	if a.routed && !before && s.GetHandled() < a.command {
+	a.onStatus(s)
+	if a.routed && !before && s.GetHandled() < a.messages.command {
 		t.Fatal("brought into routing by old news")
 	}
 }
@@ -126,7 +126,7 @@ func (w *world) check(t *rapid.T) {
 		if open := a.replica.gate.n.Load()&closed == 0; open != a.routed {
 			t.Fatalf("%s: in routing %v, slots open %v", a.hello.info.ID, a.routed, open)
 		}
-		if a.slept && a.command != a.seq && !a.failed {
+		if a.toldToSleep && a.messages.command != a.messages.last && !a.probe.failed {
 			t.Fatalf("%s: asked for its status after Sleep", a.hello.info.ID)
 		}
 		switch {
@@ -134,7 +134,7 @@ func (w *world) check(t *rapid.T) {
 			routed++
 		case a.waking():
 			waking++
-		case a.asleep() && a.hello.canWake && a.wakeFailed:
+		case a.asleep() && a.hello.canWake && a.failures.blocked:
 			tried++
 		case a.asleep() && a.hello.canWake:
 			wakeable++
@@ -147,7 +147,7 @@ func (w *world) check(t *rapid.T) {
 	switch {
 	case w.wanted && routed+waking == 0 && wakeable > 0:
 		t.Fatalf("lost wake: wanted, nothing on its way, and %d agents could be asked", wakeable)
-	case w.wanted && routed+waking+wakeable == 0 && tried > 0 && !w.r.models["llama"].exhausted:
+	case w.wanted && routed+waking+wakeable == 0 && tried > 0 && !w.r.models["llama"].failureReported:
 		t.Fatal("nobody was told that every wake failed")
 	case wakes > 1 || wakes == 1 && waking > 1:
 		t.Fatalf("%d agents were woken, %d are on their way", wakes, waking)
@@ -172,17 +172,17 @@ func TestNoSequenceOfEventsLosesAWake(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"":            w.check,
 				"join":        w.join,
-				"leave":       func(t *rapid.T) { w.r.dismiss(w.any(t).session) },
+				"leave":       func(t *rapid.T) { w.r.close(w.any(t).session) },
 				"status":      w.status,
 				"status too":  w.status,
-				"wake failed": func(t *rapid.T) { w.r.resultFrom(w.any(t), &pb.WakeResult{Reason: "no"}) },
+				"wake failed": func(t *rapid.T) { w.any(t).onWakeResult(&pb.WakeResult{Reason: "no"}) },
 				"wanted": func(t *rapid.T) {
 					w.wanted = rapid.IntRange(0, 3).Draw(t, "unwanted") != 0
 					w.r.SetWanted("llama", w.wanted)
 				},
 				"serving": func(t *rapid.T) {
 					a := w.any(t)
-					w.r.statusFrom(a, &pb.Status{State: pb.State_STATE_SERVING, Healthy: true, Handled: a.seq})
+					a.onStatus(&pb.Status{State: pb.State_STATE_SERVING, Healthy: true, Handled: a.messages.last})
 				},
 				"take":    w.take,
 				"release": func(t *rapid.T) { w.release(w.slot(t)) },
@@ -198,10 +198,10 @@ func TestNoSequenceOfEventsLosesAWake(t *testing.T) {
 				if a.replica.gate.inFlight() != 0 {
 					t.Fatal("slots are left")
 				}
-				w.r.dismiss(a.session)
+				w.r.close(a.session)
 			}
 			w.r.SetWanted("llama", false)
-			if len(w.r.models)+len(w.r.agents)+len(w.r.lingering)+len(w.r.sessions)+len(w.r.routing.pools) != 0 {
+			if len(w.r.models)+len(w.r.agents)+len(w.r.departed)+len(w.r.sessions)+len(w.r.routing.pools) != 0 {
 				t.Fatal("something is left")
 			}
 		})

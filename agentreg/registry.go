@@ -19,81 +19,80 @@ type Options struct {
 	Log zerolog.Logger
 	// Liveness is how long an agent may be silent; 0 stands for protocol.DefaultLiveness.
 	Liveness time.Duration
-	// GroupGrace is how long no agent of a group is woken after the start; 0 is for a
-	// router that knows that none can be awake.
+	// GroupGrace is how long no agent of a group is woken after the start; 0 if none can
+	// be awake.
 	GroupGrace time.Duration
 	// AllowCIDR are the networks that an agent may name an address in besides
 	// its own.
 	AllowCIDR []netip.Prefix
-	// OnChange says that something about t changed: an agent joined or left
-	// routing, or a slot became free. It is called without locks from any
-	// goroutine, and must be cheap.
+	// OnChange is called when an agent of t came into routing or left it, or a slot
+	// became free. Like all callbacks it is called without locks from any goroutine,
+	// and must be cheap.
 	OnChange func(t target.Target)
-	// OnWakeFailed says that every agent that could be asked to wake model has
-	// failed. It is called once until another Wake is sent for the model.
+	// OnWakeFailed is called when no agent that could serve model can be woken. It is
+	// called once until another Wake is sent for the model.
 	OnWakeFailed func(model, reason string)
-	// OnServing says that an agent is in routing. It is called before OnChange
-	// is called for the agent's targets.
+	// OnServing is called when an agent came into routing, before OnChange is called
+	// for its targets.
 	OnServing func(a *AgentInfo)
-	// OnFewer says that at two heartbeats in a row, of which the first came at the
-	// time, the agent's engine had no more requests than most, fewer than this
-	// router has slots taken.
+	// OnFewer is called when an agent's engine had fewer requests than this router has
+	// slots taken at two heartbeats in a row: no more than most. The first of these
+	// heartbeats came at the time first.
 	OnFewer func(a *AgentInfo, most int, first time.Time)
 }
 
-// Registry is the table of agents. Its methods may be called from any
-// goroutine, also from the callbacks.
+// Registry holds the registered agents and the models that they serve. Its methods may
+// be called from any goroutine, also from the callbacks. doc.go names its parts.
 type Registry struct {
 	opts     Options
-	log      zerolog.Logger
 	routerID string
-	epoch    time.Time
+	epoch    time.Time // when the registry was made
 
-	// routing changes under mu, and is read without it.
-	routing routing
+	routing routing // has its own lock
 
-	mu          sync.Mutex
-	agents      map[string]*registration
-	models      map[string]*model
-	groups      map[string]*group
-	turns       uint64              // given to models in need of a group's room
-	failedWakes uint64              // counts wakes that failed
-	lingering   map[string]*replica // by instance: agents that left with slots taken
-	superseded  instanceSet
-	sessions    map[*session]struct{}
+	mu         sync.Mutex
+	agents     map[string]*registration // by id
+	models     models
+	groups     groups
+	departed   departed
+	superseded instanceSet
+	sessions   map[*session]struct{} // open streams
+
 	draining    bool
-	fx          effects
+	turns       uint64 // the last one that a model was given
+	failedWakes uint64 // how many wakes have failed
+	due         callbacks
 }
 
-// New makes an empty registry.
+// New returns an empty registry.
 func New(o Options) *Registry {
 	if o.Liveness <= 0 {
 		o.Liveness = protocol.DefaultLiveness
 	}
-	r := &Registry{
-		opts:      o,
-		log:       o.Log,
-		routerID:  uuid.NewString(),
-		epoch:     time.Now(),
-		agents:    map[string]*registration{},
-		models:    map[string]*model{},
-		groups:    map[string]*group{},
-		lingering: map[string]*replica{},
-		sessions:  map[*session]struct{}{},
+	return &Registry{
+		opts:     o,
+		routerID: uuid.NewString(),
+		epoch:    time.Now(),
+		routing:  routing{pools: map[target.Target]*pool{}},
+		agents:   map[string]*registration{},
+		models:   models{},
+		groups:   groups{},
+		departed: departed{},
+		sessions: map[*session]struct{}{},
 	}
-	r.routing.pools = map[target.Target]*pool{}
-	return r
 }
 
-// effects are the callbacks that a change made due. They are collected under
-// the mutex and run after it.
-type effects struct {
+// callbacks are those that a change made due. They are collected under the mutex and
+// called after it.
+type callbacks struct {
 	serving []*AgentInfo
 	changed []target.Target
 	failed  []wakeFailure
 	fewer   []fewer
 }
 
+// fewer is an engine that has fewer requests than slots are taken: no more than most,
+// since the heartbeat at first.
 type fewer struct {
 	agent *AgentInfo
 	most  int
@@ -102,26 +101,26 @@ type fewer struct {
 
 type wakeFailure struct{ model, reason string }
 
-// update runs change under the mutex, then the callbacks it made due.
+// update runs change under the mutex, then calls the callbacks that it made due.
 func (r *Registry) update(change func()) {
 	r.mu.Lock()
 	change()
-	fx := r.fx
-	r.fx = effects{}
+	due := r.due
+	r.due = callbacks{}
 	r.mu.Unlock()
 	if r.opts.OnServing != nil {
-		for _, a := range fx.serving {
+		for _, a := range due.serving {
 			r.opts.OnServing(a)
 		}
 	}
-	r.changed(fx.changed)
+	r.changed(due.changed)
 	if r.opts.OnFewer != nil {
-		for _, f := range fx.fewer {
+		for _, f := range due.fewer {
 			r.opts.OnFewer(f.agent, f.most, f.first)
 		}
 	}
 	if r.opts.OnWakeFailed != nil {
-		for _, f := range fx.failed {
+		for _, f := range due.failed {
 			r.opts.OnWakeFailed(f.model, f.reason)
 		}
 	}

@@ -10,21 +10,19 @@ import (
 	"time"
 
 	"google.golang.org/grpc/peer"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// flushTime is how long the last words to an agent may take.
+// flushTime is how long the last messages to an agent may take.
 const flushTime = time.Second
 
 // Service is the gRPC service that agents connect to.
 func (r *Registry) Service() pb.AgentRegistryServer { return &service{registry: r} }
 
-// OwnService is Service for this process alone, which stands for the backends that
-// its configuration names: they may be at any address, and have the ids that begin
-// with protocol.BackendPrefix.
+// OwnService is Service for the backends of this process's own configuration: they may
+// be at any address, and have the ids that begin with protocol.BackendPrefix.
 func (r *Registry) OwnService() pb.AgentRegistryServer { return &service{registry: r, own: true} }
 
 type service struct {
@@ -41,7 +39,7 @@ type stream = pb.AgentRegistry_ConnectServer
 func (s *service) Connect(st stream) error {
 	r := s.registry
 	sess := newSession()
-	if !r.admit(sess) {
+	if !r.open(sess) {
 		return sess.result()
 	}
 
@@ -58,7 +56,7 @@ func (s *service) Connect(st stream) error {
 	go func() { sess.end(s.read(st, sess, hello)) }()
 
 	<-sess.done
-	r.dismiss(sess)
+	r.close(sess)
 	timer := time.NewTimer(flushTime)
 	defer timer.Stop()
 	select {
@@ -69,31 +67,7 @@ func (s *service) Connect(st stream) error {
 	return sess.result()
 }
 
-// admit counts a stream in, so that Drain can end it. It reports false, with
-// the session ended, when the router is draining.
-func (r *Registry) admit(s *session) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining {
-		s.end(errDraining)
-		return false
-	}
-	r.sessions[s] = struct{}{}
-	return true
-}
-
-// dismiss counts an ended stream out, and its agent with it. A Hello that is
-// being read still finds that its stream is gone.
-func (r *Registry) dismiss(s *session) {
-	r.update(func() {
-		delete(r.sessions, s)
-		if rec := s.agent; rec != nil && !rec.released {
-			r.remove(rec, s.cause)
-		}
-	})
-}
-
-// read takes the Hello, registers the agent, and takes its messages until the
+// read reads the Hello, registers the agent, and reads its messages until the
 // stream ends. It returns why it ended.
 func (s *service) read(st stream, sess *session, timeout *time.Timer) error {
 	m, err := st.Recv()
@@ -104,24 +78,24 @@ func (s *service) read(st stream, sess *session, timeout *time.Timer) error {
 	r := s.registry
 	h, rej := s.check(m.GetHello(), peerOf(st.Context()))
 	if rej != nil {
-		r.log.Warn().Str("code", rej.code).Str("problem", rej.message).Msg("agent rejected")
+		r.opts.Log.Warn().Str("code", rej.code).Str("problem", rej.message).Msg("agent rejected")
 		return rej
 	}
-	rec, err := r.join(h, sess)
+	a, err := r.join(h, sess)
 	if err != nil {
 		return err
 	}
-	return s.listen(st, rec)
+	return listen(st, a)
 }
 
-// everywhere are all networks.
-var everywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+// allNetworks is all addresses there are.
+var allNetworks = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
-// check is checkHello by what this service allows. An agent that took a backend's id
-// would get its requests, and its key.
+// check is checkHello with what this service allows. An agent with the id of a backend
+// would get the requests of the backend, and its key.
 func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
 	if s.own {
-		return checkHello(m, from, everywhere)
+		return checkHello(m, from, allNetworks)
 	}
 	if strings.HasPrefix(m.GetAgentId(), protocol.BackendPrefix) {
 		return hello{}, &rejected{code: protocol.CodeInvalidHello, message: "agent_id: must not begin with " + protocol.BackendPrefix + ": these are the router's own"}
@@ -129,8 +103,8 @@ func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
 	return checkHello(m, from, s.registry.opts.AllowCIDR)
 }
 
-// listen takes the agent's messages until the stream ends.
-func (s *service) listen(st stream, rec *registration) error {
+// listen reads the agent's messages until the stream ends.
+func listen(st stream, a *registration) error {
 	for {
 		m, err := st.Recv()
 		if err != nil {
@@ -138,38 +112,13 @@ func (s *service) listen(st stream, rec *registration) error {
 		}
 		switch m := m.GetMessage().(type) {
 		case *pb.AgentMessage_Status:
-			s.registry.statusFrom(rec, m.Status)
+			a.onStatus(m.Status)
 		case *pb.AgentMessage_WakeResult:
-			s.registry.resultFrom(rec, m.WakeResult)
+			a.onWakeResult(m.WakeResult)
 		case *pb.AgentMessage_Bye:
-			s.registry.byeFrom(rec)
+			a.onBye()
 		case *pb.AgentMessage_Hello:
 			return &rejected{code: protocol.CodeInvalidHello, message: "a stream carries one Hello"}
-		}
-	}
-}
-
-// welcome is the first message to an accepted agent.
-func (r *Registry) welcome() *pb.RouterMessage {
-	return &pb.RouterMessage{Message: &pb.RouterMessage_Welcome{Welcome: &pb.Welcome{
-		RouterId: r.routerID, Heartbeat: durationpb.New(protocol.Heartbeat(r.opts.Liveness)),
-	}}}
-}
-
-// write sends what is queued until the stream ends, and then the farewell.
-func (s *session) write(st stream) {
-	for {
-		select {
-		case m := <-s.outbox:
-			if err := st.Send(m); err != nil {
-				s.end(errClosed)
-				return
-			}
-		case <-s.done:
-			if m := s.farewell(); m != nil {
-				_ = st.Send(m) // the agent may be gone already
-			}
-			return
 		}
 	}
 }

@@ -164,7 +164,7 @@ func TestSameInstanceReplacesItsOwnStreamAndKeepsItsSlots(t *testing.T) {
 				require.Zero(t, rt.Agents()[0].InFlight)
 				next.end()
 				synctest.Wait()
-				require.Empty(t, rt.lingering)
+				require.Empty(t, rt.departed)
 			})
 		})
 	}
@@ -178,10 +178,10 @@ func TestLingeringSlotsAreForgottenWhenReleased(t *testing.T) {
 		slot, _ := rt.Take(llama)
 		a.end()
 		synctest.Wait()
-		require.Len(t, rt.lingering, 1)
+		require.Len(t, rt.departed, 1)
 		slot.Release()
 		slot.Release()
-		require.Empty(t, rt.lingering)
+		require.Empty(t, rt.departed)
 	})
 }
 

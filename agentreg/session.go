@@ -8,17 +8,18 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// Why a stream ended. They are shown in the log as the cause of "agent left".
+// Why a stream ended: the cause of "agent left" in the log.
 var (
 	errBye         = errors.New("said goodbye")
 	errClosed      = errors.New("the stream ended")
-	errSilent      = errors.New("nothing heard for the liveness time")
-	errDeaf        = errors.New("messages are not taken in")
+	errSilent      = errors.New("no message for the liveness time")
+	errDeaf        = errors.New("messages are not acknowledged")
 	errOverflow    = errors.New("messages are not read")
 	errReconnected = errors.New("connected again")
 	errSuperseded  = errors.New("superseded")
@@ -40,7 +41,7 @@ var supersededReject = rejected{
 // wake and a sleep take minutes to follow each other.
 const outboxSize = 32
 
-// session is the sending end of one stream. Nothing it does blocks.
+// session is the sending end of one stream. None of its methods but write blocks.
 type session struct {
 	outbox chan *pb.RouterMessage
 	done   chan struct{}
@@ -51,6 +52,37 @@ type session struct {
 
 func newSession() *session {
 	return &session{outbox: make(chan *pb.RouterMessage, outboxSize), done: make(chan struct{})}
+}
+
+// open adds a stream, so that Drain can end it. It reports false, with the session
+// ended, when the router is draining.
+func (r *Registry) open(s *session) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining {
+		s.end(errDraining)
+		return false
+	}
+	r.sessions[s] = struct{}{}
+	return true
+}
+
+// close removes an ended stream, and its agent with it. A Hello that is being read
+// still finds that its stream is gone.
+func (r *Registry) close(s *session) {
+	r.update(func() {
+		delete(r.sessions, s)
+		if a := s.agent; a != nil && !a.left {
+			a.remove(s.cause)
+		}
+	})
+}
+
+// welcome is the first message to an accepted agent.
+func (r *Registry) welcome() *pb.RouterMessage {
+	return &pb.RouterMessage{Message: &pb.RouterMessage_Welcome{Welcome: &pb.Welcome{
+		RouterId: r.routerID, Heartbeat: durationpb.New(protocol.Heartbeat(r.opts.Liveness)),
+	}}}
 }
 
 // send queues m, or ends the stream when the agent is too slow.
@@ -68,6 +100,24 @@ func (s *session) end(cause error) {
 		s.cause = cause
 		close(s.done)
 	})
+}
+
+// write sends what is queued until the stream ends, and then the farewell.
+func (s *session) write(st stream) {
+	for {
+		select {
+		case m := <-s.outbox:
+			if err := st.Send(m); err != nil {
+				s.end(errClosed)
+				return
+			}
+		case <-s.done:
+			if m := s.farewell(); m != nil {
+				_ = st.Send(m) // the agent may be gone already
+			}
+			return
+		}
+	}
 }
 
 // farewell is the message that goes before the end of the stream, nil for none.

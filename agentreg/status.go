@@ -26,8 +26,94 @@ type ModelState struct {
 	Wait *RoomWait
 }
 
-func sortModels(list []ModelState) {
+// Models lists the models that agents offer, by name.
+func (r *Registry) Models() []ModelState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]ModelState, 0, len(r.models))
+	for _, m := range r.models {
+		if len(m.agents) > 0 {
+			list = append(list, m.view())
+		}
+	}
 	slices.SortFunc(list, func(a, b ModelState) int { return cmp.Compare(a.Model, b.Model) })
+	return list
+}
+
+// Model sums up the agents of one model; ok is false when none offers it.
+func (r *Registry) Model(name string) (state ModelState, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[name]
+	if m == nil || len(m.agents) == 0 {
+		return ModelState{Model: name}, false
+	}
+	return m.view(), true
+}
+
+func (m *model) view() ModelState {
+	v := ModelState{Model: m.name, Wait: m.wait}
+	var kinds kindSet
+	for a := range m.agents {
+		kinds |= a.hello.kinds()
+		switch {
+		case a.routed:
+			v.Serving++
+		case a.waking():
+			v.Waking = true
+		case a.asleep():
+			v.Asleep++
+		}
+	}
+	for _, k := range target.Kinds {
+		if kinds&(1<<k) != 0 {
+			v.Kinds = append(v.Kinds, k)
+		}
+	}
+	return v
+}
+
+// Waking reports whether an agent is about to serve a model.
+func (r *Registry) Waking(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[name]
+	if m == nil {
+		return false
+	}
+	for a := range m.agents {
+		if a.waking() {
+			return true
+		}
+	}
+	return false
+}
+
+// WakeDetail is the detail, for operators, of a model's last failed wake; empty if there
+// is none.
+func (r *Registry) WakeDetail(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.models[name]; m != nil {
+		return m.wakeDetail
+	}
+	return ""
+}
+
+// Serving returns how many replicas of t are in routing.
+func (r *Registry) Serving(t target.Target) int {
+	if p := r.routing.of(t); p != nil {
+		return len(p.replicas)
+	}
+	return 0
+}
+
+// Capacity returns what the replicas of t could take.
+func (r *Registry) Capacity(t target.Target) Capacity { return r.CapacityFrom(t, nil) }
+
+// CapacityFrom is Capacity of the replicas that fit.
+func (r *Registry) CapacityFrom(t target.Target, f Filter) Capacity {
+	return r.routing.capacity(t, f)
 }
 
 // RoomWait says what a model waits for in a group, nil for nothing.
@@ -78,14 +164,14 @@ type AgentStatus struct {
 func (r *Registry) IdleFor(id string) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec := r.agents[id]
+	a := r.agents[id]
 	switch {
-	case rec == nil:
+	case a == nil:
 		return math.MaxInt64
-	case rec.replica.gate.inFlight() > 0:
+	case a.replica.gate.inFlight() > 0:
 		return 0
 	}
-	return time.Since(r.epoch) - time.Duration(rec.replica.gate.idleSince.Load())
+	return time.Since(a.replica.gate.idleFrom())
 }
 
 // InFlight is how many of this router's requests the agents of a model have, also those
@@ -93,8 +179,8 @@ func (r *Registry) IdleFor(id string) time.Duration {
 func (r *Registry) InFlight(model string) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, rec := range r.agents {
-		if in := rec.replica.gate.inFlight(); in > 0 && slices.Contains(rec.hello.info.Models, model) {
+	for _, a := range r.agents {
+		if in := a.replica.gate.inFlight(); in > 0 && slices.Contains(a.hello.info.Models, model) {
 			n += in
 		}
 	}
@@ -106,8 +192,8 @@ func (r *Registry) Agents() []AgentStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := make([]AgentStatus, 0, len(r.agents))
-	for _, rec := range r.agents {
-		list = append(list, rec.view())
+	for _, a := range r.agents {
+		list = append(list, a.view())
 	}
 	slices.SortFunc(list, func(a, b AgentStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return list
@@ -120,21 +206,21 @@ func (a *registration) view() AgentStatus {
 		CanWake: a.hello.canWake, IdleTimeout: a.hello.idleTimeout,
 		Group: a.hello.group.name, Closing: a.closing,
 		Slots: a.replica.gate.share.Load(), InFlight: a.replica.gate.inFlight(),
-		Joined: a.joined, LastSeen: a.lastSeen,
+		Joined: a.joined, LastSeen: a.heartbeat.at,
 	}
-	if a.wakeFailed {
-		v.LastWakeError, v.NextTry = a.wakeReason, a.retryAt
-		if a.wakeDetail != "" {
-			v.LastWakeError += ": " + a.wakeDetail
+	if f := a.failures; f.blocked {
+		v.LastWakeError, v.NextTry = f.reason, f.retryAt
+		if f.detail != "" {
+			v.LastWakeError += ": " + f.detail
 		}
 	}
-	if s := a.status; s != nil {
+	if s := a.heartbeat.status; s != nil {
 		v.Reported, v.Running, v.Waiting, v.KVUse = s.InFlight, s.Running, s.Waiting, s.KvUse
 	}
 	return v
 }
 
-func (a *registration) stateName() string {
+func (a *state) stateName() string {
 	switch {
 	case a.leaving:
 		return "leaving"
@@ -157,34 +243,4 @@ func stateName(s pb.State) string {
 	case pb.State_STATE_UNSPECIFIED:
 	}
 	return "unknown"
-}
-
-// instanceSet remembers the last instances that were superseded, so that none
-// of them comes back and supersedes its successor.
-type instanceSet struct {
-	order []string
-	in    map[string]struct{}
-}
-
-// maxSuperseded bounds an instanceSet.
-const maxSuperseded = 4096
-
-func (s *instanceSet) has(instance string) bool {
-	_, ok := s.in[instance]
-	return ok
-}
-
-func (s *instanceSet) add(instance string) {
-	if s.in == nil {
-		s.in = map[string]struct{}{}
-	}
-	if s.has(instance) {
-		return
-	}
-	if len(s.order) == maxSuperseded {
-		delete(s.in, s.order[0])
-		s.order = s.order[1:]
-	}
-	s.order = append(s.order, instance)
-	s.in[instance] = struct{}{}
 }

@@ -4,81 +4,85 @@ package agentreg
 
 import "time"
 
-// arm sets rec's timer to the next moment at which something about it could be
-// due. Releases and statuses do not touch the timer: it looks again when it
-// fires.
-func (r *Registry) arm(rec *registration) {
-	if rec.released || rec.timer == nil {
+// setTimer sets the agent's timer to the next moment at which something may be due.
+// Releases and statuses do not set it: onTimer looks again.
+func (a *registration) setTimer() {
+	if a.left {
 		return
 	}
 	now := time.Now()
-	next := rec.lastSeen.Add(r.opts.Liveness)
+	next := a.silentAt()
 	earlier := func(t time.Time) {
 		if t.Before(next) {
 			next = t
 		}
 	}
-	if rec.handled < rec.command {
-		earlier(rec.saidAt.Add(r.opts.Liveness))
+	if a.messages.unacknowledged() {
+		earlier(a.deafAt())
 	}
-	if rec.wakeFailed {
-		earlier(rec.retryAt)
+	if a.failures.blocked {
+		earlier(a.failures.retryAt)
 	}
-	if rec.failed && !rec.probeAt.IsZero() {
-		earlier(rec.probeAt)
+	if a.probe.failed && !a.probe.at.IsZero() {
+		earlier(a.probe.at)
 	}
-	if at, ok := r.idleEnd(rec, now); ok {
+	if at, ok := a.idleUntil(now); ok {
 		earlier(at)
 	}
-	rec.timer.Reset(max(next.Sub(now), 0))
+	a.timer.Reset(max(next.Sub(now), 0))
 }
 
-// idleEnd is when rec is due to be told Sleep. With a slot taken it is the
-// earliest time that could be so.
-func (r *Registry) idleEnd(rec *registration, now time.Time) (time.Time, bool) {
-	if !rec.routed || rec.hello.idleTimeout <= 0 || r.wantedAny(rec) {
-		return time.Time{}, false
-	}
-	g := &rec.replica.gate
-	if g.inFlight() > 0 {
-		return now.Add(rec.hello.idleTimeout), true
-	}
-	end := r.epoch.Add(time.Duration(g.idleSince.Load())).Add(rec.hello.idleTimeout)
-	if settled := rec.upAt.Add(rec.hello.minUp); end.Before(settled) {
-		end = settled
-	}
-	return end, true
-}
-
-// tick does what is due for rec.
-func (r *Registry) tick(rec *registration) {
-	r.update(func() {
-		if rec.released {
+// onTimer does what is due.
+func (a *registration) onTimer() {
+	a.registry.update(func() {
+		if a.left {
 			return
 		}
 		now := time.Now()
-		if cause := r.lost(rec, now); cause != nil {
-			r.remove(rec, cause)
+		if cause := a.lost(now); cause != nil {
+			a.remove(cause)
 			return
 		}
-		r.probe(rec, now)
-		if rec.wakeFailed && !now.Before(rec.retryAt) {
-			rec.wakeFailed = false
+		a.sendProbe(now)
+		if a.failures.blocked && !now.Before(a.failures.retryAt) {
+			a.failures.blocked = false
 		}
-		if at, ok := r.idleEnd(rec, now); ok && !now.Before(at) {
-			r.sleep(rec)
+		if at, ok := a.idleUntil(now); ok && !now.Before(at) {
+			a.sleepIfIdle()
 		}
-		r.settle(rec)
+		a.reevaluate()
 	})
 }
 
-// lost says why rec can no longer be believed, nil when it can.
-func (r *Registry) lost(rec *registration, now time.Time) error {
-	if !now.Before(rec.lastSeen.Add(r.opts.Liveness)) {
+// silentAt is when the agent is removed unless a message comes before, deafAt when it is
+// unless it acknowledges the last command.
+func (a *registration) silentAt() time.Time { return a.heartbeat.at.Add(a.registry.opts.Liveness) }
+func (a *registration) deafAt() time.Time   { return a.messages.sentAt.Add(a.registry.opts.Liveness) }
+
+// lost is why the agent must be removed, nil when it need not be.
+func (a *registration) lost(now time.Time) error {
+	if !now.Before(a.silentAt()) {
 		return errSilent
 	}
-	if rec.handled < rec.command && !now.Before(rec.saidAt.Add(r.opts.Liveness)) {
+	if a.messages.unacknowledged() && !now.Before(a.deafAt()) {
 		return errDeaf
 	}
 	return nil
+}
+
+// idleUntil is when the agent is due to be told to sleep; ok is false when it is not.
+// With a slot taken it is the earliest time that could be so.
+func (a *registration) idleUntil(now time.Time) (at time.Time, ok bool) {
+	timeout := a.hello.idleTimeout
+	if _, wanted := a.registry.models.needOf(a); !a.routed || timeout <= 0 || wanted {
+		return time.Time{}, false
+	}
+	if a.replica.gate.inFlight() > 0 {
+		return now.Add(timeout), true
+	}
+	at = a.replica.gate.idleFrom().Add(timeout)
+	if minUp := a.upAt.Add(a.hello.minUp); at.Before(minUp) {
+		at = minUp
+	}
+	return at, true
 }

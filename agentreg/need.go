@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"iter"
+	"time"
+
+	"github.com/holdgate/holdgate/internal/target"
+)
+
+// model is what the registry knows of one model.
+type model struct {
+	name        string
+	agents      map[*registration]struct{} // that offer it, without those that are leaving
+	need        target.Need
+	servedAhead uint64 // the last Need.Ahead during which the model was up
+	wantedSince time.Time
+
+	failureReported bool   // OnWakeFailed was called and no Wake sent since
+	wakeDetail      string // of the last failed wake, for operators
+
+	turn uint64    // its position among the models that need a group's room; 0: none
+	wait *RoomWait // nil: it waits for no group's room
+}
+
+// models holds the models that have agents or are wanted, by name.
+type models map[string]*model
+
+// entry returns the model of a name, a new one if need be.
+func (ms models) entry(name string) *model {
+	m := ms[name]
+	if m == nil {
+		m = &model{name: name, agents: map[*registration]struct{}{}}
+		ms[name] = m
+	}
+	return m
+}
+
+// of returns the models of an agent, without those that nobody needs any more.
+func (ms models) of(a *registration) iter.Seq[*model] {
+	return func(yield func(*model) bool) {
+		for _, name := range a.hello.info.Models {
+			if m := ms[name]; m != nil && !yield(m) {
+				return
+			}
+		}
+	}
+}
+
+// needOf reports whether requests wait for a model of the agent, and whether one is
+// wanted.
+func (ms models) needOf(a *registration) (demand, wanted bool) {
+	for m := range ms.of(a) {
+		demand = demand || m.need.Demand
+		wanted = wanted || m.need.Wanted()
+	}
+	return demand, wanted
+}
+
+// withdraw removes an agent from its models.
+func (ms models) withdraw(a *registration) {
+	for m := range ms.of(a) {
+		delete(m.agents, a)
+	}
+}
+
+// tidy drops a model that nothing needs.
+func (ms models) tidy(m *model) {
+	if len(m.agents) == 0 && !m.need.Wanted() {
+		delete(ms, m.name)
+	}
+}
+
+// SetNeed sets whether and why a model should be up. While it is wanted and nothing
+// serves it, agents that can are told to wake. When requests begin to wait for it, or
+// it is wanted anew, agents that failed to wake before are told again, unless they are
+// in a group, where a Wake may close another model.
+func (r *Registry) SetNeed(name string, need target.Need) {
+	r.update(func() {
+		if r.models[name] == nil && !need.Wanted() {
+			return
+		}
+		m := r.models.entry(name)
+		if need == m.need {
+			return
+		}
+		m.setNeed(need)
+		r.reconcile(m)
+		r.scopeOf(m).arbitrate()
+		r.models.tidy(m)
+	})
+}
+
+func (m *model) setNeed(need target.Need) {
+	before := m.need
+	m.need = need
+	if need.Wanted() && !before.Wanted() {
+		m.wantedSince = time.Now()
+	}
+	begins := need.Demand && !before.Demand || need.Wanted() && !before.Wanted()
+	if begins {
+		m.failureReported = false
+	}
+	for a := range m.agents {
+		if begins && a.group == nil {
+			a.failures.blocked = false
+		}
+		if before.Demand && !need.Demand {
+			a.attempt.demandAt = time.Now()
+		}
+		if a.routed {
+			m.servedAhead = need.Ahead
+		}
+		a.setTimer()
+	}
+}
+
+// reconcile sends the Wakes that m needs, unless an agent of a group could take them:
+// scope.arbitrate, which must follow it, sends those. It depends on the present state
+// alone, and may be called at any time: a Wake that was lost is sent again.
+func (r *Registry) reconcile(m *model) {
+	if !m.need.Wanted() || r.draining || m.needsRoom() {
+		return
+	}
+	wake, complete := m.missing()
+	for _, a := range wake {
+		a.wake(m)
+	}
+	if !complete {
+		r.reportFailure(m)
+	}
+}
+
+// missing returns the agents to wake so that each kind of m is served, and whether these
+// are enough for that.
+func (m *model) missing() (wake []*registration, complete bool) {
+	for covered := m.covered(); ; {
+		var best *registration
+		complete = true
+		for a := range m.agents {
+			if a.hello.kinds()&^covered == 0 {
+				continue
+			}
+			complete = false
+			if a.wakeable() && (best == nil || a.hello.info.ID < best.hello.info.ID) {
+				best = a
+			}
+		}
+		if best == nil {
+			return wake, complete
+		}
+		wake = append(wake, best)
+		covered |= best.hello.kinds()
+	}
+}
+
+// needsRoom reports whether an agent of a group has a kind of m that is not served.
+func (m *model) needsRoom() bool {
+	covered := m.covered()
+	for a := range m.agents {
+		if a.group != nil && a.hello.kinds()&^covered != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// covered is the kinds of m that are served, or will be.
+func (m *model) covered() (kinds kindSet) {
+	for a := range m.agents {
+		if a.upOrWaking() {
+			kinds |= a.hello.kinds()
+		}
+	}
+	return kinds
+}
+
+// reportFailure has OnWakeFailed called, once until the next Wake, if agents that could
+// have served m have failed to wake or can never be woken.
+func (r *Registry) reportFailure(m *model) {
+	reason, detail := m.failure()
+	if reason == "" {
+		return
+	}
+	m.wakeDetail = detail
+	if !m.failureReported {
+		m.failureReported = true
+		r.due.failed = append(r.due.failed, wakeFailure{model: m.name, reason: reason})
+	}
+}
+
+// failure is why m cannot be woken: that of the wake that failed last, else the lack of
+// room in a group. The reason is empty if no agent is known to be the cause.
+func (m *model) failure() (reason, detail string) {
+	covered := m.covered()
+	var last *registration
+	shortage := ""
+	for a := range m.agents {
+		if a.hello.kinds()&^covered == 0 || !a.hello.canWake || !a.asleep() {
+			continue
+		}
+		if text := a.roomShortage(); text != "" {
+			shortage = max(shortage, text) // any of them, but always the same
+		} else if a.failures.blocked && (last == nil || a.failures.number > last.failures.number) {
+			last = a
+		}
+	}
+	switch {
+	case last != nil:
+		return last.failures.reason, last.failures.detail
+	case shortage != "":
+		return "its agents have no room", shortage
+	}
+	return "", ""
+}

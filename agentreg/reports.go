@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentreg
+
+import (
+	"cmp"
+	"strings"
+	"time"
+	"unicode"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/protocol"
+	"github.com/holdgate/holdgate/internal/mask"
+)
+
+// maxReason bounds the text of an agent about a failed wake.
+const maxReason = 512
+
+// onStatus takes in a Status.
+func (a *registration) onStatus(s *pb.Status) {
+	a.registry.update(func() {
+		if a.left {
+			return
+		}
+		before := a.state
+		a.heard = true
+		a.count(s)
+		if handled, counts := a.messages.acknowledge(s.GetHandled()); counts {
+			a.report(s, handled)
+		}
+		// Heartbeats come all the time, and most change nothing.
+		if a.state != before {
+			a.reevaluate()
+		}
+	})
+}
+
+// count takes in the numbers of a Status.
+func (a *registration) count(s *pb.Status) {
+	due, rep := &a.registry.due, a.replica
+	if rep.gate.report(s) {
+		due.changed = append(due.changed, rep.targets...)
+	}
+	a.heartbeat.at, a.heartbeat.status = time.Now(), s
+	f, twice := a.heartbeat.missing(rep.gate.inFlight()+rep.takenEarlier(), protocol.Heartbeat(a.registry.opts.Liveness))
+	if twice {
+		f.agent = rep.info
+		due.fewer = append(due.fewer, f)
+	}
+}
+
+// missing compares the last Status with the slots that are taken. It reports whether the
+// engine had fewer requests at two heartbeats in a row, and what is known of it then.
+func (h *heartbeat) missing(taken int64, interval time.Duration) (before fewer, twice bool) {
+	before = h.fewer
+	h.fewer = fewer{}
+	if h.status.InFlight == nil || int64(h.status.GetInFlight()) >= taken {
+		return before, false
+	}
+	h.fewer = fewer{most: int(h.status.GetInFlight()), first: h.at}
+	if before.first.IsZero() {
+		return before, false
+	}
+	most := max(before.most, h.fewer.most)
+	if h.at.Sub(before.first) < interval*3/4 { // a Status between two heartbeats
+		h.fewer = fewer{most: most, first: before.first}
+		return before, false
+	}
+	before.most = most
+	return before, true
+}
+
+// report changes the agent's state to what s says.
+func (a *registration) report(s *pb.Status, handled uint64) {
+	before, healthyBefore := a.reported, a.healthy
+	if s.GetState() != pb.State_STATE_UNSPECIFIED {
+		a.reported = s.GetState()
+	}
+	a.healthy = s.GetHealthy()
+	serving := a.reported == pb.State_STATE_SERVING
+	if serving && a.healthy {
+		a.serves(handled, time.Now())
+	}
+	if serving && before == a.reported && a.healthy != healthyBefore && !a.toldToSleep {
+		a.log.Info().Bool("healthy", a.healthy).Msg("agent health changed")
+	}
+	if a.reported == pb.State_STATE_ASLEEP {
+		a.sleeps(before)
+	}
+}
+
+// sleeps notes that the engine, which was in the state before, does not run.
+func (a *registration) sleeps(before pb.State) {
+	short := !a.upAt.IsZero() && time.Since(a.upAt) < stableTime
+	a.upAt = time.Time{}
+	a.route()
+	if before == pb.State_STATE_SERVING {
+		a.logAsleepAgain()
+		if short && a.group != nil && !a.toldToSleep {
+			a.endedSoon()
+		}
+	}
+	if a.attempt.open {
+		a.wakeFailed("the engine went back to sleep", "", 0)
+	}
+}
+
+// logAsleepAgain logs that an engine which served has ended.
+func (a *registration) logAsleepAgain() {
+	cause := "the engine ended by itself"
+	switch {
+	case a.toldToSleep:
+		cause = a.sleepCause
+	case !a.hello.canWake:
+		cause = "it is not checked any more: no request needs it, or it does not answer"
+	}
+	for _, name := range a.hello.info.Models {
+		a.log.Info().Str("model", name).Str("cause", cause).Msg("asleep again")
+	}
+}
+
+// onWakeResult takes in a WakeResult. A success needs nothing: the Status that
+// follows it counts.
+func (a *registration) onWakeResult(w *pb.WakeResult) {
+	a.registry.update(func() {
+		if a.left {
+			return
+		}
+		a.heartbeat.at = time.Now()
+		if !w.GetOk() && a.waking() {
+			notBefore := min(max(w.GetRetryAfter().AsDuration(), 0), maxGroupCooldown)
+			a.wakeFailed(cmp.Or(clean(w.GetReason()), "the agent gave no reason"), clean(w.GetDetail()), notBefore)
+		}
+		a.reevaluate()
+	})
+}
+
+// clean makes an agent's text fit for a log line and an error message.
+func clean(s string) string {
+	s = strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
+			return ' '
+		}
+		return c
+	}, mask.Secrets(s))
+	if len(s) > maxReason {
+		s = strings.ToValidUTF8(s[:maxReason], "") + "…"
+	}
+	return strings.TrimSpace(s)
+}
