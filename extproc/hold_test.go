@@ -45,7 +45,7 @@ func silent(o *Options) { o.Keepalive = 0 }
 // holding makes every request wait for at most d.
 func (r *rig) holding(d time.Duration) {
 	r.decide = func(q *Request) Decision {
-		w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq})
+		w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Claim: r.slots})
 		if err != nil {
 			return r.refuse(q, err)
 		}

@@ -20,7 +20,7 @@ func (st *stream) cameBack() *refusal.Refusal {
 	for name := range strings.SplitSeq(st.head.via, ",") {
 		g, model, found := st.s.flights.sentTo(strings.TrimSpace(name))
 		if g != nil {
-			st.s.d.Decider.CameBack(g)
+			g.CameBack()
 		}
 		if found {
 			return refusal.LoopDetected(model)
@@ -70,7 +70,7 @@ const (
 func (st *stream) noAnswer(g holdstate.Grant, how failure) *refusal.Refusal {
 	g.Failed(string(how), how != failRefused)
 	g.Release()
-	if how == failDied && st.flight.died(g.Address()) {
+	if how == failDied && st.flight.died(g.Replica().Address) {
 		return refusal.BackendError(st.req.Model)
 	}
 	return nil

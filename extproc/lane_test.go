@@ -83,13 +83,13 @@ func TestTheLaneKnowsTheClientsClocks(t *testing.T) {
 				t := r.t
 				r.slots.up(engineA, 1)
 				held := func(q *Request) Decision {
-					w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq})
+					w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Claim: r.slots})
 					require.NoError(t, err)
 					return Decision{Waiter: w, Held: true, Budget: cmp.Or(max(q.Patience, 0), budget)}
 				}
 				r.decide = func(*Request) Decision {
 					r.decide = held
-					g, took := r.slots.Take(&holdstate.Request{Target: chatOfM}, nil)
+					g, took := r.slots.Take(nil)
 					require.Equal(t, holdstate.Taken, took)
 					return Decision{Grant: g}
 				}
@@ -153,16 +153,16 @@ func TestARequestThatComesBackIsRefused(t *testing.T) {
 		require.Contains(t, first.all()[0], "serve on")
 		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s2", envoy.ViaHeader, "another, s1")).requireEnded(t, "0s "+loop)
 		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s3", envoy.ViaHeader, "another", envoy.ViaHeader, "s1")).requireEnded(t, "0s "+loop)
-		require.Equal(t, []string{engineA, engineA}, r.loops)
+		require.Equal(t, []string{engineA, engineA}, r.slots.cameBack)
 
 		other := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s4", envoy.ViaHeader, "another", envoy.ViaHeader, ""))
 		require.Contains(t, other.all()[0], "serve on")
 		lane := r.open(t, envoy.LaneRehold)
 		lane.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.ViaHeader, "s1")...)
 		require.Empty(t, lane.all(), "the lane's pass is the request itself")
-		require.Len(t, r.loops, 2)
+		require.Len(t, r.slots.cameBack, 2)
 		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s5", envoy.ViaHeader, "s1")).requireEnded(t, "0s "+loop)
-		require.Len(t, r.loops, 3, "one replica has had it")
+		require.Len(t, r.slots.cameBack, 3, "one replica has had it")
 		lane.reset()
 		synctest.Wait()
 		r.record(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
@@ -175,13 +175,13 @@ func TestARequestThatComesBackIsRefused(t *testing.T) {
 		call := r.engine.call(t, 1)
 		require.Equal(t, []string{"another", "s1"}, call.Header.Values(envoy.ViaHeader))
 		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s2", envoy.ViaHeader, "another,s1")).requireEnded(t, "0s "+loop)
-		require.Equal(t, []string{engineA}, r.loops)
+		require.Equal(t, []string{engineA}, r.slots.cameBack)
 		call.fail("UC")
 		synctest.Wait()
 		r.slots.up(engineB, 1)
 		second := r.engine.call(t, 2)
 		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s3", envoy.ViaHeader, "s1")).requireEnded(t, "0s "+loop)
-		require.Equal(t, []string{engineA}, r.loops, "which of the two sent it is not known")
+		require.Equal(t, []string{engineA}, r.slots.cameBack, "which of the two sent it is not known")
 		_ = second.respond(508).Close()
 		require.ErrorIs(t, x.end(), io.EOF)
 	})

@@ -51,7 +51,7 @@ func (s *Server) Correct(first, second Look) {
 	ours, carried := s.flights.begunBefore(first.At.Add(-settle), s.logs.isOpen)
 	to := map[string][]attempt{}
 	for _, a := range carried {
-		to[a.grant.Address()] = append(to[a.grant.Address()], a)
+		to[a.grant.Replica().Address] = append(to[a.grant.Replica().Address], a)
 	}
 	for address, attempts := range to {
 		s.free(attempts, max(first.To[address], second.To[address]))
@@ -67,7 +67,7 @@ func (s *Server) Correct(first, second Look) {
 // requests than most. The time is that of the first one.
 func (s *Server) Free(address string, most int, first time.Time) {
 	_, carried := s.flights.begunBefore(first.Add(-settle), func(string) bool { return true })
-	s.free(slices.DeleteFunc(carried, func(a attempt) bool { return a.grant.Address() != address }), most)
+	s.free(slices.DeleteFunc(carried, func(a attempt) bool { return a.grant.Replica().Address != address }), most)
 }
 
 // free leaves the slots of at most so many of a replica's requests taken.

@@ -205,7 +205,7 @@ type countedGrant struct {
 	released bool
 }
 
-func (*countedGrant) Address() string { return engineA }
+func (*countedGrant) Replica() holdstate.Replica { return holdstate.Replica{Address: engineA} }
 
 func (g *countedGrant) Release() {
 	if !g.released {

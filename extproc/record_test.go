@@ -54,7 +54,7 @@ func TestTheRecordOfAServedRequestComesFromEnvoy(t *testing.T) {
 		require.Equal(t, "m", rec.Request.Model)
 		require.Equal(t, "mine", rec.Request.ClientIDs[0])
 		require.Equal(t, "0af7651916cd43dd8448eb211c80319c", rec.TraceID)
-		require.Equal(t, engineA, rec.Grant.Address())
+		require.Equal(t, engineA, rec.Grant.Replica().Address)
 		require.Equal(t, rec.WireStatus, rec.Status)
 		require.Equal(t, "POST", rec.Method)
 		require.Empty(t, rec.ErrorCode)
@@ -223,7 +223,7 @@ func TestARecordThatComesWithTheSlotIsComplete(t *testing.T) {
 		t := r.t
 		r.slots.up(engineA, 1)
 		fl := r.flights.start(nil, "s1", "")
-		g, _ := r.slots.Take(&holdstate.Request{Target: chatOfM}, nil)
+		g, _ := r.slots.Take(nil)
 		fl.note(func(rec *Record) { rec.Verdict = VerdictRefuse })
 		require.True(t, fl.carry(g))
 		r.record(&wire.LogEntry{StreamID: "s1", Left: true})
@@ -241,7 +241,7 @@ func TestARequestThatIsHeldAgainHasItsFirstOutcomeOnRecord(t *testing.T) {
 		t := r.t
 		counted := false
 		r.decide = func(q *Request) Decision {
-			w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Counted: counted})
+			w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Counted: counted, Claim: r.slots})
 			require.NoError(t, err)
 			counted = true
 			return Decision{Waiter: w, Held: true, Budget: budget}
@@ -269,7 +269,7 @@ func TestARequestThatIsDecidedAnewHasBothWaitsOnRecord(t *testing.T) {
 		x := r.ask(t, chat(false))
 		pass(time.Minute)
 		r.decide = func(q *Request) Decision {
-			w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Counted: true})
+			w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Counted: true, Claim: r.slots})
 			require.NoError(t, err)
 			return Decision{Waiter: w, Held: true, Budget: budget}
 		}

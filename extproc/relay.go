@@ -320,7 +320,7 @@ func (st *stream) relayRequest(ctx context.Context, g holdstate.Grant, e *Engine
 	e.relay(r, st.flight.host)
 	r.Header.Set("Accept-Encoding", "identity")
 	r.Header.Set(headerRequestID, st.flight.id)
-	r.Header.Set(envoy.DestinationHeader, g.Address())
+	r.Header.Set(envoy.DestinationHeader, g.Replica().Address)
 	if st.flight.stream != "" {
 		r.Header.Add(envoy.ViaHeader, st.flight.stream)
 	}

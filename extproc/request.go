@@ -88,9 +88,6 @@ type Decider interface {
 	Authenticate(c Credentials) (Call, *refusal.Refusal)
 	// Resume returns the call of a request that an earlier process authenticated.
 	Resume() Call
-	// CameBack is called when a request came back that was sent to the replica of a
-	// grant: its address is this router's own.
-	CameBack(g holdstate.Grant)
 }
 
 // Call is the decision's handle for one request. It lives as long as the flight, and

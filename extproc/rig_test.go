@@ -64,7 +64,6 @@ type rig struct {
 	outcomes     map[holdstate.Outcome]int
 	records      []*Record
 	routed       int
-	loops        []string                                       // replicas that sent a request back
 	freed        atomic.Int32                                   // corrections
 	crash        bool                                           // in Routed
 	decide       func(*Request) Decision                        // nil: the usual policy
@@ -199,9 +198,9 @@ func (r *rig) Decide(q *Request) Decision {
 		return r.decide(q)
 	}
 	t := q.Target()
-	waiting := holdstate.Request{Target: t, ClientIDs: q.ClientIDs, Bytes: q.BodySize, Seq: q.Seq}
+	waiting := holdstate.Request{Target: t, ClientIDs: q.ClientIDs, Bytes: q.BodySize, Seq: q.Seq, Claim: r.slots}
 	if r.slots.Serving(t) {
-		if g, took := r.slots.Take(&waiting, nil); took == holdstate.Taken && !r.slots.shut() {
+		if g, took := r.slots.Take(nil); took == holdstate.Taken && !r.slots.shut() {
 			return Decision{Grant: g}
 		} else if took == holdstate.Taken {
 			g.Release()
@@ -272,16 +271,10 @@ func (r *rig) Ended(rec *Record) {
 
 func (r *rig) Freed(holdstate.Grant, int) { r.freed.Add(1) }
 
-func (r *rig) CameBack(g holdstate.Grant) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.loops = append(r.loops, g.Address())
-}
-
 func (r *rig) Engine(_ string, g holdstate.Grant) Engine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e, special := r.engines[g.Address()]; special {
+	if e, special := r.engines[g.Replica().Address]; special {
 		return e
 	}
 	return Engine{KeyHeader: r.engineKey[0], Key: r.engineKey[1]}
@@ -309,7 +302,7 @@ func (r *rig) Routed(*Request, holdstate.Grant) {
 // crash is a programming error.
 func crash(at int) int { return []int{}[at] }
 
-// fakeSlots is a registry of replicas with slots.
+// fakeSlots is a registry of replicas with slots for chatOfM, and the claim of its requests.
 type fakeSlots struct {
 	machine *holdstate.Machine
 
@@ -317,10 +310,11 @@ type fakeSlots struct {
 	replicas []*replica
 	out      int
 	failed   []string
-	closed   bool   // the gate
-	never    error  // what the gate says to everybody
-	before   func() // called once, before the next answer to Serving
-	pause    bool   // Take says Later
+	cameBack []string // replicas that sent a request back to the router
+	closed   bool     // the gate
+	never    error    // what the gate says to everybody
+	before   func()   // called once, before the next answer to Serving
+	pause    bool     // Take says Later
 }
 
 type replica struct {
@@ -348,7 +342,7 @@ func (s *fakeSlots) Serving(t target.Target) bool {
 }
 
 // Admit lets everybody in unless the gate is shut.
-func (s *fakeSlots) Admit(*holdstate.Request, bool) (holdstate.Reservation, error) {
+func (s *fakeSlots) Admit(bool) (holdstate.Reservation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.never != nil {
@@ -388,16 +382,16 @@ func (s *fakeSlots) pauseFor(d time.Duration) {
 	})
 }
 
-func (*fakeSlots) Next(*holdstate.Request) bool { return false }
+func (*fakeSlots) Next() bool { return false }
 
-func (s *fakeSlots) Take(r *holdstate.Request, _ holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
+func (s *fakeSlots) Take(holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pause {
 		return nil, holdstate.Later
 	}
 	for _, rep := range s.replicas {
-		if r.Target == chatOfM && rep.free > 0 {
+		if rep.free > 0 {
 			rep.free--
 			s.out++
 			return &fakeGrant{slots: s, replica: rep}, holdstate.Taken
@@ -434,7 +428,13 @@ func (s *fakeSlots) failures() []string {
 	return slices.Clone(s.failed)
 }
 
-func (g *fakeGrant) Address() string { return g.replica.address }
+func (g *fakeGrant) Replica() holdstate.Replica { return holdstate.Replica{Address: g.replica.address} }
+
+func (g *fakeGrant) CameBack() {
+	g.slots.mu.Lock()
+	defer g.slots.mu.Unlock()
+	g.slots.cameBack = append(g.slots.cameBack, g.replica.address)
+}
 
 func (g *fakeGrant) Failed(reason string, _ bool) {
 	g.slots.mu.Lock()

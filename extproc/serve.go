@@ -24,7 +24,7 @@ func (st *stream) serve(g holdstate.Grant) error {
 	f := wire.ForwardHead{
 		Metadata: wire.HeaderList{
 			{envoy.ModeKey, envoy.ModeNative},
-			{envoy.FirstKey, g.Address()},
+			{envoy.FirstKey, g.Replica().Address},
 			{envoy.ContentLengthKey, strconv.FormatInt(st.body.Size(), 10)},
 		},
 		Remove: st.head.private,

@@ -44,7 +44,7 @@ func BenchmarkHoldGrantDone(b *testing.B) {
 	slots := newFakeSlots()
 	m := New(Options{Limits: wide, Slots: slots})
 	for b.Loop() {
-		w, err := m.Hold(Request{Target: llama, Key: "a", ClientIDs: [2]string{idA}, Bytes: 1000})
+		w, err := m.Hold(slots.claiming(Request{Target: llama, Key: "a", ClientIDs: [2]string{idA}, Bytes: 1000}))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func BenchmarkReleaseThousand(b *testing.B) {
 		b.StopTimer()
 		for i := range ws {
 			var err error
-			if ws[i], err = m.Hold(Request{Target: llama, Key: strconv.Itoa(i % 10)}); err != nil {
+			if ws[i], err = m.Hold(slots.claiming(Request{Target: llama, Key: strconv.Itoa(i % 10)})); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -248,7 +248,7 @@ func TestOnWantedMayCallTheMachine(t *testing.T) {
 			m.Update(llama)
 		}
 	}})
-	w, err := m.Hold(Request{Target: llama})
+	w, err := m.Hold(slots.claiming(Request{Target: llama}))
 	require.NoError(t, err)
 	require.Equal(t, Granted, w.Status().State)
 }

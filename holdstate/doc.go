@@ -52,6 +52,6 @@
 // No goroutine lives here. Every change happens under the machine's one lock,
 // and a waiter learns of it by its Changed channel. Callbacks run after the lock
 // was given back, on the goroutine that caused the change; they may call the
-// machine again. The methods of Slots are called under the lock and must not call
-// back.
+// machine again. The methods of Slots and Claim are called under the lock and must
+// not call back.
 package holdstate

@@ -24,7 +24,7 @@ var (
 	ErrTimeout = errors.New("no slot became free in time")
 )
 
-// Why a request can have no room or no slot, however long it waits. Slots.Admit returns
+// Why a request can have no room or no slot, however long it waits. Claim.Admit returns
 // these errors.
 var (
 	// ErrTooLarge means that the footprint is larger than the budget of all replicas.

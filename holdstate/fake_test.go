@@ -37,10 +37,30 @@ type fakeSlots struct {
 	further int // how often a request may go on to further replicas
 }
 
-// weight is what a request weighs in the gate of a fakeSlots: its Detail, or 1.
-func weight(r *Request) int {
-	if n, ok := r.Detail.(int); ok {
-		return n
+// weight is a claim of a rig's request that weighs so much in the gate; without a claim
+// it weighs 1.
+type weight int
+
+func (weight) Admit(bool) (Reservation, error)      { panic("not bound to slots") }
+func (weight) Take(Reservation) (Grant, TakeResult) { panic("not bound to slots") }
+func (weight) Next() bool                           { panic("not bound to slots") }
+
+// fakeClaim is a request's claim on fakeSlots.
+type fakeClaim struct {
+	*fakeSlots
+	target target.Target
+	weight int
+}
+
+// claiming binds the claim of r to s.
+func (s *fakeSlots) claiming(r Request) Request {
+	r.Claim = &fakeClaim{s, r.Target, weightOf(r)}
+	return r
+}
+
+func weightOf(r Request) int {
+	if n, ok := r.Claim.(weight); ok {
+		return int(n)
 	}
 	return 1
 }
@@ -64,23 +84,23 @@ func (r *fakeRoom) Release() {
 	}
 }
 
-func (s *fakeSlots) Admit(r *Request, behind bool) (Reservation, error) {
+func (c *fakeClaim) Admit(behind bool) (Reservation, error) {
+	s := c.fakeSlots
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
-	budget, gated := s.budgets[r.Target]
-	n := weight(r)
+	budget, gated := s.budgets[c.target]
 	switch {
-	case gated && n > budget:
+	case gated && c.weight > budget:
 		return nil, errTooLarge
-	case behind, gated && s.used[r.Target]+n > budget:
+	case behind, gated && s.used[c.target]+c.weight > budget:
 		return nil, nil
 	}
-	s.used[r.Target] += n
-	return &fakeRoom{slots: s, target: r.Target, weight: n}, nil
+	s.used[c.target] += c.weight
+	return &fakeRoom{slots: s, target: c.target, weight: c.weight}, nil
 }
 
-func (s *fakeSlots) Next(*Request) bool {
+func (s *fakeSlots) Next() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.further--
@@ -110,10 +130,11 @@ func (s *fakeSlots) Serving(t target.Target) bool {
 	return len(s.replicas[t]) > 0
 }
 
-func (s *fakeSlots) Take(r *Request, room Reservation) (Grant, TakeResult) {
+func (c *fakeClaim) Take(room Reservation) (Grant, TakeResult) {
+	s := c.fakeSlots
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, rep := range s.replicas[r.Target] {
+	for _, rep := range s.replicas[c.target] {
 		if rep.free > 0 {
 			rep.free--
 			s.taken++
@@ -148,7 +169,9 @@ func (s *fakeSlots) takenNow() int {
 	return s.taken
 }
 
-func (g *fakeGrant) Address() string { return g.replica.address }
+func (g *fakeGrant) Replica() Replica { return Replica{Address: g.replica.address} }
+
+func (*fakeGrant) CameBack() {}
 
 func (g *fakeGrant) Failed(reason string, _ bool) {
 	g.slots.mu.Lock()
@@ -232,6 +255,12 @@ func (r *rig) finish(w *Waiter) {
 	w.Tell(Done).Grant.Release()
 	r.Update(w.request.Target)
 }
+
+// Hold binds the claim of the request to the rig's slots.
+func (r *rig) Hold(req Request) (*Waiter, error) { return r.Machine.Hold(r.slots.claiming(req)) }
+
+// Queue binds the claim of the request to the rig's slots.
+func (r *rig) Queue(req Request) (*Waiter, error) { return r.Machine.Queue(r.slots.claiming(req)) }
 
 func (r *rig) hold(t *testing.T, req Request) *Waiter {
 	t.Helper()

@@ -21,7 +21,7 @@ func TestReleasedRequestsPassTheGateInOrder(t *testing.T) {
 	t.Parallel()
 	r := gated(3, Options{Limits: wide})
 	a1, a2 := r.hold(t, Request{Target: llama, Key: "a"}), r.hold(t, Request{Target: llama, Key: "a"})
-	b, large := r.hold(t, Request{Target: llama, Key: "b"}), r.hold(t, Request{Target: llama, Key: "c", Detail: 2})
+	b, large := r.hold(t, Request{Target: llama, Key: "b"}), r.hold(t, Request{Target: llama, Key: "c", Claim: weight(2)})
 	small := r.hold(t, Request{Target: llama, Key: "d"})
 	require.Zero(t, r.slots.used[llama], "nothing is reserved for a model that sleeps")
 	replica := r.up(llama, 0)
@@ -49,9 +49,9 @@ func TestReleasedRequestsPassTheGateInOrder(t *testing.T) {
 func TestWhatIsLargerThanTheGateEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	r := gated(2, Options{Limits: wide})
-	first := r.hold(t, Request{Target: llama, Detail: 2})
+	first := r.hold(t, Request{Target: llama, Claim: weight(2)})
 	waits := r.hold(t, Request{Target: llama})
-	large := r.hold(t, Request{Target: llama, Detail: 3})
+	large := r.hold(t, Request{Target: llama, Claim: weight(3)})
 	r.up(llama, 0)
 	require.Equal(t, []State{Admitted, Released}, states(first, waits))
 	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: errTooLarge, Seq: 3}, large.Status(), "though others stand before it")
@@ -84,7 +84,7 @@ func TestAFreeSlotCostsNoLookAtEverybody(t *testing.T) {
 func TestEachSecondEverybodyIsLookedAt(t *testing.T) {
 	t.Parallel()
 	r := gated(2, Options{Limits: wide})
-	first, waits, large := r.hold(t, Request{Target: llama, Detail: 2}), r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama, Detail: 2})
+	first, waits, large := r.hold(t, Request{Target: llama, Claim: weight(2)}), r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama, Claim: weight(2)})
 	r.up(llama, 0)
 	r.slots.budgets[llama] = 1
 	r.UpdateAll()
@@ -101,7 +101,7 @@ func TestWhoGivesUpItsWaitForRoomLetsOthersThrough(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := gated(2, Options{Limits: wide})
-			first, large, small := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama, Detail: 2}), r.hold(t, Request{Target: llama})
+			first, large, small := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama, Claim: weight(2)}), r.hold(t, Request{Target: llama})
 			r.up(llama, 0)
 			require.Equal(t, []State{Admitted, Released, Released}, states(first, large, small))
 			large.Tell(event)
@@ -178,8 +178,8 @@ func TestARequestMayQueueWithTheRoomItHas(t *testing.T) {
 	limits.QueueDepth = 1
 	r := gated(1, Options{Limits: limits})
 	replica := r.up(llama, 0)
-	req := Request{Target: llama}
-	room, err := r.slots.Admit(&req, false)
+	req := r.slots.claiming(Request{Target: llama})
+	room, err := req.Claim.Admit(false)
 	require.NoError(t, err)
 	req.Reservation = room
 	w := r.queue(t, req)
@@ -228,7 +228,7 @@ func TestDepthZeroStillWaitsForRoom(t *testing.T) {
 	limits.QueueDepth = 0
 	r := gated(2, Options{Limits: limits})
 	replica := r.up(llama, 2)
-	first := r.hold(t, Request{Target: llama, Detail: 2})
+	first := r.hold(t, Request{Target: llama, Claim: weight(2)})
 	served, turnedAway := r.queue(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
 	require.Equal(t, []State{Granted, Released, Released}, states(first, served, turnedAway))
 	replica.free = 0

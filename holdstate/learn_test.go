@@ -353,7 +353,7 @@ func TestOnWakeMayCallTheMachine(t *testing.T) {
 			told = append(told, m.RetryAfter(name))
 		}})
 		for range 3 {
-			w, err := m.Hold(Request{Target: llama})
+			w, err := m.Hold(slots.claiming(Request{Target: llama}))
 			require.NoError(t, err)
 			pass(2 * time.Second)
 			replica := slots.add(llama, 1)

@@ -198,7 +198,7 @@ func TestAWaiterThatComesToAFreeSlotGetsItAtOnce(t *testing.T) {
 	r.up(llama, 1)
 	w := r.hold(t, Request{Target: llama})
 	require.Equal(t, Granted, w.Status().State)
-	require.Equal(t, "10.0.0.1:8000", w.Status().Grant.Address())
+	require.Equal(t, "10.0.0.1:8000", w.Status().Grant.Replica().Address)
 	require.False(t, r.Waiting(llama))
 	next := r.hold(t, Request{Target: llama})
 	require.Equal(t, Admitted, next.Status().State)

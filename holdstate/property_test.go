@@ -30,7 +30,7 @@ func someRequest(t *rapid.T) Request {
 	return Request{
 		Target: someTarget.Draw(t, "target"), Key: someKey.Draw(t, "key"),
 		ClientIDs: [2]string{someID.Draw(t, "id")}, Bytes: rapid.Int64Range(0, 6).Draw(t, "bytes"),
-		Detail: rapid.SampledFrom([]int{1, 1, 1, 2, 9}).Draw(t, "weight"),
+		Claim: rapid.SampledFrom([]weight{1, 1, 1, 2, 9}).Draw(t, "weight"),
 	}
 }
 

@@ -202,7 +202,7 @@ func (ref *reference) refusesQueue(r Request) string {
 func (ref *reference) arrive(r Request, ordinary bool) *refRequest {
 	q := &refRequest{
 		line: refLine{r.Target, ordinary}, key: r.Key, turn: r.Key, seq: r.Seq, bytes: r.Bytes, joined: time.Now(),
-		id: fmt.Sprintf("alone %d", len(ref.requests)), weight: weight(&r),
+		id: fmt.Sprintf("alone %d", len(ref.requests)), weight: weightOf(r),
 	}
 	if r.ClientIDs[0] != "" {
 		q.id = r.Key + " " + strings.ToLower(r.ClientIDs[0])

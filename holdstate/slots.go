@@ -4,14 +4,25 @@ package holdstate
 
 import "github.com/holdgate/holdgate/internal/target"
 
+// Replica identifies an engine in routing.
+type Replica struct {
+	ID      string // of its agent
+	Engine  string // the kind of engine
+	Region  string
+	Address string // ip:port
+}
+
 // Grant is a slot on a replica, taken for one request.
 type Grant interface {
-	// Address is the replica's ip:port.
-	Address() string
+	// Replica returns the replica that the slot is on.
+	Replica() Replica
 	// Failed takes the replica out of routing until it reports itself healthy. With
 	// died it had taken the request, or answered that it takes none: Take gives that
 	// request a slot of another replica, or of this one after a pause.
 	Failed(reason string, died bool)
+	// CameBack takes the replica out of routing for good: the request came back to this
+	// router, so the replica's address is the router's own.
+	CameBack()
 	// Release gives the slot back. Calls after the first do nothing.
 	Release()
 }
@@ -37,19 +48,22 @@ const (
 	Later
 )
 
-// Slots is who can serve, and how much at once.
+// Slots reports which targets have replicas.
 type Slots interface {
-	// Serving says whether a replica for t is in routing.
+	// Serving reports whether a replica for t is in routing.
 	Serving(t target.Target) bool
-	// Admit reserves room for a request; nil when there is none at this moment. An
-	// error says that the request can never have any. Behind others that have no
-	// room yet nothing is reserved, and only the error counts.
-	Admit(r *Request, behind bool) (Reservation, error)
-	// Take takes a slot for a request with room. The grant owns the room.
-	Take(r *Request, room Reservation) (Grant, TakeResult)
-	// Next lets a request that has waited long enough take slots of further
-	// replicas; false when there are no further ones.
-	Next(r *Request) bool
+}
+
+// Claim gets one request a reservation and a slot.
+type Claim interface {
+	// Admit returns a reservation of the admission gate, or nil when the request does not
+	// fit at this moment. An error means that it will never fit. With behind, others that
+	// came before do not fit yet: nothing is reserved, and only the error counts.
+	Admit(behind bool) (Reservation, error)
+	// Take takes a slot. The grant owns the reservation.
+	Take(r Reservation) (Grant, TakeResult)
+	// Next opens further replicas to the request, and reports whether there are any.
+	Next() bool
 }
 
 // grant lets waiters through the gate and gives out free slots, in the order of the
@@ -86,7 +100,7 @@ func (m *Machine) admit(q *queue, behind, all bool) bool {
 		if behind && !all {
 			break
 		}
-		room, err := m.o.Slots.Admit(&w.request, behind)
+		room, err := w.request.Claim.Admit(behind)
 		switch {
 		case err != nil:
 			w.err = err
@@ -123,7 +137,7 @@ func (m *Machine) give(q *queue) (full bool) {
 }
 
 func (m *Machine) take(w *Waiter) TakeResult {
-	grant, took := m.o.Slots.Take(&w.request, w.reservation)
+	grant, took := w.request.Claim.Take(w.reservation)
 	if took == Taken {
 		w.grant = grant
 		w.queue.spend(w)
@@ -139,7 +153,7 @@ func (m *Machine) turnAway(q *queue) {
 			if took := m.take(w); took == Taken || took == Later {
 				break
 			}
-			if !m.o.Slots.Next(&w.request) {
+			if !w.request.Claim.Next() {
 				w.err = ErrNoQueue
 				m.apply(w, Refuse)
 			}

@@ -21,8 +21,9 @@ type Request struct {
 	Again bool
 	// Counted: an earlier wait of it has had the outcome that counts.
 	Counted bool
-	// Detail is what Slots knows of the request.
-	Detail any
+	// Claim gets the request its reservation and its slot. It is called under the
+	// machine's lock and must not call the machine.
+	Claim Claim
 	// Reservation is what the gate reserved for a request before Queue, which owns it unless
 	// it returns an error; nil: the request waits for room.
 	Reservation Reservation
@@ -62,7 +63,7 @@ type Status struct {
 	Outcome Outcome
 	Reason  string // of a failed wake
 	// Err is what a released waiter lacked when it ended: ErrNoRoom, ErrNoQueue,
-	// ErrTimeout, or what Slots.Admit said.
+	// ErrTimeout, or what Claim.Admit returned.
 	Err   error
 	Grant Grant // in state Granted
 	Seq   uint64
@@ -381,7 +382,7 @@ func (w *Waiter) Status() Status {
 // TimeOut may wait once more: further replicas are open to it.
 func (w *Waiter) Tell(e Event) Status {
 	w.m.change(func() {
-		if e == TimeOut && w.state == Admitted && w.m.o.Slots.Next(&w.request) {
+		if e == TimeOut && w.state == Admitted && w.request.Claim.Next() {
 			w.m.update(w.request.Target)
 			return
 		}

@@ -14,8 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/internal/admission"
 )
 
 const (
@@ -34,13 +32,14 @@ const (
 
 // request is a request that waits.
 type request struct {
-	n        int // the place in the order of arrival
-	key      string
-	attempts *admission.Attempts
-	waiter   *holdstate.Waiter
-	leaves   bool // gives up before the release
-	ended    int  // how many times
-	err      error
+	n      int // the place in the order of arrival
+	key    string
+	tokens int64
+	claim  *claim
+	waiter *holdstate.Waiter
+	leaves bool // gives up before the release
+	ended  int  // how many times
+	err    error
 }
 
 // arrivals returns the requests in the order of arrival: half of them of one key, a
@@ -60,7 +59,7 @@ func arrivals() []*request {
 		if i%1000 == 3 {
 			tokens = tooLarge
 		}
-		all[i].attempts = &admission.Attempts{Key: &access.Key{ID: key, Share: 1}, Tokens: tokens}
+		all[i].tokens = tokens
 	}
 	return all
 }
@@ -72,9 +71,9 @@ func (v *request) wait(s *site) {
 		switch st.State {
 		case holdstate.Granted:
 			v.waiter.Tell(holdstate.Done)
-			s.begins(st.Grant.Address())
+			s.begins(st.Grant.Replica().Address)
 			time.Sleep(work)
-			s.ends(st.Grant.Address())
+			s.ends(st.Grant.Replica().Address)
 			st.Grant.Release()
 			v.ended++
 			return
@@ -94,12 +93,13 @@ func flood(t *testing.T, inOrder bool) (served []*request, after []time.Duration
 	t.Helper()
 	s := newSite(t, floodPolicy, inOrder)
 	all := arrivals()
-	of := map[*admission.Attempts]*request{}
+	of := map[*claim]*request{}
 	var wg sync.WaitGroup
 	for _, v := range all {
-		w, err := s.machine.Hold(holdstate.Request{Target: chatOfM, Key: v.key, Detail: v.attempts})
+		v.claim = s.ledger.claim(v.key, v.tokens)
+		w, err := s.machine.Hold(holdstate.Request{Target: chatOfM, Key: v.key, Claim: v.claim})
 		require.NoError(t, err)
-		v.waiter, of[v.attempts] = w, v
+		v.waiter, of[v.claim] = w, v
 		wg.Go(func() { v.wait(s) })
 	}
 	require.Equal(t, requests, s.machine.Demand(chatOfM.Model))
@@ -118,14 +118,14 @@ func flood(t *testing.T, inOrder bool) (served []*request, after []time.Duration
 	s.requireAtRest(requests)
 	for _, v := range all {
 		require.Equal(t, 1, v.ended)
-		if v.attempts.Tokens == tooLarge && !v.leaves {
+		if v.tokens == tooLarge && !v.leaves {
 			require.ErrorIs(t, v.err, holdstate.ErrTooLarge)
 		} else {
 			require.NoError(t, v.err)
 		}
 	}
 	for _, given := range s.ledger.slots() {
-		served = append(served, of[given.attempts])
+		served = append(served, of[given.claim])
 		after = append(after, given.at.Sub(released))
 	}
 	return served, after
@@ -164,7 +164,7 @@ func TestTenThousandWaitersOfFiftyKeys(t *testing.T) {
 	t.Parallel()
 	var willing []*request
 	for _, v := range arrivals() {
-		if !v.leaves && v.attempts.Tokens != tooLarge {
+		if !v.leaves && v.tokens != tooLarge {
 			willing = append(willing, v)
 		}
 	}

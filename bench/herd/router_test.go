@@ -13,7 +13,6 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
-	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -30,7 +29,7 @@ type router struct {
 	envoy  *grpc.ClientConn
 
 	mu      sync.Mutex
-	arrived map[*admission.Attempts]*client
+	arrived map[*claim]*client
 	clients map[string]*client // by request id
 	records []*extproc.Record
 	routed  int
@@ -40,7 +39,7 @@ type router struct {
 // an engine works at it for a second and for more.
 func newRouter(t *testing.T, policyText string, slotWait, more time.Duration) *router {
 	t.Helper()
-	d := &router{site: newSite(t, policyText, false), arrived: map[*admission.Attempts]*client{}, clients: map[string]*client{}}
+	d := &router{site: newSite(t, policyText, false), arrived: map[*claim]*client{}, clients: map[string]*client{}}
 	d.server = extproc.New(extproc.Options{
 		Keepalive: interval, RequestTimeout: slotWait, AdmitPark: 250 * time.Millisecond, MaxRequestBytes: 1 << 20,
 		MaxBodyBytesTotal: 1 << 28, RelayMaxBytes: 1 << 20, LateError: extproc.LateErrorBody,
@@ -59,9 +58,6 @@ func (d *router) Authenticate(c extproc.Credentials) (extproc.Call, *refusal.Ref
 // Resume implements extproc.Decider.
 func (d *router) Resume() extproc.Call { return call{d, extproc.Caller{}} }
 
-// CameBack implements extproc.Decider.
-func (*router) CameBack(holdstate.Grant) {}
-
 // call is the Call of a request. Every request is held.
 type call struct {
 	*router
@@ -73,11 +69,11 @@ func (c call) Caller() extproc.Caller { return c.caller }
 
 // Decide implements extproc.Call.
 func (d *router) Decide(r *extproc.Request) extproc.Decision {
-	attempts := &admission.Attempts{Key: &access.Key{ID: r.Caller.KeyID, Share: 1}, Tokens: r.Footprint()}
+	c := d.ledger.claim(r.Caller.KeyID, r.Footprint())
 	d.mu.Lock()
-	d.arrived[attempts] = d.clients[r.ID]
+	d.arrived[c] = d.clients[r.ID]
 	d.mu.Unlock()
-	w, err := d.machine.Hold(holdstate.Request{Target: r.Target(), Key: r.Caller.KeyID, Bytes: r.BodySize, Seq: r.Seq, Detail: attempts})
+	w, err := d.machine.Hold(holdstate.Request{Target: r.Target(), Key: r.Caller.KeyID, Bytes: r.BodySize, Seq: r.Seq, Claim: c})
 	if err != nil {
 		return extproc.Decision{Refusal: refusal.For(err, refusal.Wait{Model: r.Model, Wakes: d.machine})}
 	}
@@ -133,7 +129,7 @@ func (d *router) served() []*client {
 	defer d.mu.Unlock()
 	var all []*client
 	for _, s := range d.ledger.slots() {
-		all = append(all, d.arrived[s.attempts])
+		all = append(all, d.arrived[s.claim])
 	}
 	return all
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/target"
@@ -190,28 +191,39 @@ type ledger struct {
 
 // slot is a slot that was granted to a request.
 type slot struct {
-	attempts *admission.Attempts
-	at       time.Time
+	claim *claim
+	at    time.Time
 }
 
-// Admit implements holdstate.Slots.
-func (l *ledger) Admit(r *holdstate.Request, behind bool) (holdstate.Reservation, error) {
-	room, err := l.Capacity.Admit(r, behind)
-	if room != nil {
-		l.requireWithinLimits()
-	}
-	return room, err
+// claim is the claim of a request. The ledger notes the slots that it takes.
+type claim struct {
+	admission.Attempts
+	ledger *ledger
 }
 
-// Take implements holdstate.Slots.
-func (l *ledger) Take(r *holdstate.Request, room holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
-	g, took := l.Capacity.Take(r, room)
-	if took == holdstate.Taken {
-		l.mu.Lock()
-		l.given = append(l.given, slot{r.Detail.(*admission.Attempts), time.Now()})
-		l.mu.Unlock()
+// claim returns the claim of a request for chatOfM.
+func (l *ledger) claim(key string, tokens int64) *claim {
+	return &claim{l.Attempts(chatOfM, &access.Key{ID: key, Share: 1}, tokens), l}
+}
+
+// Admit implements holdstate.Claim.
+func (c *claim) Admit(behind bool) (holdstate.Reservation, error) {
+	r, err := c.Attempts.Admit(behind)
+	if r != nil {
+		c.ledger.requireWithinLimits()
 	}
-	return g, took
+	return r, err
+}
+
+// Take implements holdstate.Claim.
+func (c *claim) Take(r holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
+	g, result := c.Attempts.Take(r)
+	if result == holdstate.Taken {
+		c.ledger.mu.Lock()
+		c.ledger.given = append(c.ledger.given, slot{c, time.Now()})
+		c.ledger.mu.Unlock()
+	}
+	return g, result
 }
 
 // requireWithinLimits requires that the reservations do not exceed the policy.

@@ -8,12 +8,16 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Attempts is what a request wants of the replicas, and what came of it so far. It
-// lives as long as the request, across its passes through the rehold lane. Whoever
-// has the request's waiter, or its grant, may use it.
+// Attempts is what a request remembers of the replicas that it was sent to. It is the
+// request's holdstate.Claim, and lives as long as the request, across its passes. It may
+// be used by one goroutine at a time, the one that has the request's waiter or its grant.
 type Attempts struct {
+	capacity *Capacity
+
+	Target target.Target
 	Key    *access.Key
 	Tokens int64 // the footprint
 
@@ -22,6 +26,12 @@ type Attempts struct {
 	again bool             // it had a slot, and its replica gave no answer
 
 	deaths map[string]death // by address: replicas that died under the request
+}
+
+// Attempts returns the attempts of a request that was sent to no replica yet. tokens is
+// its footprint.
+func (c *Capacity) Attempts(t target.Target, key *access.Key, tokens int64) Attempts {
+	return Attempts{capacity: c, Target: t, Key: key, Tokens: tokens}
 }
 
 // death is what a request remembers of a replica that died under it.
@@ -41,19 +51,19 @@ const maxPauses = 2
 
 // died remembers that a replica died under the request, and returns the pause
 // before its next try there.
-func (w *Attempts) died(address string) time.Duration {
-	if w.deaths == nil {
-		w.deaths = map[string]death{}
+func (a *Attempts) died(address string) time.Duration {
+	if a.deaths == nil {
+		a.deaths = map[string]death{}
 	}
-	d := w.deaths[address]
+	d := a.deaths[address]
 	pause := firstPause << min(d.times, maxPauses)
-	w.deaths[address] = death{times: d.times + 1, until: time.Now().Add(pause)}
+	a.deaths[address] = death{times: d.times + 1, until: time.Now().Add(pause)}
 	return pause
 }
 
 // pausing says whether a pause is not over.
-func (w *Attempts) pausing() bool {
-	for _, d := range w.deaths {
+func (a *Attempts) pausing() bool {
+	for _, d := range a.deaths {
 		if time.Now().Before(d.until) {
 			return true
 		}
@@ -62,15 +72,15 @@ func (w *Attempts) pausing() bool {
 }
 
 // Again says whether the request had a slot whose replica gave no answer.
-func (w *Attempts) Again() bool { return w.again }
+func (a *Attempts) Again() bool { return a.again }
 
 // spent says whether a step has no tries left.
-func (w *Attempts) spent(s *policy.Step) bool { return s.MaxTries > 0 && w.tries[s.Name] >= s.MaxTries }
+func (a *Attempts) spent(s *policy.Step) bool { return s.MaxTries > 0 && a.tries[s.Name] >= s.MaxTries }
 
 // exhausted says whether no step has any.
-func (w *Attempts) exhausted(steps []policy.Step) bool {
+func (a *Attempts) exhausted(steps []policy.Step) bool {
 	for i := range steps {
-		if !w.spent(&steps[i]) {
+		if !a.spent(&steps[i]) {
 			return false
 		}
 	}
@@ -87,10 +97,10 @@ func (f fits) Fits(a *agentreg.AgentInfo) bool {
 
 // among returns the filter of the replicas that the request may have now: those that
 // match, or all without a match, less those that died under it.
-func (w *Attempts) among(match *policy.Match) agentreg.Filter {
+func (a *Attempts) among(match *policy.Match) agentreg.Filter {
 	switch {
-	case w.deaths != nil:
-		return untried{match, w.deaths}
+	case a.deaths != nil:
+		return untried{match, a.deaths}
 	case match != nil:
 		return fits{match}
 	}
@@ -110,14 +120,14 @@ func (u untried) Fits(a *agentreg.AgentInfo) bool {
 
 // walk tries the steps that are open to the request, in their order, until a slot
 // was taken. While none of them has a replica, the next one is open too.
-func (w *Attempts) walk(steps []policy.Step, try func(*policy.Step) agentreg.Outcome) (taken *policy.Step) {
+func (a *Attempts) walk(steps []policy.Step, try func(*policy.Step) agentreg.Outcome) (taken *policy.Step) {
 	replicas := false
 	for i := range steps {
 		step := &steps[i]
 		switch {
-		case i > w.reach && replicas:
+		case i > a.reach && replicas:
 			return nil
-		case w.spent(step):
+		case a.spent(step):
 			continue
 		}
 		switch try(step) {

@@ -26,7 +26,7 @@ func TestLoadsListsTheModelsWithLimits(t *testing.T) {
 		r.join("a", "", 9)
 		r.join("b", "", 9)
 		r.join("c", "", 9, "embedding")
-		g, _ := r.take(request(30))
+		g, _ := r.take(r.request(30))
 		all := Load{Model: "m", Requests: 1, RequestLimit: 8, Tokens: 30, TokenLimit: 180}
 		require.ElementsMatch(t, []Load{all, z}, r.Loads(), "the kind with most replicas counts")
 		g.Release()
@@ -41,7 +41,7 @@ func TestAModelWithoutLimitsIsNotCounted(t *testing.T) {
 	bubble(t, "", func(r *rig) {
 		t := r.t
 		r.join("a", "", 9)
-		g, _ := r.take(request(1 << 40))
+		g, _ := r.take(r.request(1 << 40))
 		require.Empty(t, r.Loads())
 		requests, tokens := r.gate.InHand("m")
 		require.Zero(t, requests)
@@ -56,17 +56,17 @@ func TestBehindOthersNothingIsReserved(t *testing.T) {
 	bubble(t, "{admit_budget_tokens: 100}", func(r *rig) {
 		t := r.t
 		r.join("a", "", 9)
-		room, err := r.Admit(request(10), true)
+		room, err := r.request(10).Admit(true)
 		require.NoError(t, err)
 		require.Nil(t, room, "though there is room")
-		_, err = r.Admit(request(91), true)
+		_, err = r.request(91).Admit(true)
 		require.ErrorIs(t, err, holdstate.ErrTooLarge)
 		requests, _ := r.gate.InHand("m")
 		require.Zero(t, requests)
 
-		again := request(91)
-		wishOf(again).again = true
-		room, err = r.Admit(again, true)
+		again := r.request(91)
+		again.again = true
+		room, err = again.Admit(true)
 		require.NoError(t, err)
 		require.NotNil(t, room, "it was let in before")
 		requests, tokens := r.gate.InHand("m")
@@ -80,21 +80,19 @@ func TestAShareIsOfAllReplicas(t *testing.T) {
 	bubble(t, "{admit_budget_tokens: 100}", func(r *rig) {
 		t := r.t
 		quarter := &access.Key{ID: "quarter", Share: 0.25}
-		of := func(tokens int64) *holdstate.Request {
-			return &holdstate.Request{Target: chatOfM, Detail: &Attempts{Key: quarter, Tokens: tokens}}
-		}
-		_, err := r.Admit(of(26), false)
+		of := func(tokens int64) *Attempts { return r.of(quarter, tokens) }
+		_, err := of(26).Admit(false)
 		require.ErrorIs(t, err, holdstate.ErrOverShareAlways)
 		r.join("a", "", 9)
 		r.join("b", "", 9)
 		g, _ := r.take(of(26))
-		_, err = r.Admit(of(25), false)
+		_, err = of(25).Admit(false)
 		require.ErrorIs(t, err, holdstate.ErrOverShare, "51 of 50")
-		_, _, err = r.Look(chatOfM, wishOf(of(25)))
+		_, _, err = of(25).Look()
 		require.ErrorIs(t, err, holdstate.ErrOverShare)
 		_, _ = r.take(of(24))
-		_, _ = r.take(request(100)) // of another caller
-		room, err := r.Admit(request(31), false)
+		_, _ = r.take(r.request(100)) // of another caller
+		room, err := r.request(31).Admit(false)
 		require.NoError(t, err)
 		require.Nil(t, room, "181 of 180: it may wait")
 		g.Release()
@@ -112,7 +110,7 @@ func TestAReplicaIsLeftAloneByTheRequestThatItDiedUnder(t *testing.T) {
 			bubble(t, text, func(r *rig) {
 				t := r.t
 				a := r.join("a", "eu", 9)
-				q := request(0)
+				q := r.request(0)
 				for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second} {
 					g, _ := r.take(q)
 					g.Failed("it dropped the connection", true)
@@ -120,8 +118,8 @@ func TestAReplicaIsLeftAloneByTheRequestThatItDiedUnder(t *testing.T) {
 					pass(200 * time.Millisecond)
 					a.healthy()
 					require.Equal(t, holdstate.Later, r.took(q))
-					require.Equal(t, holdstate.Taken, r.took(request(0)), "others may use it")
-					_, slot, err := r.Look(chatOfM, wishOf(q))
+					require.Equal(t, holdstate.Taken, r.took(r.request(0)), "others may use it")
+					_, slot, err := q.Look()
 					require.NoError(t, err)
 					require.False(t, slot)
 					pass(pause - 200*time.Millisecond - time.Nanosecond)
@@ -141,7 +139,7 @@ func TestAPauseIsOfOneReplica(t *testing.T) {
 	bubble(t, "", func(r *rig) {
 		t := r.t
 		a := r.join("a", "", 9)
-		q := request(0)
+		q := r.request(0)
 		g, _ := r.take(q)
 		g.Failed("it dropped the connection", true)
 		g.Release()
@@ -159,8 +157,8 @@ func TestDuringAPauseAStepHasOnlyItsOwnReplicas(t *testing.T) {
 	bubble(t, nearThenAny, func(r *rig) {
 		t := r.t
 		a := r.join("a", "eu", 9)
-		q := request(0)
-		wishOf(q).died(addressOf("a"))
+		q := r.request(0)
+		q.died(addressOf("a"))
 		a.healthy()
 		require.Equal(t, holdstate.Later, r.took(q))
 		r.join("b", "us", 1)
@@ -176,23 +174,24 @@ func TestARefusalMakesNoPause(t *testing.T) {
 	bubble(t, "", func(r *rig) {
 		t := r.t
 		a := r.join("a", "", 9)
-		q := request(0)
+		q := r.request(0)
 		g, _ := r.take(q)
 		g.Failed("connection refused", false)
 		g.Release()
 		require.Equal(t, holdstate.Full, r.took(q), "it is out of routing")
 		a.healthy()
 		require.Equal(t, holdstate.Taken, r.took(q))
-		require.True(t, wishOf(q).Again())
+		require.True(t, q.Again())
 	})
 }
 
 // bubbleTB hides the test's deadline, which a bubble may not ask for.
 type bubbleTB struct{ rapid.TB }
 
-// anyWish is a request's wish in any state.
-func anyWish(t *rapid.T) *Attempts {
+// anyAttempts is a request's attempts in any state.
+func (r *rig) anyAttempts(t *rapid.T) *Attempts {
 	w := &Attempts{
+		capacity: r.Capacity, Target: chatOfM,
 		Key:    &access.Key{ID: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key"), Share: rapid.SampledFrom([]float64{0.3, 1}).Draw(t, "share")},
 		Tokens: rapid.Int64Range(0, 120).Draw(t, "tokens"),
 		reach:  rapid.IntRange(0, 2).Draw(t, "reach"),
@@ -234,19 +233,18 @@ func TestLookSaysWhatTakeGives(t *testing.T) {
 				_, _ = r.registry.TakeFrom(chatOfM, nil)
 			}
 			for range rapid.IntRange(0, 3).Draw(t, "requests in hand") {
-				_, _ = r.Admit(&holdstate.Request{Target: chatOfM, Detail: &Attempts{Key: &access.Key{ID: "k", Share: 0.5}, Tokens: 15}}, false)
+				_, _ = r.of(&access.Key{ID: "k", Share: 0.5}, 15).Admit(false)
 			}
 
-			w := anyWish(t)
-			room, slot, err := r.Look(chatOfM, w)
-			q := &holdstate.Request{Target: chatOfM, Detail: w}
-			got, gotErr := r.Admit(q, false)
+			q := r.anyAttempts(t)
+			room, slot, err := q.Look()
+			got, gotErr := q.Admit(false)
 			require.Equal(t, gotErr, err)
 			require.Equal(t, got != nil, room)
 			if err != nil {
 				return
 			}
-			_, took := r.Take(q, unlimited{})
+			_, took := q.Take(unlimited{})
 			require.Equal(t, took == holdstate.Taken, slot)
 		})
 	})
@@ -259,6 +257,6 @@ func TestAnotherKindHasItsOwnReplicas(t *testing.T) {
 		r.join("a", "", 9, "embedding")
 		require.False(t, r.Serving(chatOfM))
 		require.True(t, r.Serving(target.Target{Model: "m", Kind: target.Embedding}))
-		require.Equal(t, holdstate.Full, r.took(request(0)))
+		require.Equal(t, holdstate.Full, r.took(r.request(0)))
 	})
 }

@@ -9,37 +9,39 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// Grant is a slot with the room that its request has, as the hold machine and the
-// data path see it.
+// Grant is a slot together with its request's reservation. It is a holdstate.Grant.
 type Grant struct {
 	*agentreg.Slot
 
-	room holdstate.Reservation
-	wish *Attempts
-	step string // of the policy; empty: it has none
+	reservation holdstate.Reservation
+	attempts    *Attempts
+	step        string // of the policy; empty: it has none
 }
 
-// Address is the replica's ip:port.
-func (g *Grant) Address() string { return g.Agent().Address }
+// Replica is part of holdstate.Grant.
+func (g *Grant) Replica() holdstate.Replica {
+	a := g.Agent()
+	return holdstate.Replica{ID: a.ID, Engine: a.Engine, Region: a.Region, Address: a.Address}
+}
 
 // Failed takes the replica out of routing, and counts the try. After a death the
 // request is offered the replica again when its pause is over.
 func (g *Grant) Failed(reason string, died bool) {
 	if died {
-		time.AfterFunc(g.wish.died(g.Address()), g.Changed)
+		time.AfterFunc(g.attempts.died(g.Agent().Address), g.Changed)
 	}
-	g.wish.again = true
+	g.attempts.again = true
 	if g.step != "" {
-		if g.wish.tries == nil {
-			g.wish.tries = map[string]int64{}
+		if g.attempts.tries == nil {
+			g.attempts.tries = map[string]int64{}
 		}
-		g.wish.tries[g.step]++
+		g.attempts.tries[g.step]++
 	}
 	g.Slot.Failed(reason)
 }
 
-// Release gives the room back, and then the slot, which wakes those who wait.
+// Release gives back the reservation, and then the slot, which updates the waiters.
 func (g *Grant) Release() {
-	g.room.Release()
+	g.reservation.Release()
 	g.Slot.Release()
 }

@@ -129,26 +129,28 @@ func (r *rig) join(id, region string, slots uint32, kinds ...string) *agent {
 	return a
 }
 
-// request is one for chatOfM with this footprint, of nobody in particular.
-func request(tokens int64) *holdstate.Request {
-	return &holdstate.Request{Target: chatOfM, Detail: &Attempts{Key: access.Anonymous(), Tokens: tokens}}
+// request is one for chatOfM with this footprint and without a key.
+func (r *rig) request(tokens int64) *Attempts { return r.of(access.Anonymous(), tokens) }
+
+// of is a request of a key.
+func (r *rig) of(key *access.Key, tokens int64) *Attempts {
+	a := r.Attempts(chatOfM, key, tokens)
+	return &a
 }
 
-func wishOf(q *holdstate.Request) *Attempts { return q.Detail.(*Attempts) }
-
 // take gives a request room and a slot, and says on which agent.
-func (r *rig) take(q *holdstate.Request) (*Grant, string) {
-	room, err := r.Admit(q, false)
+func (r *rig) take(q *Attempts) (*Grant, string) {
+	room, err := q.Admit(false)
 	require.NoError(r.t, err)
 	require.NotNil(r.t, room)
-	g, took := r.Take(q, room)
+	g, took := q.Take(room)
 	require.Equal(r.t, holdstate.Taken, took)
 	return g.(*Grant), g.(*Grant).Agent().ID
 }
 
 // took is what Take gives a request that has room, and gives it back.
-func (r *rig) took(q *holdstate.Request) holdstate.TakeResult {
-	g, took := r.Take(q, unlimited{})
+func (r *rig) took(q *Attempts) holdstate.TakeResult {
+	g, took := q.Take(unlimited{})
 	if g != nil {
 		g.Release()
 	}

@@ -60,15 +60,15 @@ func TestTakeSaysWhyThereIsNoSlot(t *testing.T) {
 	bubble(t, nearThenAny, func(r *rig) {
 		t := r.t
 		require.False(t, r.Serving(chatOfM))
-		require.Equal(t, holdstate.Full, r.took(request(0)), "no replica at all")
+		require.Equal(t, holdstate.Full, r.took(r.request(0)), "no replica at all")
 		r.join("e", "eu", 1)
 		r.join("u", "us", 1)
 		require.True(t, r.Serving(chatOfM))
-		_, on := r.take(request(0))
+		_, on := r.take(r.request(0))
 		require.Equal(t, "e", on)
-		q := request(0)
+		q := r.request(0)
 		require.Equal(t, holdstate.Unfit, r.took(q), "u has a slot, but its step is not open")
-		require.True(t, r.Next(q))
+		require.True(t, q.Next())
 		_, on = r.take(q)
 		require.Equal(t, "u", on)
 		require.Equal(t, holdstate.Full, r.took(q))
@@ -82,16 +82,16 @@ func TestWithoutStepsAnyReplicaDoes(t *testing.T) {
 			t.Parallel()
 			bubble(t, text, func(r *rig) {
 				t := r.t
-				require.Equal(t, holdstate.Full, r.took(request(0)), "no replica at all")
+				require.Equal(t, holdstate.Full, r.took(r.request(0)), "no replica at all")
 				r.join("e", "eu", 1)
-				g, on := r.take(request(0))
+				g, on := r.take(r.request(0))
 				require.Equal(t, "e", on)
-				require.Equal(t, addressOf("e"), g.Address())
-				require.Equal(t, holdstate.Full, r.took(request(0)))
-				require.False(t, r.Next(request(0)))
+				require.Equal(t, addressOf("e"), g.Replica().Address)
+				require.Equal(t, holdstate.Full, r.took(r.request(0)))
+				require.False(t, r.request(0).Next())
 				g.Release()
 				g.Release()
-				require.Equal(t, holdstate.Taken, r.took(request(0)))
+				require.Equal(t, holdstate.Taken, r.took(r.request(0)))
 			})
 		})
 	}
@@ -102,18 +102,18 @@ func TestNextOpensTheNextStepWithAReplica(t *testing.T) {
 	t.Parallel()
 	bubble(t, nearThenAny, func(r *rig) {
 		t := r.t
-		q := request(0)
-		require.False(t, r.Next(q), "no step has a replica")
-		require.Zero(t, wishOf(q).reach)
+		q := r.request(0)
+		require.False(t, q.Next(), "no step has a replica")
+		require.Zero(t, q.reach)
 		r.join("e", "eu", 1)
-		require.True(t, r.Next(q))
-		require.Equal(t, 2, wishOf(q).reach, "the second has no replica")
-		require.False(t, r.Next(q), "there is no further one")
+		require.True(t, q.Next())
+		require.Equal(t, 2, q.reach, "the second has no replica")
+		require.False(t, q.Next(), "there is no further one")
 
 		r.setPolicy("{steps: [{name: near, match: {region: eu}}, {name: far, match: {engine: custom}, max_tries: 1}]}")
-		q = request(0)
-		wishOf(q).tries = map[string]int64{"far": 1}
-		require.False(t, r.Next(q), "the next step has no try left")
+		q = r.request(0)
+		q.tries = map[string]int64{"far": 1}
+		require.False(t, q.Next(), "the next step has no try left")
 	})
 }
 
@@ -123,9 +123,9 @@ func TestATryIsSpentWhereItFailed(t *testing.T) {
 		t := r.t
 		e := r.join("e", "eu", 4)
 		u := r.join("u", "us", 4)
-		q := request(0)
+		q := r.request(0)
 		for i, want := range []string{"e", "e", "u"} {
-			require.Equal(t, i > 0, wishOf(q).Again())
+			require.Equal(t, i > 0, q.Again())
 			g, on := r.take(q)
 			require.Equal(t, want, on)
 			g.Failed("it refused", false)
@@ -135,11 +135,11 @@ func TestATryIsSpentWhereItFailed(t *testing.T) {
 			u.healthy()
 			require.Equal(t, 2, r.replicas("m"), "both are back")
 		}
-		_, err := r.Admit(q, false)
+		_, err := q.Admit(false)
 		require.ErrorIs(t, err, holdstate.ErrTriesUsed)
-		_, err = r.Admit(q, true)
+		_, err = q.Admit(true)
 		require.ErrorIs(t, err, holdstate.ErrTriesUsed, "behind others too")
-		_, _, err = r.Look(chatOfM, wishOf(q))
+		_, _, err = q.Look()
 		require.ErrorIs(t, err, holdstate.ErrTriesUsed)
 
 		r.setPolicy("{max_inflight: 1}")

@@ -16,7 +16,6 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -215,7 +214,7 @@ func (b *gpuBox) await(w *holdstate.Waiter, leaves time.Time) holdstate.Status {
 
 // serveIt has the request in its engine for a while.
 func (b *gpuBox) serveIt(g holdstate.Grant, work time.Duration) {
-	id := g.(*admission.Grant).Agent().ID
+	id := g.Replica().ID
 	b.checkServing(id)
 	time.Sleep(work)
 	b.checkServing(id)

@@ -13,9 +13,7 @@ import (
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
-	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -52,7 +50,7 @@ func TestStatusShowsModelsAndAgents(t *testing.T) {
 		require.NoError(t, err)
 		pass(3 * time.Second)
 		r.join(pb.State_STATE_SERVING, "m", "new")
-		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}, Detail: &admission.Attempts{Key: access.Anonymous()}})
+		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}})
 		require.NoError(t, err)
 		s := r.status()
 		require.True(t, s.Ready)
@@ -85,7 +83,7 @@ func TestExplainAndStatusSayForWhoseRoomAModelWaits(t *testing.T) {
 		r.joinAs("awake", pb.State_STATE_SERVING, inGroup, "m")
 		r.joinAs("asleep", pb.State_STATE_ASLEEP, inGroup, "cold")
 		pass(3 * time.Second)
-		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}, Detail: &admission.Attempts{Key: access.Anonymous()}})
+		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}})
 		require.NoError(t, err)
 		pass(7 * time.Second)
 		const why = "waits for room in group gpu0, which awake must give up first, in 50s at the earliest"

@@ -155,16 +155,16 @@ func (d *Decider) notHeld(model string, why error) *refusal.Refusal {
 
 // waiting is the request as one that waits.
 func (d *Decider) waiting(r *extproc.Request, who *call) holdstate.Request {
-	w := &who.attempts
-	if w.Key == nil {
+	a := &who.attempts
+	if a.Key == nil {
 		// Whether the model has a token budget does not matter: a reload of the policy
 		// may add one while the request waits.
-		w.Tokens = r.Footprint()
+		*a = d.o.Capacity.Attempts(r.Target(), who.key, r.Footprint())
 	}
-	w.Key = who.key
+	a.Target = r.Target()
 	return holdstate.Request{
-		Target: r.Target(), Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
-		Seq: cmp.Or(r.Seq, who.seq), Again: w.Again(), Counted: who.held, Detail: w,
+		Target: a.Target, Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
+		Seq: cmp.Or(r.Seq, who.seq), Again: a.Again(), Counted: who.held, Claim: a,
 	}
 }
 

@@ -83,10 +83,3 @@ func (d *Decider) Authenticate(c extproc.Credentials) (extproc.Call, *refusal.Re
 func (d *Decider) Resume() extproc.Call {
 	return &call{d: d, key: access.Anonymous(), hops: sitemap.MaxHops, resumed: true}
 }
-
-// CameBack rejects the agent of a replica that is this router itself.
-func (d *Decider) CameBack(g holdstate.Grant) {
-	if to, ok := g.(*admission.Grant); ok {
-		to.CameBack()
-	}
-}

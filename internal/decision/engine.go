@@ -6,17 +6,12 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/admission"
 )
 
 // Engine is part of extproc.Call. The engine of a backend wants what its configuration
 // says, any other the key of its model.
 func (c *call) Engine(model string, g holdstate.Grant) (e extproc.Engine) {
-	to, ok := g.(*admission.Grant)
-	if !ok {
-		return e
-	}
-	at, o := to.Agent(), &c.d.o
+	at, o := g.Replica(), &c.d.o
 	if at.Engine == agent.Ollama { // it refuses names and pages that it does not know
 		e.Host, e.NoOrigin = at.Address, true
 	}

@@ -142,8 +142,8 @@ func (x *explaining) servedHere() string {
 // capacityFor says whether there is room and a slot for a request of unknown size,
 // and what it waits for.
 func (x *explaining) capacityFor() string {
-	w := &admission.Attempts{Key: x.who.key}
-	room, slot, err := x.o.Capacity.Look(x.t, w)
+	w := x.o.Capacity.Attempts(x.t, x.who.key, 0)
+	room, slot, err := w.Look()
 	if err != nil {
 		x.refuse(refusal.For(err, refusal.Wait{Model: x.t.Model}))
 		return "; " + err.Error()
@@ -164,7 +164,7 @@ func (x *explaining) capacityFor() string {
 	case !errors.Is(err, holdstate.ErrNoQueue):
 	case !room, x.roomAwaited(x.t.Model):
 		err = holdstate.ErrNoRoom
-	case x.further(w):
+	case x.further(&w):
 		x.Decision = admin.DecisionServe
 		return "; a further step of the policy has a slot"
 	}
@@ -174,8 +174,8 @@ func (x *explaining) capacityFor() string {
 
 // further is what serve does for a request that may not wait.
 func (x *explaining) further(w *admission.Attempts) bool {
-	for x.o.Capacity.Next(&holdstate.Request{Target: x.t, Detail: w}) {
-		if _, slot, _ := x.o.Capacity.Look(x.t, w); slot {
+	for w.Next() {
+		if _, slot, _ := w.Look(); slot {
 			return true
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
-	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -150,6 +149,12 @@ func (r *rig) compareAll(seen map[string]int) {
 	}
 }
 
+// claim returns the claim of a request without a key.
+func (r *rig) claim(t target.Target) holdstate.Claim {
+	a := r.o.Capacity.Attempts(t, access.Anonymous(), 0)
+	return &a
+}
+
 // Whatever the state, the explanation is that of the decision.
 func TestExplainSaysWhatDecideDoes(t *testing.T) {
 	t.Parallel()
@@ -163,7 +168,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 		pass(4 * time.Second)
 		r.compareAll(seen)
 
-		w, err := r.o.Machine.Hold(holdstate.Request{Target: target, Detail: &admission.Attempts{Key: access.Anonymous()}})
+		w, err := r.o.Machine.Hold(holdstate.Request{Target: target, Claim: r.claim(target)})
 		require.NoError(t, err)
 		r.compareAll(seen) // the only place is taken
 		w.Tell(holdstate.Drain)
@@ -179,7 +184,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 			require.Equal(t, agentreg.Taken, outcome)
 		}
 		r.compareAll(seen) // full
-		w, err = r.o.Machine.Queue(holdstate.Request{Target: target, Detail: &admission.Attempts{Key: access.Anonymous()}})
+		w, err = r.o.Machine.Queue(holdstate.Request{Target: target, Claim: r.claim(target)})
 		require.NoError(t, err)
 		r.compareAll(seen) // and the queue as well
 		w.Tell(holdstate.Drain)

@@ -146,7 +146,7 @@ func (l *life) step() {
 	case n < 30:
 		key := &access.Key{ID: fmt.Sprint("k", l.rand.IntN(3)), Share: []float64{0.5, 1}[l.rand.IntN(2)]}
 		call := &call{d: l.Decider, key: key}
-		call.attempts.Key, call.attempts.Tokens = key, l.rand.Int64N(45)
+		call.attempts = l.o.Capacity.Attempts(chatOfM, key, l.rand.Int64N(45))
 		g = &guest{call: call}
 		l.decide(g)
 		l.guests = append(l.guests, g)
@@ -201,7 +201,7 @@ func (l *life) check() {
 		if g.grant == nil {
 			state = g.waiter.Status().State
 		}
-		room, slot, err := l.o.Capacity.Look(chatOfM, &g.call.attempts)
+		room, slot, err := g.call.attempts.Look()
 		switch state { //nolint:exhaustive // the others have a slot, or are no guests any more
 		case holdstate.Held:
 			require.Zero(l.t, l.o.Registry.Serving(chatOfM), "held though it is served")

@@ -17,7 +17,7 @@ func (d *Decider) serve(r *extproc.Request, who *call) extproc.Decision {
 	q.Bytes = 0 // only held bodies count against the limit of held bytes
 	// Newcomers stand behind those that wait already.
 	if !d.o.Machine.Waiting(q.Target) {
-		room, err := d.o.Capacity.Admit(&q, false)
+		room, err := q.Claim.Admit(false)
 		if err != nil {
 			return d.turnedAway(model, err)
 		}
@@ -58,7 +58,7 @@ func (d *Decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
 	if q.Reservation == nil {
 		return nil, false
 	}
-	g, took := d.o.Capacity.Take(q, q.Reservation)
+	g, took := q.Claim.Take(q.Reservation)
 	return g, took == holdstate.Taken
 }
 
@@ -69,7 +69,7 @@ func (d *Decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 		if !q.Again && d.roomAwaited(q.Target.Model) {
 			return nil, holdstate.ErrNoRoom
 		}
-		room, err := d.o.Capacity.Admit(q, false)
+		room, err := q.Claim.Admit(false)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (d *Decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 		}
 		q.Reservation = room
 	}
-	for d.o.Capacity.Next(q) {
+	for q.Claim.Next() {
 		if g, took := d.take(q); took {
 			return g, nil
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
@@ -137,10 +136,8 @@ func (m *Metrics) Serving(agent *agentreg.AgentInfo) { m.routed.serving(agent) }
 
 // routedTo counts the first slot that a request got.
 func (m *Metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
-	if slot, ok := g.(*admission.Grant); ok {
-		a := slot.Agent()
-		m.routed.count(route{a.Engine, a.Region, r.Model}, m.tenant(r.Caller.TenantID))
-	}
+	to := g.Replica()
+	m.routed.count(route{to.Engine, to.Region, r.Model}, m.tenant(r.Caller.TenantID))
 }
 
 // ended counts a request that has ended.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/wake"
 )
@@ -41,10 +40,8 @@ func (o Observer) Ended(r *extproc.Record) {
 
 // Freed logs that slots were given back.
 func (o Observer) Freed(g holdstate.Grant, slots int) {
-	if slot, ok := g.(*admission.Grant); ok {
-		o.Log.Warn().Str("agent", slot.Agent().ID).Int("slots", slots).
-			Msg("the engine works on fewer requests than slots are taken: gave slots back")
-	}
+	o.Log.Warn().Str("agent", g.Replica().ID).Int("slots", slots).
+		Msg("the engine works on fewer requests than slots are taken: gave slots back")
 }
 
 func auditRecord(r *extproc.Record) *audit.Record {
@@ -60,8 +57,8 @@ func auditRecord(r *extproc.Record) *audit.Record {
 	if r.Outcome != holdstate.Pending {
 		a.Outcome = r.Outcome.String()
 	}
-	if g, ok := r.Grant.(*admission.Grant); ok {
-		a.AgentID = g.Agent().ID
+	if r.Grant != nil {
+		a.AgentID = r.Grant.Replica().ID
 	}
 	return a
 }
