@@ -65,7 +65,7 @@ var (
 	unauthorized = detailed(row{
 		status: 401, code: "unauthorized",
 		text: "$detail",
-		when: "no good key, or a bad token of a redirect",
+		when: "no valid key, or an invalid token of a redirect",
 	})
 
 	// ModelForbidden refuses a model that the key may not use.
@@ -78,20 +78,20 @@ var (
 	notFound = detailed(row{
 		status: 404, code: "not_found",
 		text: "this path is not an endpoint of the router$detail",
-		when: "the path is no endpoint",
+		when: "the path is not an endpoint",
 	})
 	// ModelNotFound refuses a model that no replica serves and that may not be held
 	// here.
 	ModelNotFound = ofModel(row{
 		status: 404, code: "model_not_found",
 		text: "model $model does not exist here",
-		when: "nobody serves the model, and it may not be held here",
+		when: "no replica serves the model, and it may not be held here",
 	})
 
 	methodNotAllowed = detailed(row{
 		status: 405, code: "method_not_allowed",
 		text: "this endpoint takes only $detail",
-		when: "`allow` has the method",
+		when: "the endpoint has another method: see `allow`",
 	})
 
 	// RequestIncomplete refuses a request that did not arrive in time.
@@ -124,7 +124,7 @@ var (
 	NoWebSocket = plain(row{
 		status: 426, code: "request_invalid",
 		text: "there is no WebSocket here: send the request with POST",
-		when: "HTTP/1.0, for the router speaks HTTP/1.1 and HTTP/2; a WebSocket on `/v1/responses`",
+		when: "HTTP/1.0, because the router supports HTTP/1.1 and HTTP/2 only; a WebSocket on `/v1/responses`",
 	})
 	// HTTP10 refuses HTTP/1.0.
 	HTTP10 = plain(row{
@@ -136,7 +136,7 @@ var (
 	RateLimited = ofQuota(row{
 		status: 429, code: "rate_limit_exceeded", retryAfter: quota,
 		text: "this key has used up its quota; retry in $retry",
-		when: "the key's quota; 60 where the request alone is larger than the quota",
+		when: "the key's quota is used up; 60 if the request alone is larger than the quota",
 	})
 	// The key has used its share of the model.
 	_ = add(row{
@@ -170,7 +170,7 @@ var (
 	HeadersTooLarge = plain(row{
 		status: 431, code: "request_too_large",
 		text: "the request has too many headers, or too large ones",
-		when: "the headers are too many or too long",
+		when: "there are too many headers, or too large ones",
 	})
 
 	// UnsupportedTransfer refuses a Transfer-Encoding that Envoy cannot read.
@@ -185,7 +185,7 @@ var (
 	BackendError = ofModel(row{
 		status: 502, code: "backend_error",
 		text:  "the engines of model $model ended the connection before they answered",
-		when:  "engines ended the connection under the request, or no step of the policy has tries left",
+		when:  "engines closed the connection during the request, or no step of the policy has tries left",
 		cause: holdstate.ErrTriesUsed, label: "tries_used_up",
 	})
 	// InvalidAnswer reports an answer of an engine that Envoy could not read.
@@ -215,7 +215,7 @@ var (
 	_ = add(row{
 		status: 503, code: "model_waking", retryAfter: 30,
 		text:  "model $model is waking up and too many requests are already waiting for it; retry in $retry",
-		when:  "a hold limit is reached; or the model is up and had no room before the hold budget ended",
+		when:  "a hold limit is reached; or the model is up but had no room before the hold budget ended",
 		cause: holdstate.ErrFull,
 	})
 	// The model woke, but the hold ended before its replicas had room.
@@ -228,7 +228,7 @@ var (
 	_ = add(row{
 		status: 503, code: "no_capacity", retryAfter: 1,
 		text:  "all replicas of model $model are busy; retry in $retry",
-		when:  "all replicas are busy and the queue is full, or the memory for bodies is taken",
+		when:  "all replicas are busy and the queue is full, or the memory for bodies is used up",
 		cause: holdstate.ErrNoQueue, label: "queue_full",
 	})
 	// NoMemory reports that the memory for request bodies is used up.
@@ -283,6 +283,6 @@ var (
 	LoopDetected = ofModel(row{
 		status: 508, code: "loop_detected",
 		text: "the engine of model $model is this router itself: the request came back",
-		when: "the request came back to the router that had sent it on",
+		when: "the request came back to the router that had forwarded it",
 	})
 )
