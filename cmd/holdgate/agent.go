@@ -20,6 +20,7 @@ import (
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/regular"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // agentFlags are the flags that need work before they are an agent.Config.
@@ -28,7 +29,7 @@ type agentFlags struct {
 	apiKeyFile          string
 	labels              []string
 	warmup              bool
-	memory, groupMemory config.Bytes
+	memory, groupMemory settings.Bytes
 	logFormat, logLevel string
 }
 

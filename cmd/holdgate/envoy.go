@@ -57,8 +57,8 @@ func newEnvoyRenderCommand() *cobra.Command {
 		c       envoy.Config
 		out     string
 		serve   string
-		maxBody = config.Bytes(envoy.DefaultMaxRequestBytes)
-		heap    = config.Bytes(envoy.DefaultHeapBytes)
+		maxBody = settings.Bytes(envoy.DefaultMaxRequestBytes)
+		heap    = settings.Bytes(envoy.DefaultHeapBytes)
 	)
 	cmd := &cobra.Command{
 		Use:   "render",

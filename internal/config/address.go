@@ -3,7 +3,7 @@
 package config
 
 import (
-	"fmt"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -11,7 +11,8 @@ import (
 	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
-// Address splits an address flag into what net.Listen and net.Dial take.
+// Address splits the address of a flag into network and address, as net.Listen and
+// net.Dial take them.
 func Address(s string) (network, address string) {
 	if path, ok := strings.CutPrefix(s, "unix://"); ok {
 		return "unix", path
@@ -19,54 +20,56 @@ func Address(s string) (network, address string) {
 	return "tcp", s
 }
 
-// sockets finds unix sockets whose paths are too long.
-func (c *Serve) sockets() (errs []error) {
-	for _, l := range []struct{ flag, value string }{
-		{"extproc-listen", c.ExtProcListen},
-		{"agents-listen", c.AgentsListen},
-		{"relay", c.Relay},
-	} {
-		if network, address := Address(l.value); network == "unix" {
-			if err := unixsocket.CheckPath(address); err != nil {
-				errs = append(errs, fmt.Errorf("--%s: %w", l.flag, err))
-			}
-		}
-	}
-	return errs
-}
-
-// shared finds addresses that two flags name.
-func (c *Serve) shared() []error {
-	var errs []error
+// checkAddresses finds unix sockets whose paths are too long, and addresses that two
+// flags name.
+func (c *Serve) checkAddresses(r *rules) {
 	first := map[string]string{}
-	for _, l := range []struct{ flag, value string }{
-		{"extproc-listen", c.ExtProcListen},
-		{"agents-listen", c.AgentsListen},
-		{"admin-listen", c.AdminListen},
-		{"relay", c.Relay},
-		{"keda-listen", c.KEDAListen},
-	} {
-		network, address := Address(l.value)
+	for _, s := range c.settings() {
+		if !s.listens {
+			continue
+		}
+		network, address := Address(*s.text)
 		if network == "unix" {
+			r.Check("--"+s.name, unixsocket.CheckPath(address))
 			address = filepath.Clean(address)
 		}
 		if address == "" || network == "tcp" && strings.HasSuffix(address, ":0") {
 			continue // no address, or one that the system chooses
 		}
 		if other, there := first[address]; there {
-			errs = append(errs, fmt.Errorf("--%s is %s: must not be the address of --%s as well", l.flag, l.value, other))
+			r.check(s.name, *s.text, "must not be the address of --"+other+" as well")
 			continue
 		}
-		first[address] = l.flag
+		first[address] = s.name
 	}
-	return errs
 }
 
-// validOrigin says whether a browser could send an origin like this one.
-func validOrigin(s string) bool {
-	if s == "*" {
-		return true
-	}
+func validAddress(s string) string {
+	network, address := Address(s)
+	return unless(address != "" && (network == "unix" || strings.Contains(address, ":")), "must be host:port or unix:///path")
+}
+
+func validNetwork(s string) string {
+	_, err := netip.ParsePrefix(s)
+	return unless(err == nil, "must be a network such as 10.0.0.0/8")
+}
+
+// validOrigin checks that a browser could send the origin s.
+func validOrigin(s string) string {
 	u, err := url.Parse(s)
-	return err == nil && u.Scheme != "" && u.Hostname() != "" && s == u.Scheme+"://"+strings.ToLower(u.Host)
+	ok := s == "*" || err == nil && u.Scheme != "" && u.Hostname() != "" && s == u.Scheme+"://"+strings.ToLower(u.Host)
+	return unless(ok, "must be scheme://host or scheme://host:port, as browsers write it, or *")
+}
+
+func validEnvoyAdmin(s string) string {
+	u, err := url.Parse(s)
+	var ok bool
+	switch {
+	case err != nil || u.RawQuery != "" || u.User != nil:
+	case u.Scheme == "unix":
+		ok = u.Host == "" && len(u.Path) > 1
+	default:
+		ok = u.Scheme == "http" && u.Host != "" && strings.Trim(u.Path, "/") == ""
+	}
+	return unless(ok, "must be http://host:port or unix:///path")
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/holdgate/holdgate/internal/regular"
 )
 
-// minToken is how long a token is that nobody guesses: 16 characters of a random text.
+// minToken is the length of a token that cannot be guessed: 16 random characters.
 const minToken = 16
 
 // maxTokens is the largest file of tokens that is read, in bytes.
 const maxTokens = 1 << 20
 
-// exposed warns of secrets that others may read, tokens that can be guessed, and
-// directories in which others may put a socket before the router does. None of it
-// refuses the start: volumes of Kubernetes belong to root and have wide modes.
+// exposed returns warnings of secrets that others may read, tokens that can be guessed,
+// and directories in which others may put a socket before the router does. They do not
+// prevent the start: volumes of Kubernetes belong to root and have wide modes.
 func (c *Serve) exposed() []string {
 	var list []string
 	for _, f := range c.secretFiles() {
@@ -40,8 +40,8 @@ func (c *Serve) exposed() []string {
 	return list
 }
 
-// Exposed warns of the file of a secret that others may read, by the flag that leads to
-// it. It is empty when there is nothing to warn of.
+// Exposed returns a warning if others may read the file of a secret, "" if not. It names
+// the flag of the file.
 func Exposed(flag, path string) string {
 	who := regular.Exposed(path)
 	if who == "" {
@@ -52,17 +52,13 @@ func Exposed(flag, path string) string {
 
 type flagFile struct{ flag, path string }
 
-// secretFiles are those that hold a secret themselves.
+// secretFiles returns the files that hold a secret themselves.
 func (c *Serve) secretFiles() []flagFile {
-	files := []flagFile{
-		{"admin-token-file", c.AdminTokenFile},
-		{"agents-token-file", c.AgentsTokenFile},
-		{"agents-tls-key-file", c.AgentsTLSKeyFile},
-		{"extproc-tls-key-file", c.ExtProcTLSKeyFile},
-		{"hop-secret-file", c.HopSecretFile},
-		{"keda-tls-key-file", c.KEDATLSKeyFile},
-		{"webhook-headers-file", c.WebhookHeadersFile},
-		{"webhook-key-file", c.WebhookKeyFile},
+	var files []flagFile
+	for _, s := range c.settings() {
+		if s.secret {
+			files = append(files, flagFile{s.name, *s.text})
+		}
 	}
 	for _, b := range c.Backends {
 		files = append(files, flagFile{"config: api_key_file of backend " + b.Name, b.APIKeyFile})
@@ -70,11 +66,14 @@ func (c *Serve) secretFiles() []flagFile {
 	return slices.DeleteFunc(files, func(f flagFile) bool { return f.path == "" })
 }
 
-// socketDirs are the directories of the unix sockets, each once.
+// socketDirs returns the directories of the unix sockets, each once.
 func (c *Serve) socketDirs() []string {
 	var dirs []string
-	for _, value := range []string{c.ExtProcListen, c.AgentsListen, c.AdminListen, c.Relay} {
-		if network, path := Address(value); network == "unix" {
+	for _, s := range c.settings() {
+		if !s.listens {
+			continue
+		}
+		if network, path := Address(*s.text); network == "unix" {
 			dirs = append(dirs, filepath.Dir(path))
 		}
 	}

@@ -2,30 +2,35 @@
 
 package config
 
-import "fmt"
+import (
+	"fmt"
 
-// HoldBytesPerModel is how many body bytes of one model may be held while other models
-// may be held here too. It is never less than one body needs.
-func (c *Serve) HoldBytesPerModel() Bytes {
+	"github.com/holdgate/holdgate/internal/settings"
+)
+
+// HoldBytesPerModel returns how many body bytes of one model may be held while other
+// models may be held here too. It is never less than one body needs.
+func (c *Serve) HoldBytesPerModel() settings.Bytes {
 	if c.WakeHoldMaxBytesPerModel > 0 {
 		return c.WakeHoldMaxBytesPerModel
 	}
 	return max(c.WakeHoldMaxBytes/2, c.MaxRequestBytes)
 }
 
-// validateHolds checks that a body that is taken can also be held.
-func (c *Serve) validateHolds(check func(ok bool, flag string, value any, rule string)) {
+// checkHolds checks that a body that is accepted can also be held.
+func (c *Serve) checkHolds(r *rules) {
+	r.require(c.MaxBodyBytesTotal >= c.MaxRequestBytes, "max-body-bytes-total", c.MaxBodyBytesTotal, "must not be below --max-request-bytes")
 	const taken = "must not be below --max-request-bytes: a larger body could never be held"
 	if c.WakeHoldMaxBytes > 0 {
-		check(c.WakeHoldMaxBytes >= c.MaxRequestBytes, "wake-hold-max-bytes", c.WakeHoldMaxBytes, taken)
+		r.require(c.WakeHoldMaxBytes >= c.MaxRequestBytes, "wake-hold-max-bytes", c.WakeHoldMaxBytes, taken)
 	}
 	if perModel := c.WakeHoldMaxBytesPerModel; perModel != 0 {
-		check(perModel >= c.MaxRequestBytes, "wake-hold-max-bytes-per-model", perModel, taken)
-		check(perModel <= c.WakeHoldMaxBytes, "wake-hold-max-bytes-per-model", perModel, "must not be above --wake-hold-max-bytes")
+		r.require(perModel >= c.MaxRequestBytes, "wake-hold-max-bytes-per-model", perModel, taken)
+		r.require(perModel <= c.WakeHoldMaxBytes, "wake-hold-max-bytes-per-model", perModel, "must not be above --wake-hold-max-bytes")
 	}
 }
 
-// Warnings are about settings that work and are seldom meant.
+// Warnings returns warnings of settings that are valid and probably a mistake.
 func (c *Serve) Warnings() []string {
 	var list []string
 	if c.WakeHoldMax >= c.WakeHoldMaxTotal {

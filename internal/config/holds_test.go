@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 func TestABodyThatIsTakenCanBeHeld(t *testing.T) {
@@ -33,7 +35,7 @@ func TestABodyThatIsTakenCanBeHeld(t *testing.T) {
 
 func TestOneModelHasHalfOfTheHeldBytes(t *testing.T) {
 	t.Parallel()
-	for want, args := range map[Bytes][]string{
+	for want, args := range map[settings.Bytes][]string{
 		128 << 20: nil,
 		10 << 20:  {"--wake-hold-max-bytes=16MiB"}, // and room for one body in any case
 		20 << 20:  {"--wake-hold-max-bytes-per-model=20MiB"},

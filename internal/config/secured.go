@@ -3,74 +3,63 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 )
 
-// secured refuses ports that anybody could use, and halves of what belongs
-// together.
-func (c *Serve) secured() []error {
-	var errs []error
-	goWith := func(flag, value, other, otherValue string) {
-		if value != "" && otherValue == "" {
-			errs = append(errs, fmt.Errorf("--%s is %s: goes with --%s", flag, value, other))
+// checkSecured refuses ports that anybody could use, and settings without those that
+// they need.
+func (c *Serve) checkSecured(r *rules) {
+	values := map[string]string{}
+	for _, s := range c.settings() {
+		if s.text != nil {
+			values[s.name] = *s.text
 		}
 	}
-	goWith("keda-tls-cert-file", c.KEDATLSCertFile, "keda-tls-key-file", c.KEDATLSKeyFile)
-	goWith("keda-tls-key-file", c.KEDATLSKeyFile, "keda-tls-cert-file", c.KEDATLSCertFile)
-	goWith("webhook-cert-file", c.WebhookCertFile, "webhook-key-file", c.WebhookKeyFile)
-	goWith("webhook-key-file", c.WebhookKeyFile, "webhook-cert-file", c.WebhookCertFile)
-	goWith("agents-tls-cert-file", c.AgentsTLSCertFile, "agents-tls-key-file", c.AgentsTLSKeyFile)
-	goWith("agents-tls-key-file", c.AgentsTLSKeyFile, "agents-tls-cert-file", c.AgentsTLSCertFile)
-	goWith("agents-client-ca-file", c.AgentsClientCAFile, "agents-tls-cert-file", c.AgentsTLSCertFile)
-	goWith("extproc-tls-cert-file", c.ExtProcTLSCertFile, "extproc-tls-key-file", c.ExtProcTLSKeyFile)
-	goWith("extproc-tls-cert-file", c.ExtProcTLSCertFile, "extproc-client-ca-file", c.ExtProcClientCAFile)
-	goWith("extproc-tls-key-file", c.ExtProcTLSKeyFile, "extproc-tls-cert-file", c.ExtProcTLSCertFile)
-	goWith("extproc-client-ca-file", c.ExtProcClientCAFile, "extproc-tls-cert-file", c.ExtProcTLSCertFile)
-	errs = append(errs, c.securedEnvoy()...)
+	for _, s := range c.settings() {
+		for _, other := range s.goesWith {
+			r.require(values[s.name] == "" || values[other] != "", s.name, values[s.name], "goes with --"+other)
+		}
+	}
+	c.checkEnvoy(r)
 	if c.AdminTokenFile == "" && !local(c.AdminListen) {
-		errs = append(errs, exposed("admin-listen", c.AdminListen, "set --admin-token-file"))
+		r.exposed("admin-listen", c.AdminListen, "set --admin-token-file")
 	}
 	if local(c.AgentsListen) {
-		return errs
+		return
 	}
 	if c.AgentsTLSCertFile == "" {
-		errs = append(errs, exposed("agents-listen", c.AgentsListen, "set --agents-tls-cert-file and --agents-tls-key-file"))
+		r.exposed("agents-listen", c.AgentsListen, "set --agents-tls-cert-file and --agents-tls-key-file")
 	}
 	if c.AgentsTokenFile == "" && c.AgentsClientCAFile == "" {
-		errs = append(errs, exposed("agents-listen", c.AgentsListen, "set --agents-token-file or --agents-client-ca-file"))
+		r.exposed("agents-listen", c.AgentsListen, "set --agents-token-file or --agents-client-ca-file")
 	}
-	return errs
 }
 
-// securedEnvoy refuses ways between Envoy and the router that others could use: on one
-// of them the word of Envoy stands for a caller's key, on the other requests go to any
-// address.
-func (c *Serve) securedEnvoy() []error {
-	var errs []error
+// checkEnvoy refuses connections between Envoy and the router that others could use: on
+// one of them Envoy names the caller in place of a key, on the other it sends requests
+// to any address.
+func (c *Serve) checkEnvoy(r *rules) {
 	if c.ExtProcInsecure {
-		if c.ExtProcTLSCertFile != "" {
-			errs = append(errs, errors.New("--extproc-insecure is true: does not go with --extproc-tls-cert-file"))
-		}
-		return errs
+		r.require(c.ExtProcTLSCertFile == "", "extproc-insecure", true, "does not go with --extproc-tls-cert-file")
+		return
 	}
 	if c.ExtProcTLSCertFile == "" && !local(c.ExtProcListen) {
-		errs = append(errs, exposed("extproc-listen", c.ExtProcListen,
-			"set --extproc-tls-cert-file, --extproc-tls-key-file and --extproc-client-ca-file (or --extproc-insecure, see its help)"))
+		r.exposed("extproc-listen", c.ExtProcListen,
+			"set --extproc-tls-cert-file, --extproc-tls-key-file and --extproc-client-ca-file (or --extproc-insecure, see its help)")
 	}
 	if !local(c.Relay) {
-		errs = append(errs, exposed("relay", c.Relay, "set --extproc-insecure if nobody else is on the way there (see its help)"))
+		r.exposed("relay", c.Relay, "set --extproc-insecure if nobody else is on the way there (see its help)")
 	}
-	return errs
 }
 
-func exposed(flag, value, rule string) error {
-	return fmt.Errorf("--%s is %s, which others can reach: %s, or use a loopback address or a unix socket", flag, value, rule)
+// exposed adds the problem of an address that others can reach.
+func (r *rules) exposed(flag, value, advice string) {
+	r.Add(fmt.Sprintf("--%s is %s, which others can reach", flag, value), "%s, or use a loopback address or a unix socket", advice)
 }
 
-// local says whether an address can only be reached from this machine.
+// local reports whether an address can only be reached from this machine.
 func local(listen string) bool {
 	network, address := Address(listen)
 	if network == "unix" {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 var update = flag.Bool("update", false, "write generated files")
@@ -171,7 +173,7 @@ backends:
 	require.NoError(t, c.ReadFile(path, set))
 	require.Equal(t, "from-file", c.SiteID)
 	require.Equal(t, "7s", c.WakeKeepalive.String())
-	require.Equal(t, Bytes(1<<20), c.WakeHoldMaxBytes)
+	require.Equal(t, settings.Bytes(1<<20), c.WakeHoldMaxBytes)
 	require.Equal(t, []string{"10.0.0.0/8", "192.168.0.0/16"}, c.AgentsAllowCIDR)
 	require.Zero(t, c.QueueDepth)
 	require.Len(t, c.Backends, 1)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/agentreg/protocol"
-	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 // group is models that cannot all be awake at once, by their number or by their
@@ -84,8 +84,8 @@ func (a ask) checkMemory(g *group) {
 	case g.memory == 0 && a.memory > 0:
 		a.Add("has memory, but group %s counts its models: give groups.%s.memory instead of max_awake", a.group, a.group)
 	case g.memory > 0 && a.memory == 0:
-		a.Add("needs memory: what the model takes of the %v of group %s", config.Bytes(g.memory), a.group)
+		a.Add("needs memory: what the model takes of the %v of group %s", settings.Bytes(g.memory), a.group)
 	case a.memory > g.memory:
-		a.Add("takes %v of memory, more than the %v of group %s", config.Bytes(a.memory), config.Bytes(g.memory), a.group)
+		a.Add("takes %v of memory, more than the %v of group %s", settings.Bytes(a.memory), settings.Bytes(g.memory), a.group)
 	}
 }

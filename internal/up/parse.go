@@ -275,7 +275,7 @@ func span(v value, least, most time.Duration) time.Duration {
 
 // size reads a number of bytes above 0.
 func size(v value) int64 {
-	n, err := config.ParseBytes(v.Value)
+	n, err := settings.ParseBytes(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || n < 1 || n > protocol.MaxRoom {
 		v.Bad("must be a size such as 24GiB")
 		return 0
