@@ -47,7 +47,7 @@ fault 'is for Envoy but make e2e does not run it: see E2E_PACKAGES in the Makefi
 # An agent runs beside its engine, without the router.
 fault 'is imported by agentreg/agent, which needs nothing of the router' < <(
 	go list -deps ./agentreg/agent | sed -n 's|^github.com/holdgate/holdgate/||p' |
-		grep -vE '^(agentreg/(agent(/.*)?|agentregpb|protocol)|internal/(certs|descriptors|mask|proc|reload|settings|target|unixsocket))$' || true
+		grep -vE '^(agentreg/(agent(/.*)?|agentregpb|protocol)|internal/(certs|descriptors|mask|proc|regular|reload|settings|target|unixsocket))$' || true
 )
 
 exit $failed

@@ -13,8 +13,8 @@ import (
 
 const othersRead, othersWrite = 0o004, 0o002
 
-// Exposed says who else may read or write the file of a secret, as "secret.txt (owner
-// root, mode 0644)"; empty: nobody, or it is not there.
+// Exposed describes the file of a secret that others may read or write, as "secret.txt
+// (owner root, mode 0644)". It returns "" if nobody else may, or there is no such file.
 func Exposed(path string) string {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm()&(othersRead|othersWrite) == 0 {
@@ -23,8 +23,8 @@ func Exposed(path string) string {
 	return describe(path, info)
 }
 
-// ExposedDir is Exposed for a directory in which others could put files of ours: it may
-// be written by everybody, or belongs to somebody else.
+// ExposedDir is Exposed for a directory in which others could put files that this
+// process will open: everybody may write to it, or it belongs to another user.
 func ExposedDir(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -37,7 +37,7 @@ func ExposedDir(path string) string {
 	return describe(path, info)
 }
 
-// OwnerOf is the user id of a file's owner.
+// OwnerOf returns the user id of a file's owner, -1 if it is not known.
 func OwnerOf(info fs.FileInfo) int {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(stat.Uid)
@@ -45,7 +45,7 @@ func OwnerOf(info fs.FileInfo) int {
 	return -1
 }
 
-// UserName is the name of a user id, or its number where it has none.
+// UserName returns the name of a user id, or its number if it has none.
 func UserName(uid int) string {
 	id := strconv.Itoa(uid)
 	if u, err := user.LookupId(id); err == nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package regular reads and writes files that a setting names, and only regular ones:
-// a device, a pipe or a directory in their place is an error and stays as it is.
+// a device, a pipe or a directory in their place is an error and is not touched.
 // Symbolic links are resolved, so that the file changes and the link does not.
 package regular
 
@@ -16,15 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNot is a path that is something else than a regular file.
+// ErrNot is the error of a path that is not a regular file.
 var ErrNot = errors.New("is not a regular file")
 
-// maxLinks is how many links a path may lead through, as for the system.
+// maxLinks is how many links a path may go through, as in Linux.
 const maxLinks = 40
 
 // Resolve follows the symbolic links of a path to a regular file, or to where one can
 // be made.
-func Resolve(path string) (string, error) {
+func Resolve(path string) (string, error) { return resolve(path, adviceToWrite) }
+
+func resolve(path, advice string) (string, error) {
 	at := path
 	for range maxLinks {
 		info, err := os.Lstat(at)
@@ -34,7 +36,7 @@ func Resolve(path string) (string, error) {
 		case err != nil:
 			return "", err
 		case info.Mode()&fs.ModeSymlink == 0:
-			return at, check(at, info)
+			return at, check(at, info, advice)
 		}
 		target, err := os.Readlink(at)
 		if err != nil {
@@ -49,17 +51,22 @@ func Resolve(path string) (string, error) {
 	return "", fmt.Errorf("%s: %w", path, unix.ELOOP)
 }
 
-// Check says why a path cannot be that of a file that is written, and makes nothing.
+// Check returns why a file cannot be written at path, nil if it can. It creates nothing.
 func Check(path string) error {
 	_, err := Resolve(path)
 	return err
 }
 
-func check(path string, info fs.FileInfo) error {
+const (
+	adviceToRead  = "name a regular file"
+	adviceToWrite = "name a regular file, or one that is not there yet"
+)
+
+func check(path string, info fs.FileInfo, advice string) error {
 	if info.Mode().IsRegular() {
 		return nil
 	}
-	return fmt.Errorf("%s %w but %s: name a regular file, or one that is not there yet", path, ErrNot, kind(info.Mode()))
+	return fmt.Errorf("%s %w but %s: %s", path, ErrNot, kind(info.Mode()), advice)
 }
 
 func kind(mode fs.FileMode) string {
@@ -76,9 +83,9 @@ func kind(mode fs.FileMode) string {
 	return "something else"
 }
 
-// Read gives at most so many bytes of a file, and what it was like.
-func Read(path string, most int64) ([]byte, fs.FileInfo, error) {
-	f, err := open(path, os.O_RDONLY, 0)
+// Read returns at most limit bytes of a file, and what it was like before.
+func Read(path string, limit int64) ([]byte, fs.FileInfo, error) {
+	f, err := open(path, os.O_RDONLY, adviceToRead)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,35 +94,34 @@ func Read(path string, most int64) ([]byte, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(f, most))
+	data, err := io.ReadAll(io.LimitReader(f, limit))
 	return data, info, err
 }
 
-// Append opens a file to write at its end, and Create an empty one. A file that is
-// made has mode 0600.
+// Append opens a file to write at its end. It creates one with mode 0600.
 func Append(path string) (*os.File, error) {
-	return open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	return open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, adviceToWrite)
 }
 
-// Create is described at Append.
+// Create opens an empty file to write. It creates one with mode 0600.
 func Create(path string) (*os.File, error) {
-	return open(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	return open(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, adviceToWrite)
 }
 
-// open does not follow a link that was put in the way after the path was resolved, and
-// does not wait for the other end of a pipe.
-func open(path string, flags int, mode fs.FileMode) (*os.File, error) {
-	at, err := Resolve(path)
+// open does not follow a link that was created after the path was resolved, and does
+// not wait for the other end of a pipe.
+func open(path string, flags int, advice string) (*os.File, error) {
+	at, err := resolve(path, advice)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(at, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode) //nolint:gosec // the operator names the file
+	f, err := os.OpenFile(at, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600) //nolint:gosec // the operator names the file
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
 	if err == nil {
-		err = check(at, info)
+		err = check(at, info, advice)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -123,8 +129,8 @@ func open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// Write replaces a file so that a crash at any moment leaves the old one or the new
-// one, whole. The name under which it is written cannot be guessed.
+// Write replaces a file atomically: after a crash there is either the old one or the new
+// one. The name of the temporary file cannot be guessed.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	at, err := Resolve(path)
 	if err != nil {
@@ -156,7 +162,7 @@ func fill(tmp *os.File, data []byte, mode fs.FileMode) error {
 	return errors.Join(err, tmp.Close())
 }
 
-// syncDir makes the rename itself survive a power cut.
+// syncDir makes the rename durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir) //nolint:gosec // the directory of a file that the operator names
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 // MaxBytes is the largest file that is read unless Options says otherwise.
 const MaxBytes = 16 << 20
 
-// Options is what a File needs besides its path. All but Setting may be left out.
+// Options are the options of a File. All but Setting are optional.
 type Options struct {
-	// Setting is the flag that names the file, such as auth-file. It is the label
-	// of the metrics and stands in the log.
+	// Setting is the flag that names the file, such as auth-file. It is a label of the
+	// metrics and a field of the log.
 	Setting  string
 	MaxBytes int64
 	Metrics  *Metrics
 	Log      zerolog.Logger
 }
 
-// Parser makes the value of a file's bytes. It also gets the value in force, nil
-// at first, for what the new one takes over from it; when Parser returns without
-// an error, its value will be in force, or was already where nothing has changed. It
-// must not keep data.
-type Parser[T any] func(data []byte, inForce *T) (*T, error)
+// Parser makes a value from the content of a file. It also gets the current value, nil
+// at first, so that the new one can take over a part of it. Unless it returns an error,
+// its value becomes the current one; it may return the current one where nothing has
+// changed. It must not keep data.
+type Parser[T any] func(data []byte, current *T) (*T, error)
 
-// madeOf is a value that its parser made of further files. They are watched as well.
+// madeOf is a value that was made from further files too. They are watched as well.
 type madeOf interface{ Files() []string }
 
-// File is a file and the value made of it.
+// File is a file and the value made from it.
 type File[T any] struct {
 	path    string
 	parse   Parser[T]
@@ -42,8 +42,8 @@ type File[T any] struct {
 
 	mu       sync.Mutex // held through a reload, its calls of onChange included
 	onChange []func(old, new *T)
-	sum      [sha256.Size]byte // of what is in force
-	seen     looks             // at the files when they were read last; nil: a further one may be bad
+	sum      [sha256.Size]byte // of the content of the current value
+	seen     looks             // when the files were last read; nil: a further one may be bad
 	problem  string            // of the last reload
 }
 
@@ -60,45 +60,46 @@ func Load[T any](path string, parse Parser[T], o Options) (*File[T], error) {
 	return f, nil
 }
 
-// Current gives the value in force. It is never nil, unless the parser made it so.
+// Current returns the current value. It is never nil, unless the parser returned nil.
 func (f *File[T]) Current() *T { return f.current.Load() }
 
-// OnChange has g called after each change of the value in force, in order, one
-// call at a time. A file that was written again with the same bytes is no change.
-// Current gives the new value already. g must not call Reload or OnChange.
+// OnChange registers g to be called after each change of the current value, one call
+// at a time, in the order of registration. A file that was written again with the same
+// content is no change. Current already returns the new value. g must not call Reload
+// or OnChange.
 func (f *File[T]) OnChange(g func(old, new *T)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onChange = append(f.onChange, g)
 }
 
-// Reload reads the file. When it is bad the value in force stays; the error says
-// why and was logged. Reload returns after the calls of OnChange.
+// Reload reads the file. If it is invalid, the current value stays, and the error has
+// been logged. Reload returns after the calls of OnChange.
 func (f *File[T]) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.reload(true)
 }
 
-// reload needs the lock. Without aloud it logs no reason twice in a row.
+// reload needs the lock. Without aloud it does not log the same error twice in a row.
 func (f *File[T]) reload(aloud bool) error {
 	before := f.problem
 	changed, err := f.renew()
 	switch {
 	case err != nil:
 		if aloud || f.problem != before {
-			f.o.Log.Warn().Err(err).Msg("the file is bad: what was read before stays in force")
+			f.o.Log.Warn().Err(err).Msg("invalid file, keeping the previous version")
 		}
 		return err
 	case changed:
-		f.o.Log.Info().Msg("the file was read and is in force")
+		f.o.Log.Info().Msg("file read, new version applied")
 	case aloud, before != "":
-		f.o.Log.Info().Msg("the file was read and says what is in force")
+		f.o.Log.Info().Msg("file read, no change")
 	}
 	return nil
 }
 
-// renew needs the lock, or a File nobody else has.
+// renew reads and parses the file. It needs the lock, or a File that is not shared yet.
 func (f *File[T]) renew() (changed bool, err error) {
 	further := looksAt(f.further())
 	data, seen, err := read(f.path, f.o.MaxBytes)
@@ -119,7 +120,7 @@ func (f *File[T]) renew() (changed bool, err error) {
 	return changed, nil
 }
 
-// adopt puts the value of data in force.
+// adopt makes the value of data the current one.
 func (f *File[T]) adopt(data []byte) (changed bool, err error) {
 	sum := sha256.Sum256(data)
 	old := f.current.Load()
@@ -141,7 +142,7 @@ func (f *File[T]) adopt(data []byte) (changed bool, err error) {
 	return true, nil
 }
 
-// further are the files that the value in force was made of besides its own.
+// further returns the other files that the current value was made from.
 func (f *File[T]) further() []string {
 	if value := f.current.Load(); value != nil {
 		if m, ok := any(value).(madeOf); ok {

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/regular"
 )
 
 // text is a value that says what it was read from.
@@ -133,9 +135,9 @@ func TestABadFileKeepsTheOldOne(t *testing.T) {
 		require.InDelta(t, first, gauge(t, r.reg, "x_config_last_reload_success_timestamp_seconds"), 0)
 		lines := r.logged()
 		require.Len(t, lines, 1)
-		require.Contains(t, lines[0], "stays in force")
+		require.Contains(t, lines[0], "keeping the previous version")
 	}
-	require.ErrorIs(t, r.Reload(), errNotRegular)
+	require.ErrorIs(t, r.Reload(), regular.ErrNot)
 
 	require.NoError(t, os.Remove(r.path))
 	write(t, r.path, "two")
@@ -158,7 +160,7 @@ func TestTheFirstFileMustBeGood(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	_, err = Load(pipe, parse, Options{Setting: "some-file"})
-	require.ErrorIs(t, err, errNotRegular, "it does not wait for a writer")
+	require.ErrorIs(t, err, regular.ErrNot, "it does not wait for a writer")
 }
 
 func TestAFileOfTheLargestSizeIsRead(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics says of each file whether it was good when it was read last. One is
-// made for all files.
+// Metrics are the gauges of whether each file was valid when it was last read. All
+// files share one Metrics.
 type Metrics struct {
 	good *prometheus.GaugeVec
 	when *prometheus.GaugeVec

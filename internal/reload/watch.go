@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// Interval is the time between two looks at a file.
+	// Interval is the time between two checks of a file.
 	Interval = 2 * time.Second
-	// settle is how long a changed file must look the same before it is read.
+	// settle is how long a changed file must stay the same before it is read.
 	settle = 200 * time.Millisecond
 )
 
-// Watch reads the file again when it has changed, until ctx ends. A file that
-// cannot be read, or is gone, is tried at each look, and so is one whose value may
-// be made of further files that are bad.
+// Watch reads the file again when it has changed, until ctx ends. A file that cannot be
+// read, or is gone, is read at each check, and so is one whose value may be made from
+// further files that are bad.
 func (f *File[T]) Watch(ctx context.Context) {
 	timer := time.NewTimer(Interval)
 	defer timer.Stop()
@@ -33,7 +33,8 @@ func (f *File[T]) Watch(ctx context.Context) {
 	}
 }
 
-// step does what two looks in a row ask for, and gives the time to the next.
+// step reloads the file if two looks in a row say so, and returns the time until the
+// next look.
 func (f *File[T]) step(before, at looks) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
