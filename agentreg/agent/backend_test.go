@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
@@ -321,7 +322,7 @@ func TestABackendThatRefusesARequestIsAskedAtOnce(t *testing.T) {
 func TestABackendWithoutModelsIsAskedForThemOnce(t *testing.T) {
 	visiting(t, func(c *Config) { c.Models, c.Kinds = nil, nil }, func(v *visited) {
 		require.Equal(t, "none", v.state())
-		v.engine = newFake(VLLM)
+		v.engine = newFake(engines.VLLM)
 		v.health.Store(http.StatusOK)
 		after(time.Second)
 		require.Equal(t, "serving 192.0.2.1:8000", v.state())
@@ -335,9 +336,9 @@ func TestABackendWithoutModelsIsAskedForThemOnce(t *testing.T) {
 }
 
 func TestABackendIsWarmedUpBeforeItServes(t *testing.T) {
-	f := newFake(Ollama)
+	f := newFake(engines.Ollama)
 	f.refused.Store(2)
-	visiting(t, func(c *Config) { c.Engine = Ollama }, func(v *visited) {
+	visiting(t, func(c *Config) { c.Engine = engines.Ollama }, func(v *visited) {
 		v.engine = f
 		v.health.Store(http.StatusOK)
 		v.want(true)
@@ -351,7 +352,7 @@ func TestABackendIsWarmedUpBeforeItServes(t *testing.T) {
 func TestTheEngineIsAskedWithItsKey(t *testing.T) {
 	t.Parallel()
 	var got atomic.Value
-	visiting := beside(t, newFake(Custom), func(c *Config) { c.Engine, c.APIKey = Custom, "secret" })
+	visiting := beside(t, newFake(engines.Custom), func(c *Config) { c.Engine, c.APIKey = engines.Custom, "secret" })
 	visiting.api.client.Transport = tripper(func(r *http.Request) (*http.Response, error) {
 		got.Store(r.Header.Get("Authorization"))
 		return nil, errors.New("enough")
@@ -362,7 +363,7 @@ func TestTheEngineIsAskedWithItsKey(t *testing.T) {
 
 func TestABackendOfABadURLIsRefused(t *testing.T) {
 	t.Parallel()
-	cfg := Config{ID: "backend/b", BackendURL: "ftp://engine.test", Engine: Custom}
+	cfg := Config{ID: "backend/b", BackendURL: "ftp://engine.test", Engine: engines.Custom}
 	err := RunBackend(t.Context(), cfg, Demand{}, func() (net.Conn, error) { return nil, errors.New("no") })
 	require.ErrorContains(t, err, "backend backend/b: url: must be http://host:port or https://host:port")
 	for _, good := range []string{"http://engine.test", "https://engine.test", "https://engine.test:8443/serve/m-1/", "http://[::1]:1/a.b"} {

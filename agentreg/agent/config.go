@@ -42,7 +42,7 @@ type Config struct {
 	TLS   TLS
 	// ID names the agent; no two agents of a router may share one.
 	ID string
-	// Engine is one of Engines.
+	// Engine is one of engines.Names.
 	Engine string
 	// BackendURL is where the engine listens, as http://host:port. The host
 	// 0.0.0.0 stands for the address that the routers see this agent come from;
@@ -120,10 +120,10 @@ type Config struct {
 // withDefaults fills in what is absent.
 func (c Config) withDefaults() Config {
 	if c.HealthPath == "" {
-		c.HealthPath = engines[c.Engine].health
+		c.HealthPath = c.engine().Health
 	}
 	if len(c.Kinds) == 0 && len(c.Models) > 0 {
-		c.Kinds = []string{engines[c.Engine].kinds[0].String()}
+		c.Kinds = []string{c.engine().Kinds[0].String()}
 	}
 	if c.UnhealthyAfter == 0 {
 		c.UnhealthyAfter = DefaultUnhealthyAfter

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 )
 
 func TestValidateNamesTheFlag(t *testing.T) {
@@ -39,10 +41,10 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"model twice":          {func(c *Config) { c.Models = []string{"m", "m"} }, `--model: "m" is there twice`},
 		"bad model":            {func(c *Config) { c.Models = []string{"a\n"} }, "--model: must not contain control characters"},
 		"no capability":        {func(c *Config) { c.Kinds = nil }, ""},
-		"impossible kind":      {func(c *Config) { c.Engine, c.Kinds = Ollama, []string{"llm", "reranker"} }, "--capability: ollama has no reranker"},
+		"impossible kind":      {func(c *Config) { c.Engine, c.Kinds = engines.Ollama, []string{"llm", "reranker"} }, "--capability: ollama has no reranker"},
 		"impossible warm-up":   {func(c *Config) { c.Kinds, c.Warmup = []string{"embedding"}, new(true) }, "--warmup: is a chat completion: it needs --capability llm"},
-		"usual kind, warm-up":  {func(c *Config) { c.Engine, c.Kinds, c.Warmup = TEI, nil, new(true) }, "--warmup: is a chat completion: it needs --capability llm"},
-		"needless warm-up off": {func(c *Config) { c.Engine, c.Kinds, c.Warmup = TEI, nil, new(false) }, ""},
+		"usual kind, warm-up":  {func(c *Config) { c.Engine, c.Kinds, c.Warmup = engines.TEI, nil, new(true) }, "--warmup: is a chat completion: it needs --capability llm"},
+		"needless warm-up off": {func(c *Config) { c.Engine, c.Kinds, c.Warmup = engines.TEI, nil, new(false) }, ""},
 		"unhealthy after":      {func(c *Config) { c.UnhealthyAfter = -1 }, "--unhealthy-after: must be at least 1, is -1"},
 		"unknown capability":   {func(c *Config) { c.Kinds = []string{"LLM"} }, `--capability: "LLM" is not a capability: use llm, embedding or reranker`},
 		"no capacity":          {func(c *Config) { c.Slots = 0 }, "--capacity: must be between 1 and 65536, is 0"},

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/internal/mask"
 )
@@ -43,7 +44,7 @@ type core struct {
 	mu       sync.Mutex
 	phase    phase
 	healthy  bool
-	signals  signals
+	signals  engines.Signals
 	wantUp   bool
 	servedAt time.Time // since when the engine serves
 	wokenAt  time.Time // the last Wake that found the engine serving
@@ -120,7 +121,7 @@ func (c *core) setHealthy(healthy bool) bool {
 }
 
 // setSignals notes how busy the engine is, for the next Status.
-func (c *core) setSignals(s signals) {
+func (c *core) setSignals(s engines.Signals) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.signals = s
@@ -237,7 +238,7 @@ func (c *core) onSleep(s *session, seq uint64) {
 // letGo begins the stop of the engine when every connected router has let it
 // go. Without routers the engine keeps what it has.
 func (c *core) letGo() {
-	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 || len(c.lost) > 0 && c.signals.running == nil {
+	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 || len(c.lost) > 0 && c.signals.Running == nil {
 		return
 	}
 	for s := range c.sessions {
@@ -353,7 +354,7 @@ func (c *core) next(s *session) []*pb.AgentMessage {
 	return append(list, &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
 		State: c.state(), Healthy: c.phase == serving && c.healthy,
 		Handled: s.handled, Routers: uint32(len(c.sessions)), Slots: c.shareOf(s), //nolint:gosec // a handful
-		InFlight: c.signals.inFlight(), Running: c.signals.running, Waiting: c.signals.waiting, KvUse: c.signals.kvUse,
+		InFlight: c.signals.InFlight(), Running: c.signals.Running, Waiting: c.signals.Waiting, KvUse: c.signals.KVUse,
 	}}})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
@@ -132,7 +133,7 @@ func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 		"a new one in its place": {func(c *core) { s := c.join(); c.welcome(s, "new"); c.onSleep(s, 1) }, lostRouter},
 		"back again":             {func(c *core) { s := c.join(); c.welcome(s, "two"); c.onSleep(s, 1) }, 0},
 		"the engine tells of its requests": {func(c *core) {
-			c.setSignals(signals{running: new(uint32)})
+			c.setSignals(engines.Signals{Running: new(uint32)})
 			s := c.join()
 			c.welcome(s, "new")
 			c.onSleep(s, 1)

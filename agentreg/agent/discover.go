@@ -4,103 +4,30 @@ package agent
 
 import (
 	"context"
-	"encoding/json/jsontext"
-	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// listing is where an engine names its models.
-type listing struct {
-	path  string
-	parse func(text []byte) ([]offer, error)
+// engine is what is known of the engine.
+func (c *Config) engine() engines.Engine {
+	e, _ := engines.Find(c.Engine) // Validate has checked it
+	return e
 }
 
-// offer is a model that an engine has, and what it can do with it.
-type offer struct {
-	model string
-	kinds []target.Kind // nil: the engine does not say
-}
-
-// capabilities are the words of the engines for the kinds.
-var capabilities = map[string]target.Kind{
-	"completion": target.Chat,
-	"embed":      target.Embedding,
-	"embedding":  target.Embedding,
-	"rerank":     target.Rerank,
-	"reranker":   target.Rerank,
-}
-
-// newOffer reads an engine's words; nil stands for none.
-func newOffer(model string, words []string) offer {
-	o := offer{model: model}
-	if words == nil {
-		return o
-	}
-	o.kinds = []target.Kind{}
-	for _, w := range words {
-		if k, ok := capabilities[w]; ok && !slices.Contains(o.kinds, k) {
-			o.kinds = append(o.kinds, k)
+// kinds are the kinds that are given, those of the names that are right.
+func (c *Config) kinds() []target.Kind {
+	var kinds []target.Kind
+	for _, name := range c.Kinds {
+		if k, err := protocol.ParseKind(name); err == nil {
+			kinds = append(kinds, k)
 		}
 	}
-	return o
-}
-
-// parseModels reads OpenAI's list, in which Infinity tells capabilities.
-func parseModels(text []byte) ([]offer, error) {
-	var list struct {
-		Data []struct {
-			ID           string   `json:"id"`
-			Capabilities []string `json:"capabilities"`
-		} `json:"data"`
-	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, err
-	}
-	var offers []offer
-	for _, m := range list.Data {
-		offers = append(offers, newOffer(m.ID, m.Capabilities))
-	}
-	return offers, nil
-}
-
-// parseTags reads Ollama's list. Older versions tell no capabilities.
-func parseTags(text []byte) ([]offer, error) {
-	var list struct {
-		Models []struct {
-			Name         string   `json:"name"`
-			Capabilities []string `json:"capabilities"`
-		} `json:"models"`
-	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, err
-	}
-	var offers []offer
-	for _, m := range list.Models {
-		offers = append(offers, newOffer(m.Name, m.Capabilities))
-	}
-	return offers, nil
-}
-
-// parseInfo reads what TEI says of its one model. Its type is an object whose
-// only name is embedding, reranker or classifier.
-func parseInfo(text []byte) ([]offer, error) {
-	var info struct {
-		ModelID   string                    `json:"model_id"`
-		ModelType map[string]jsontext.Value `json:"model_type"`
-	}
-	if err := json.Unmarshal(text, &info); err != nil {
-		return nil, err
-	}
-	words := []string{}
-	for w := range info.ModelType {
-		words = append(words, w)
-	}
-	return []offer{newOffer(info.ModelID, words)}, nil
+	return kinds
 }
 
 // discover asks the engine for its models, unless they are given.
@@ -108,11 +35,11 @@ func (a *agent) discover(ctx context.Context) error {
 	if len(a.cfg.Models) > 0 {
 		return nil
 	}
-	offers, err := a.offers(ctx)
+	offers, err := a.models(ctx)
 	if err != nil {
 		return fmt.Errorf("asking for the models: %w", err)
 	}
-	models, kinds := choose(offers, a.cfg.kinds(), engines[a.cfg.Engine].kinds[0])
+	models, kinds := a.cfg.engine().Choose(offers, a.cfg.kinds())
 	if len(models) == 0 {
 		return errors.New("asking for the models: the engine has none that fits: name them with --model, those of a backend with models")
 	}
@@ -127,54 +54,23 @@ func (a *agent) discover(ctx context.Context) error {
 
 // listsModels asks whether the engine has every model that it is registered for.
 func (a *agent) listsModels(ctx context.Context) error {
-	offers, err := a.offers(ctx)
+	offers, err := a.models(ctx)
 	if err != nil {
 		return fmt.Errorf("asking for the models: %w", err)
 	}
 	for _, model := range a.cfg.Models {
-		if !slices.ContainsFunc(offers, func(o offer) bool { return o.model == model }) {
+		if !slices.ContainsFunc(offers, func(o engines.Offer) bool { return o.Model == model }) {
 			return fmt.Errorf("asking for the models: %s is not in the list of %d", model, len(offers))
 		}
 	}
 	return nil
 }
 
-// offers is the first list that the engine gives.
-func (a *agent) offers(ctx context.Context) ([]offer, error) {
-	var errs []error
-	for _, l := range engines[a.cfg.Engine].lists {
+// models asks the engine for its models, each request within checkTimeout.
+func (a *agent) models(ctx context.Context) ([]engines.Offer, error) {
+	return a.cfg.engine().Models(ctx, func(ctx context.Context, path string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-		text, err := a.api.get(ctx, l.path)
-		cancel()
-		if err == nil {
-			var offers []offer
-			if offers, err = l.parse(text); err == nil {
-				return offers, nil
-			}
-			err = fmt.Errorf("reading %s: %w", l.path, err)
-		}
-		errs = append(errs, err)
-	}
-	return nil, errors.Join(errs...)
-}
-
-// choose gives the models that have one of the kinds that are wished for, or
-// may have it. Without a wish it is the usual kind, or what the first model has
-// where no model has that.
-func choose(offers []offer, wish []target.Kind, usual target.Kind) (models []string, kinds []target.Kind) {
-	fits := func(o offer) bool {
-		return o.kinds == nil || slices.ContainsFunc(o.kinds, func(k target.Kind) bool { return slices.Contains(wish, k) })
-	}
-	if len(wish) == 0 {
-		wish = []target.Kind{usual}
-		if len(offers) > 0 && !slices.ContainsFunc(offers, fits) {
-			wish = offers[0].kinds
-		}
-	}
-	for _, o := range offers {
-		if fits(o) && protocol.CheckName(o.model) == nil && !slices.Contains(models, o.model) && len(models) < protocol.MaxModels {
-			models = append(models, o.model)
-		}
-	}
-	return models, wish
+		defer cancel()
+		return a.api.get(ctx, path)
+	})
 }

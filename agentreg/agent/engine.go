@@ -252,8 +252,8 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 // busy says whether the engine tells of requests. The routers know of none, but a
 // router that was restarted does not know what Envoy still carries.
 func (a *agent) busy(ctx context.Context) bool {
-	s := a.askSignals(ctx, engines[a.cfg.Engine].signals)
-	return s.running != nil && *s.running > 0 || s.waiting != nil && *s.waiting > 0
+	s := a.signals(ctx)
+	return s.Running != nil && *s.Running > 0 || s.Waiting != nil && *s.Waiting > 0
 }
 
 // sayBusy logs once in the life of an engine why it is not stopped.

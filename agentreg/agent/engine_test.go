@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
@@ -379,7 +380,7 @@ func TestEngineThatStillHasRequestsIsNotStopped(t *testing.T) {
 			t.Parallel()
 			r := newRouter(t)
 			cfg := onDemand(t, r, "busy")
-			cfg.Engine = LlamaCpp
+			cfg.Engine = engines.LlamaCpp
 			cfg.IdleTimeout = 50 * time.Millisecond
 			cfg.DrainTimeout = time.Minute
 			a := start(t, cfg)

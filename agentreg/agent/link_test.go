@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
@@ -111,7 +112,7 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (n *network) config() Config {
 	return Config{
-		Routers: []string{"127.0.0.1:9002"}, ID: "a", Engine: VLLM, BackendURL: "http://127.0.0.1:8000",
+		Routers: []string{"127.0.0.1:9002"}, ID: "a", Engine: engines.VLLM, BackendURL: "http://127.0.0.1:8000",
 		Models: []string{"llama"}, Kinds: []string{"llm"}, Slots: 2,
 		HTTPClient: &http.Client{Transport: n}, Log: zerolog.New(zerolog.NewTestWriter(n.t)), dial: n.dial,
 	}
@@ -408,7 +409,7 @@ func TestWrongRouterIsNoticedBeforeTheEngineIsReady(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := start(t, Config{
-				Routers: []string{router}, ID: "a", Engine: Custom, BackendURL: "http://" + freeAddress(t), Slots: 1, TLS: TLS{On: name == "name"},
+				Routers: []string{router}, ID: "a", Engine: engines.Custom, BackendURL: "http://" + freeAddress(t), Slots: 1, TLS: TLS{On: name == "name"},
 			})
 			require.NotEmpty(t, a.await("no router answers: is --router right?").Error)
 			a.stop(t)

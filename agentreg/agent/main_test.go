@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -199,7 +200,7 @@ func onDemand(t *testing.T, r *router, mode string) Config {
 	require.NoError(t, err)
 	address := freeAddress(t)
 	return Config{
-		Routers: []string{r.target}, ID: "a", Engine: Custom, BackendURL: "http://" + address,
+		Routers: []string{r.target}, ID: "a", Engine: engines.Custom, BackendURL: "http://" + address,
 		Models: []string{"llama"}, Kinds: []string{"llm"}, Slots: 2,
 		Exec: []string{self}, Env: []string{"TEST_ENGINE=" + mode, "TEST_ADDRESS=" + address},
 	}

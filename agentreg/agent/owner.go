@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 )
 
 // errNotOurs says that something other than the engine answers at its address.
@@ -37,9 +39,9 @@ func (a *agent) checkOwner(ctx context.Context, e *engine) error {
 	case len(foreign) < len(sockets):
 		return fmt.Errorf("%w: two processes listen on %s", errNotOurs, a.engineAt())
 	}
-	offers, err := a.offers(ctx)
+	offers, err := a.models(ctx)
 	switch {
-	case err == nil && slices.ContainsFunc(offers, func(o offer) bool { return slices.Contains(a.cfg.Models, o.model) }):
+	case err == nil && slices.ContainsFunc(offers, func(o engines.Offer) bool { return slices.Contains(a.cfg.Models, o.Model) }):
 		return nil
 	case sharesSocket(foreign, socketsOf(func(p process) bool { return p.pid == os.Getpid() || p.isBelow(os.Getpid()) })):
 		return fmt.Errorf("%w: another engine of this program listens on %s", errNotOurs, a.engineAt())

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/internal/proc"
 )
 
@@ -147,7 +148,7 @@ func TestOwnerOfTheEnginesPort(t *testing.T) {
 			}
 			tc.listen(t, address)
 			a, err := newAgent(t.Context(), Config{
-				ID: "a", Engine: Custom, Models: []string{"llama"}, BackendURL: "http://" + address, Exec: []string{"sleep"},
+				ID: "a", Engine: engines.Custom, Models: []string{"llama"}, BackendURL: "http://" + address, Exec: []string{"sleep"},
 			})
 			require.NoError(t, err)
 			err = a.checkOwner(t.Context(), &engine{proc: sleep})

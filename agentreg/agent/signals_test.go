@@ -3,8 +3,8 @@
 package agent
 
 import (
-	"math"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,75 +12,36 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
+	"github.com/holdgate/holdgate/agentreg/agent/engines/enginestest"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 func TestEachEngineTellsItsSignals(t *testing.T) {
 	t.Parallel()
-	want := map[string]signals{
-		VLLM:     {new(uint32(7)), new(uint32(2)), new(0.5)},
-		SGLang:   {new(uint32(7)), new(uint32(2)), new(0.5)},
-		LlamaCpp: {new(uint32(7)), new(uint32(2)), nil},
-		Infinity: {nil, new(uint32(2)), nil},
-		TEI:      {nil, new(uint32(2)), nil},
-		Ollama:   {},
-		Custom:   {},
+	want := map[string]engines.Signals{
+		engines.VLLM:     {Running: new(uint32(7)), Waiting: new(uint32(2)), KVUse: new(0.5)},
+		engines.SGLang:   {Running: new(uint32(7)), Waiting: new(uint32(2)), KVUse: new(0.5)},
+		engines.LlamaCpp: {Running: new(uint32(7)), Waiting: new(uint32(2))},
+		engines.Infinity: {Waiting: new(uint32(2))},
+		engines.TEI:      {Waiting: new(uint32(2))},
+		engines.Ollama:   {},
+		engines.Custom:   {},
 	}
-	require.Len(t, want, len(engines))
+	require.Len(t, want, len(strings.Split(engines.Names(), ", ")))
 	for engine, w := range want {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			a := beside(t, newFake(engine), as(engine))
-			require.Equal(t, w, a.askSignals(t.Context(), engines[engine].signals))
+			require.Equal(t, w, a.signals(t.Context()))
 		})
 	}
 }
 
 func TestLlamaCppWithoutMetricsTellsItsBusySlots(t *testing.T) {
 	t.Parallel()
-	a := beside(t, &fake{get: map[string]string{"/slots": answers[LlamaCpp]["/slots"]}}, as(LlamaCpp))
-	require.Equal(t, signals{running: new(uint32(1))}, a.askSignals(t.Context(), engines[LlamaCpp].signals))
-}
-
-func TestMetricsThatMakeNoSenseAreNotTold(t *testing.T) {
-	t.Parallel()
-	p := prometheus{running: "r", waiting: "w", kvUse: []string{"new", "old"}}
-	cases := map[string]struct {
-		text string
-		want signals
-	}{
-		"nothing":          {"", signals{}},
-		"without a type":   {"r 2\n", signals{running: new(uint32(2))}},
-		"the older name":   {"# TYPE old gauge\nold 0.5\n", signals{kvUse: new(0.5)}},
-		"the newer name":   {"old 0.5\nnew 0.25\n", signals{kvUse: new(0.25)}},
-		"more than all":    {"new 1.5\n", signals{kvUse: new(1.0)}},
-		"negative":         {"r -1\nw 1\nnew -1\n", signals{waiting: new(uint32(1))}},
-		"not a number":     {"r NaN\nw +Inf\nnew NaN\n", signals{}},
-		"another type":     {"# TYPE r counter\nr 3\n", signals{}},
-		"too many for us":  {"r 1e300\n", signals{}},
-		"labels of a part": {"r{a=\"1\"} 1\nr{a=\"2\"} 2\n", signals{running: new(uint32(3))}},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, err := p.parse([]byte(tc.text))
-			require.NoError(t, err)
-			require.Equal(t, tc.want, s)
-		})
-	}
-	for _, text := range []string{"r", "r {", "<html>", "r 1"} {
-		_, err := p.parse([]byte(text))
-		require.Error(t, err, text)
-	}
-}
-
-func TestRequestsInsideAreCountedWhenBothNumbersAreKnown(t *testing.T) {
-	t.Parallel()
-	one, most := new(uint32(1)), new(uint32(math.MaxUint32))
-	require.Equal(t, new(uint32(2)), signals{running: one, waiting: one}.inFlight())
-	require.Nil(t, signals{running: one}.inFlight())
-	require.Nil(t, signals{waiting: one}.inFlight())
-	require.Nil(t, signals{running: most, waiting: most}.inFlight())
+	a := beside(t, &fake{get: map[string]string{"/slots": enginestest.Answers[engines.LlamaCpp]["/slots"]}}, as(engines.LlamaCpp))
+	require.Equal(t, engines.Signals{Running: new(uint32(1))}, a.signals(t.Context()))
 }
 
 func TestHeartbeatCarriesTheSignals(t *testing.T) {
@@ -89,7 +50,7 @@ func TestHeartbeatCarriesTheSignals(t *testing.T) {
 		n := newNetwork(t)
 		reg, _ := n.router(nil, "127.0.0.1:9002")
 		var off atomic.Bool
-		f := newFake(VLLM)
+		f := newFake(engines.VLLM)
 		n.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !off.Load() || r.URL.Path == "/health" {
 				f.ServeHTTP(w, r)
@@ -129,7 +90,7 @@ func TestEngineThatIsSlowToTellDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		reg, _ := n.router(nil, "127.0.0.1:9002")
-		engine := &stuck{fake: newFake(VLLM)}
+		engine := &stuck{fake: newFake(engines.VLLM)}
 		n.engine = engine
 		n.health.Store(http.StatusOK)
 		n.run(n.config())

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/target"
@@ -25,7 +26,7 @@ func (c *Config) Validate() error {
 	}
 	c.TLS.check(&p)
 	p.Check("--id", protocol.CheckName(c.ID))
-	_, err := KindsOf(c.Engine)
+	_, err := engines.Find(c.Engine)
 	p.Check("--engine", err)
 	_, err = parseBackend(c.BackendURL)
 	p.Check("--backend-url", err)
@@ -66,10 +67,10 @@ func (c *Config) checkTargets(p *settings.Problems) {
 }
 
 func (c *Config) checkKinds(p *settings.Problems) {
-	possible, unknown := KindsOf(c.Engine)
+	engine, unknown := engines.Find(c.Engine)
 	for _, name := range c.Kinds {
 		k, err := protocol.ParseKind(name)
-		if err == nil && unknown == nil && !slices.Contains(possible, k) {
+		if err == nil && unknown == nil && !slices.Contains(engine.Kinds, k) {
 			err = fmt.Errorf("%s has no %s", c.Engine, name)
 		}
 		p.Check("--capability", err)
@@ -79,7 +80,7 @@ func (c *Config) checkKinds(p *settings.Problems) {
 	}
 	kinds := c.kinds()
 	if len(c.Kinds) == 0 {
-		kinds = possible[:1]
+		kinds = engine.Kinds[:1]
 	}
 	if !slices.Contains(kinds, target.Chat) {
 		p.Add("--warmup", "is a chat completion: it needs --capability llm")

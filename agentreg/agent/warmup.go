@@ -4,11 +4,11 @@ package agent
 
 import (
 	"context"
-	"encoding/json/v2"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -21,7 +21,7 @@ func (c *Config) warms() bool {
 	if c.Warmup != nil {
 		return *c.Warmup
 	}
-	return engines[c.Engine].warmup && slices.Contains(c.kinds(), target.Chat)
+	return c.engine().Warmup && slices.Contains(c.kinds(), target.Chat)
 }
 
 // ready waits until the engine can serve what it is registered for: its models
@@ -59,19 +59,11 @@ func (a *agent) persist(ctx context.Context, try func(context.Context) error) er
 	}
 }
 
-// warm asks for one token, which makes engines load what they have put off.
+// warm sends the engine its first request.
 func (a *agent) warm(ctx context.Context) error {
-	type message struct {
-		Role    string `json:"role"`
-		Content string `json:"content"`
-	}
-	body, err := json.Marshal(struct {
-		Model     string    `json:"model"`
-		Messages  []message `json:"messages"`
-		MaxTokens int       `json:"max_tokens"`
-	}{a.cfg.Models[0], []message{{"user", "Hi"}}, 1})
+	path, body, err := engines.WarmupRequest(a.cfg.Models[0])
 	if err == nil {
-		_, err = a.api.post(ctx, "/v1/chat/completions", body)
+		_, err = a.api.post(ctx, path, body)
 	}
 	if err != nil {
 		return fmt.Errorf("warming up: %w", err)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 )
 
 func TestWarmUpIsForEnginesThatNeedItAndWhoeverAsksForIt(t *testing.T) {
@@ -19,15 +21,15 @@ func TestWarmUpIsForEnginesThatNeedItAndWhoeverAsksForIt(t *testing.T) {
 		flag         *bool
 		want         int64
 	}{
-		"ollama":                  {Ollama, "llm", nil, 1},
-		"ollama for embeddings":   {Ollama, "embedding", nil, 0},
-		"ollama without":          {Ollama, "llm", new(false), 0},
-		"sglang":                  {SGLang, "llm", nil, 1},
-		"vllm":                    {VLLM, "llm", nil, 0},
-		"vllm with":               {VLLM, "llm", new(true), 1},
-		"sglang of the usual":     {SGLang, "", nil, 1},
-		"ollama by another name":  {Ollama, "chat", nil, 1},
-		"llamacpp without a need": {LlamaCpp, "llm", new(false), 0},
+		"ollama":                  {engines.Ollama, "llm", nil, 1},
+		"ollama for embeddings":   {engines.Ollama, "embedding", nil, 0},
+		"ollama without":          {engines.Ollama, "llm", new(false), 0},
+		"sglang":                  {engines.SGLang, "llm", nil, 1},
+		"vllm":                    {engines.VLLM, "llm", nil, 0},
+		"vllm with":               {engines.VLLM, "llm", new(true), 1},
+		"sglang of the usual":     {engines.SGLang, "", nil, 1},
+		"ollama by another name":  {engines.Ollama, "chat", nil, 1},
+		"llamacpp without a need": {engines.LlamaCpp, "llm", new(false), 0},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -53,12 +55,12 @@ func TestAgentRegistersAfterTheWarmUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		reg, _ := n.router(nil, "127.0.0.1:9002")
-		f := newFake(Ollama)
+		f := newFake(engines.Ollama)
 		f.refused.Store(3)
 		n.engine = f
 		n.health.Store(http.StatusOK)
 		cfg := n.config()
-		cfg.Engine, cfg.Models, cfg.Kinds = Ollama, nil, nil
+		cfg.Engine, cfg.Models, cfg.Kinds = engines.Ollama, nil, nil
 		n.run(cfg)
 		after(3*retryEvery - time.Millisecond)
 		require.Empty(t, reg.Agents())
@@ -72,12 +74,12 @@ func TestWarmUpThatNeverWorksEndsTheAgentWithTheReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
-		f := newFake(Ollama)
+		f := newFake(engines.Ollama)
 		f.refusal = `{"error":{"message":"model 'llama' not found"}}`
 		f.refused.Store(1 << 40)
 		n.engine = f
 		cfg := n.config()
-		cfg.Engine, cfg.WakeTimeout = Ollama, time.Minute
+		cfg.Engine, cfg.WakeTimeout = engines.Ollama, time.Minute
 		begin := time.Now()
 		time.AfterFunc(time.Hour, func() { n.health.Store(http.StatusOK) }) // this wait has no end
 		err := Run(t.Context(), cfg)
@@ -98,7 +100,7 @@ func TestWarmUpThatHangsIsSaid(t *testing.T) {
 		})
 		n.health.Store(http.StatusOK)
 		cfg := n.config()
-		cfg.Engine = SGLang
+		cfg.Engine = engines.SGLang
 		require.ErrorContains(t, Run(t.Context(), cfg), "was not ready within 5m0s: warming up: ")
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/enginekey"
 	"github.com/holdgate/holdgate/internal/regular"
@@ -78,7 +79,7 @@ func newAgentCommand() *cobra.Command {
 	fs.StringVar(&cfg.TLS.KeyFile, "tls-key-file", "", "key of that certificate")
 	fs.StringVar(&cfg.TLS.ServerName, "tls-server-name", "", "name that the routers' certificates must have (default: the host of --router)")
 	fs.StringVar(&cfg.ID, "id", "", "name of this agent (default: the host's name and the first model, or the engine's port)")
-	fs.StringVar(&cfg.Engine, "engine", agent.Custom, agent.Engines())
+	fs.StringVar(&cfg.Engine, "engine", engines.Custom, engines.Names())
 	fs.StringVar(&cfg.BackendURL, "backend-url", "", "where the engine listens, as http://host:port; host 0.0.0.0: the address that the routers see")
 	fs.StringVar(&cfg.HealthPath, "health-path", "", "path that answers 2xx when the engine can serve (default: the engine's own)")
 	fs.StringVar(&f.apiKeyFile, "api-key-file", "", "file with the key alone that the engine wants for health, models, warm-up and signals; requests carry that of serve's --engine-auth-file")

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 )
 
 func runAgent(t *testing.T, args ...string) error {
@@ -118,7 +119,7 @@ func TestAgentHasANameWithoutModels(t *testing.T) {
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	for backend, want := range map[string]string{"http://127.0.0.1:8000": "8000", "http://engine": "vllm", "": "vllm"} {
-		cfg := agent.Config{BackendURL: backend, Engine: agent.VLLM}
+		cfg := agent.Config{BackendURL: backend, Engine: engines.VLLM}
 		require.NoError(t, (&agentFlags{}).complete(newAgentCommand().Flags(), &cfg))
 		require.Equal(t, host+"-"+want, cfg.ID)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/config"
@@ -261,7 +261,7 @@ func TestTheKeyOfABackendGoesToNobodyElse(t *testing.T) {
 func TestOllamaGetsItsOwnAddressAsTheHostAndNoOrigin(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		p := r.joinAs("a", pb.State_STATE_SERVING, func(h *pb.Hello) { h.Engine = agent.Ollama }, "m")
+		p := r.joinAs("a", pb.State_STATE_SERVING, func(h *pb.Hello) { h.Engine = engines.Ollama }, "m")
 		one := r.chat("m", "origin", "https://page.example")
 		require.Contains(r.t, one.all(), "serve on 127.0.0.1:8000")
 		require.Equal(r.t, "127.0.0.1:8000", one.sent(":authority"))

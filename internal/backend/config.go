@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
@@ -72,9 +72,9 @@ func (c *Config) kinds() []target.Kind {
 	if len(c.Kinds) > 0 {
 		return c.Kinds
 	}
-	usual, err := agent.KindsOf(c.Engine)
+	engine, err := engines.Find(c.Engine)
 	if err != nil {
 		return nil // Read has said so
 	}
-	return usual[:1]
+	return engine.Kinds[:1]
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/target"
@@ -26,7 +27,7 @@ func Read(v settings.Value) []Config {
 	var all []Config
 	first := map[string]string{}
 	v.List(func(v settings.Value) {
-		c := Config{Engine: agent.Custom, Slots: 1}
+		c := Config{Engine: engines.Custom, Slots: 1}
 		readOne(v, &c)
 		if before, again := first[c.Name]; again && c.Name != "" {
 			v.Member("name", v.Node).Add("is there twice: %s is the name of %s", v.Quote(c.Name), before)
@@ -136,7 +137,7 @@ func readStatuses(v settings.Value) []int {
 }
 
 func checkEngine(name string) error {
-	_, err := agent.KindsOf(name)
+	_, err := engines.Find(name)
 	return err
 }
 
@@ -172,13 +173,13 @@ func ReadKinds(v settings.Value, engine string) (kinds []target.Kind) {
 	if len(v.Content) == 0 {
 		v.Add("at least one is needed, or leave it out for the engine's usual one")
 	}
-	possible, unknown := agent.KindsOf(engine)
+	known, unknown := engines.Find(engine)
 	v.List(func(v settings.Value) {
 		k, err := protocol.ParseKind(v.Value)
 		switch {
 		case err != nil:
 			v.Bad("must be chat, embedding or rerank")
-		case unknown == nil && !slices.Contains(possible, k):
+		case unknown == nil && !slices.Contains(known.Kinds, k):
 			v.Add("%s has no %s", engine, k)
 		case !slices.Contains(kinds, k):
 			kinds = append(kinds, k)

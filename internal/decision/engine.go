@@ -3,7 +3,7 @@
 package decision
 
 import (
-	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 )
@@ -12,7 +12,7 @@ import (
 // says, any other the key of its model.
 func (c *call) Engine(model string, g holdstate.Grant) (e extproc.Engine) {
 	at, o := g.Replica(), &c.d.o
-	if at.Engine == agent.Ollama { // it refuses names and pages that it does not know
+	if at.Engine == engines.Ollama { // it refuses names and pages that it does not know
 		e.Host, e.NoOrigin = at.Address, true
 	}
 	if w, own := o.Backends.Wants(at.ID); own {

@@ -34,7 +34,7 @@ type File struct {
 type Model struct {
 	Name  string
 	Kinds []string
-	// Engine is one of agent.Engines.
+	// Engine is one of engines.Names.
 	Engine string
 	// Warmup says whether the engine must answer one token before it gets
 	// requests; nil: where the engine is known to need it.

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/holdgate/holdgate/agentreg/agent"
+	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
@@ -124,7 +125,7 @@ func (m *Model) limitWake(serveBudget string) {
 
 func (f *file) model(v value) {
 	m := Model{
-		Engine: agent.Custom, Slots: 1,
+		Engine: engines.Custom, Slots: 1,
 		IdleTimeout: defaultTimeout, MinUpTime: -1,
 	}
 	a := ask{value: v, model: len(f.Models)}
@@ -173,7 +174,7 @@ func (f *file) name(v value) string {
 // checkEngine reads the kinds, which are the engine's usual one when the model v
 // names none, and finds what the engine has not.
 func (m *Model) checkEngine(v, kinds value) {
-	possible, err := agent.KindsOf(m.Engine)
+	engine, err := engines.Find(m.Engine)
 	if err != nil {
 		if m.Engine != "" {
 			v.Member("engine", v.Node).Add("%s", err)
@@ -186,7 +187,7 @@ func (m *Model) checkEngine(v, kinds value) {
 		}
 	}
 	if len(m.Kinds) == 0 {
-		m.Kinds = []string{possible[0].String()}
+		m.Kinds = []string{engine.Kinds[0].String()}
 	}
 	if m.Warmup != nil && *m.Warmup && !slices.Contains(m.Kinds, target.Chat.String()) {
 		v.Member("warmup", v.Node).Add("is a chat completion: it needs the kind chat")
