@@ -142,7 +142,7 @@ func TestARefusedAgentIsLogged(t *testing.T) {
 	a := newApp(t, "--agents-token-file", temporary(t, "good\n"))
 	var out bytes.Buffer
 	a.log = zerolog.New(zerolog.SyncWriter(&out))
-	server, err := a.newAgents(nil)
+	server, err := a.newAgentServer(nil)
 	require.NoError(t, err)
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

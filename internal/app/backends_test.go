@@ -70,7 +70,7 @@ func backed(t *testing.T, text string, f func(r *rig, e *elsewhere), flags ...st
 		r := &rig{App: backedApp(t, text, append([]string{"--agent-liveness=24h"}, flags...)...), t: t}
 		r.envoys, r.agents = r.serve(r.App.envoy), r.serve(r.App.agents)
 		background, end := context.WithCancel(t.Context())
-		go r.wakeSignal.run(background, r.look)
+		go r.notifiers.run(background)
 		e := &elsewhere{}
 		visited := make(chan struct{})
 		go func() {
@@ -187,7 +187,7 @@ func TestAWaitForABackendEndsAfterItsMaxWait(t *testing.T) {
 func TestABackendsModelIsKnownToAllWhoWake(t *testing.T) {
 	t.Parallel()
 	backed(t, oneBackend, func(r *rig, e *elsewhere) {
-		keda := wokenModels{r.App}
+		keda := kedaModels{r.notifiers}
 		require.True(r.t, keda.Known("m", ""))
 		require.True(r.t, keda.Known("m", "chat"))
 		require.False(r.t, keda.Known("m", "rerank"))
@@ -230,7 +230,7 @@ func TestTheMapAndABackendMayHaveTheSameModel(t *testing.T) {
 	n, _ := p.Here(at("n"))
 	require.Equal(t, 20*time.Second, n.HoldBudget)
 	require.True(t, n.ScaleFromZero, "it may be asleep, whatever the map says")
-	require.Equal(t, []string{"n"}, a.hooks.Load().all["backend gpu"].Models)
+	require.Equal(t, []string{"n"}, a.notifiers.hooks.Load().all["backend gpu"].Models)
 	require.False(t, p.Holdable(at("fixed")))
 
 	push(`{"placements":[]}`)

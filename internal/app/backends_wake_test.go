@@ -18,17 +18,17 @@ import (
 func TestABackendHasOneHookForAllItsModels(t *testing.T) {
 	t.Parallel()
 	a := backedApp(t, oneBackend)
-	h := a.hooks.Load().all["backend gpu"]
+	h := a.notifiers.hooks.Load().all["backend gpu"]
 	require.Equal(t, wake.Hook{Models: []string{"m", "n"}, Kind: "chat", URL: "http://127.0.0.1:1/gpu", Method: "POST", Cooldown: time.Hour}, h.Hook)
-	require.Equal(t, []string{"backend gpu"}, a.hooks.Load().of["n"])
+	require.Equal(t, []string{"backend gpu"}, a.notifiers.hooks.Load().of["n"])
 }
 
 // hookedUp has the hooks of r call a transport.
 func (r *rig) hookedUp(calls http.RoundTripper) {
-	r.notifiers.hooks = wake.NewWebhooks(wake.WebhookOptions{
-		Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(), Demand: r.machine.Demand, OnFailed: r.wakeRefused,
+	r.notifiers.webhooks = wake.NewWebhooks(wake.WebhookOptions{
+		Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(), Demand: r.machine.Demand, OnFailed: r.notifiers.wakeRefused,
 	})
-	r.placed()
+	r.notifiers.placed()
 	synctest.Wait()
 }
 
@@ -105,7 +105,7 @@ func TestNothingFailsWhileAQuestionIsOpen(t *testing.T) {
 		slow := make(chan struct{})
 		e.slow.Store(&slow)
 		one := r.chat("m", off...)
-		r.wakeRefused("m", "the agent has no room")
+		r.notifiers.wakeRefused("m", "the agent has no room")
 		require.Empty(r.t, one.all())
 		e.up.Store(true)
 		close(slow)
@@ -128,7 +128,7 @@ func TestAHookThatRefusesEndsNoWaitForAnotherBackend(t *testing.T) {
 		one := r.chat("m", off...)
 		pass(2 * time.Second)
 		require.Empty(r.t, one.all())
-		r.wakeRefused("m", "the engine ended")
+		r.notifiers.wakeRefused("m", "the engine ended")
 		require.Empty(r.t, one.all())
 		e.down("192.0.2.2:8000", false)
 		pass(time.Second)

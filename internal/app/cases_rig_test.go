@@ -49,7 +49,7 @@ func bubble(t *testing.T, f func(r *rig), flags ...string) {
 		r.envoys = r.serve(r.App.envoy)
 		r.agents = r.serve(r.App.agents)
 		background, end := context.WithCancel(t.Context())
-		go r.wakeSignal.run(background, r.look)
+		go r.notifiers.run(background)
 		go r.keeper().Run(background)
 		if r.revoker != nil {
 			go r.revoker.run(background)
@@ -99,7 +99,7 @@ func (r *rig) serve(s *grpc.Server) *grpc.ClientConn {
 // gauge is the value of a series now.
 func (r *rig) gauge(name string, labels ...string) float64 {
 	r.t.Helper()
-	families, err := r.metrics.Gather()
+	families, err := r.prometheus.Gather()
 	require.NoError(r.t, err)
 	for _, f := range families {
 		if f.GetName() != name {

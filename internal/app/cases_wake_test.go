@@ -81,7 +81,7 @@ func TestEachKindHasItsHook(t *testing.T) {
 	hooked := func(f func(r *rig, calls *called), chat, rerank string) {
 		bubble(t, func(r *rig) {
 			calls := &called{}
-			r.notifiers.hooks = wake.NewWebhooks(wake.WebhookOptions{
+			r.notifiers.webhooks = wake.NewWebhooks(wake.WebhookOptions{
 				Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(),
 				Demand: r.machine.Demand, OnFailed: func(_, reason string) { require.Fail(r.t, reason) },
 			})
@@ -124,12 +124,12 @@ func TestAHookThatRefusesEndsNoWaitForAnAgentThatWakes(t *testing.T) {
 		p := r.join(pb.State_STATE_ASLEEP, "m")
 		first := r.chat("m")
 		synctest.Wait()
-		r.wakeRefused("m", "its wake hook answered 404")
+		r.notifiers.wakeRefused("m", "its wake hook answered 404")
 		synctest.Wait()
 		require.Equal(r.t, 1, r.demand("m"))
 		p.leave()
 		synctest.Wait()
-		r.wakeRefused("m", "its wake hook answered 404")
+		r.notifiers.wakeRefused("m", "its wake hook answered 404")
 		synctest.Wait()
 		require.Equal(r.t, 1, r.holds("wake_failed"))
 		require.Contains(r.t, first.all(), "its wake hook answered 404")
@@ -147,7 +147,7 @@ func TestAHookThatRefusesEndsNoWaitForRoom(t *testing.T) {
 		require.Contains(r.t, other.all(), "serve")
 		first := r.chat("m")
 		synctest.Wait()
-		r.wakeRefused("m", "its wake hook answered 404")
+		r.notifiers.wakeRefused("m", "its wake hook answered 404")
 		synctest.Wait()
 		require.Equal(r.t, 1, r.demand("m"))
 		busy.leave()
@@ -274,7 +274,7 @@ func TestNoTextOfARequestIsALabel(t *testing.T) {
 		const text = "zzz"
 		count := func() (n int) {
 			pass(time.Minute) // requests that were refused wait for their record in vain
-			families, err := r.metrics.Gather()
+			families, err := r.prometheus.Gather()
 			require.NoError(r.t, err)
 			for _, f := range families {
 				for _, m := range f.GetMetric() {
@@ -304,7 +304,7 @@ func TestNoTextOfARequestIsALabel(t *testing.T) {
 // series gives the values of a metric by its labels; of a histogram, the sums.
 func (r *rig) series(name string) map[string]float64 {
 	r.t.Helper()
-	families, err := r.metrics.Gather()
+	families, err := r.prometheus.Gather()
 	require.NoError(r.t, err)
 	values := map[string]float64{}
 	for _, f := range families {

@@ -20,18 +20,18 @@ type hook struct {
 	wake.Hook
 
 	targets []target.Target
-	backend *backend.Backend // nil: the hook is of the map
+	backend *backend.Backend // nil: a hook of the map
 }
 
-// hooks are the webhooks of this site by their names, which say whose they are.
+// hooks are the webhooks of this site.
 type hooks struct {
-	all map[string]*hook
-	of  map[string][]string // a model's
+	all map[string]*hook    // by their names, which are different for the map and each backend
+	of  map[string][]string // the names of the hooks of each model
 }
 
-// newHooks collects the hooks of the placements. Placements of a model with the same
-// call share one, so that a machine that serves several kinds is asked for once, and
-// so do all models of a backend.
+// newHooks collects the hooks of the placements. Placements of a model with the same call
+// share a hook, so that a machine that serves several kinds is woken once; all models of a
+// backend share one too.
 func newHooks(p decision.Placements) *hooks {
 	hs := &hooks{all: map[string]*hook{}, of: map[string][]string{}}
 	for _, model := range p.Held() {
@@ -73,39 +73,22 @@ func (hs *hooks) add(name string, w *sitemap.Wake, b *backend.Backend, t target.
 	}
 }
 
-// placed puts the webhooks of the placements in force. The wishes of their models
-// are looked at again: a hook may be new to them.
-func (a *App) placed() {
-	a.placing.Lock() // the last to come must have seen everything
-	defer a.placing.Unlock()
-	hs := newHooks(a.placements())
-	a.hooks.Store(hs)
-	all := make(map[string]wake.Hook, len(hs.all))
-	for name, h := range hs.all {
-		all[name] = h.Hook
-	}
-	a.notifiers.hooks.Replace(all)
-	for model := range hs.of {
-		a.wakeSignal.changed(model)
-	}
-}
-
-// due says whether a hook is to be called: something that it wakes should be up, and
-// no backend that could serve it answers.
-func (a *App) due(h *hook) bool {
+// due reports whether a hook is to be called: a target that it wakes should be up, and no
+// backend that could serve the target is healthy.
+func (n *notifiers) due(h *hook) bool {
 	for _, t := range h.targets {
 		switch {
-		case h.backend != nil && !h.backend.Failing(), h.backend == nil && !a.backends.AllFailing(t):
-		case a.machine.Wanted(t.Model) && !a.isUp(t.Model, h.kinds(t.Model)):
+		case h.backend != nil && !h.backend.Failing(), h.backend == nil && !n.backends.AllFailing(t):
+		case n.machine.Wanted(t.Model) && !n.isUp(t.Model, h.kinds(t.Model)):
 			return true
-		case h.backend != nil && a.used(t.Model) && a.beforeAllThatServe(h.backend, t):
+		case h.backend != nil && n.used(t.Model) && n.beforeAllThatServe(h.backend, t):
 			return true
 		}
 	}
 	return false
 }
 
-// kinds are those of a model that the hook wakes.
+// kinds returns the kinds of a model that the hook wakes.
 func (h *hook) kinds(model string) (kinds []target.Kind) {
 	for _, t := range h.targets {
 		if t.Model == model {
@@ -115,20 +98,20 @@ func (h *hook) kinds(model string) (kinds []target.Kind) {
 	return kinds
 }
 
-// beforeAllThatServe says whether the model's policy tries a backend before every
-// replica that serves the target: then it is to be woken although another one serves.
-func (a *App) beforeAllThatServe(b *backend.Backend, t target.Target) bool {
-	m := a.policies().Model(t.Model)
+// beforeAllThatServe reports whether the policy of the model tries a backend before every
+// replica that serves the target: then the backend is woken although another one serves.
+func (n *notifiers) beforeAllThatServe(b *backend.Backend, t target.Target) bool {
+	m := n.policies().Model(t.Model)
 	if m == nil {
 		return false
 	}
 	for i := range m.Steps {
 		match := &m.Steps[i].Match
-		if a.registry.CapacityFrom(t, matching{match}).Replicas > 0 {
+		if n.registry.CapacityFrom(t, matching{match}).Replicas > 0 {
 			return false
 		}
 		if match.Fits(b.Engine, b.Region, b.Labels) {
-			return a.registry.Serving(t) > 0
+			return n.registry.Serving(t) > 0
 		}
 	}
 	return false

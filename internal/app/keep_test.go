@@ -61,9 +61,9 @@ func TestSeriesOfModelsThatAreGoneAreRemoved(t *testing.T) {
 			p = r.join(pb.State_STATE_SERVING, append(names(fmt.Sprint("x", i, "-"), protocol.MaxModels-1), "m")...)
 		}
 		for _, model := range []string{"m", "x0-0", "x19-0"} {
-			r.App.series.Woke(model, time.Second)
-			r.App.series.Queued(model, time.Second)
-			r.App.series.Rejected(model, holdstate.ErrNoQueue)
+			r.App.metrics.Woke(model, time.Second)
+			r.App.metrics.Queued(model, time.Second)
+			r.App.metrics.Rejected(model, holdstate.ErrNoQueue)
 		}
 		require.Equal(t, 20*255+1, count())
 		pass(9 * time.Minute)
@@ -144,13 +144,13 @@ func TestTenantsHaveTheirSeriesAtZeroUpToALimit(t *testing.T) {
 func TestHistogramsHaveNativeBucketsBesideTheClassicOnes(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.App.series.Woke("m", time.Second)
-		r.App.series.Queued("m", time.Second)
-		r.App.series.HoldEnded(holdstate.OutcomeReleased, time.Second)
+		r.App.metrics.Woke("m", time.Second)
+		r.App.metrics.Queued("m", time.Second)
+		r.App.metrics.HoldEnded(holdstate.OutcomeReleased, time.Second)
 		p := r.chat("unknown")
 		p.gone()
 		pass(time.Minute)
-		families, err := r.metrics.Gather()
+		families, err := r.prometheus.Gather()
 		require.NoError(r.t, err)
 		seen := 0
 		for _, f := range families {

@@ -53,8 +53,8 @@ func (a *App) serve() {
 	}
 	start("Envoy", a.envoy.Serve, a.listeners.envoy)
 	start("agents", a.agents.Serve, a.listeners.agents)
-	if a.notifiers.server != nil {
-		start("KEDA", a.notifiers.server.Serve, a.listeners.keda)
+	if a.keda != nil {
+		start("KEDA", a.keda.Serve, a.listeners.keda)
 	}
 	start("the admin API", a.admin.Serve, a.listeners.admin)
 }
@@ -62,7 +62,7 @@ func (a *App) serve() {
 // runBackground starts the goroutines that run until ctx ends.
 func (a *App) runBackground(ctx context.Context) {
 	start := func(run func(ctx context.Context)) { a.wg.Go(func() { run(ctx) }) }
-	start(func(ctx context.Context) { a.wakeSignal.run(ctx, a.look) })
+	start(a.notifiers.run)
 	start(a.recheckWaiters)
 	start(a.keeper().Run)
 	start(a.awaitMap)
@@ -81,8 +81,8 @@ func (a *App) runBackground(ctx context.Context) {
 // visitBackends visits the backends until ctx ends. client is nil except in tests.
 func (a *App) visitBackends(ctx context.Context, client *http.Client) {
 	a.backends.Run(ctx, backend.Options{
-		Registry: a.registry, Wanted: a.machine.Wanted, Used: a.used, Client: client, Log: a.log,
-		OnModels: a.placed, OnHealth: a.wakeSignal.changed,
+		Registry: a.registry, Wanted: a.machine.Wanted, Used: a.notifiers.used, Client: client, Log: a.log,
+		OnModels: a.notifiers.placed, OnHealth: a.notifiers.changed,
 	})
 }
 
@@ -90,19 +90,6 @@ func (a *App) visitBackends(ctx context.Context, client *http.Client) {
 // made room for them.
 func (a *App) recheckWaiters(ctx context.Context) {
 	every(ctx, time.Second, func(time.Time) { a.machine.UpdateAll() })
-}
-
-// awaitMap warns when no map has come in time.
-func (a *App) awaitMap(ctx context.Context) {
-	timer := time.NewTimer(time.Until(a.mapWait))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-		if a.lacksMap() {
-			a.log.Warn().Msg("no sibling map came within --map-wait: the router is ready without one and serves only models that are up or of backends; push one with holdgate map push -f FILE")
-		}
-	}
 }
 
 // every calls f once in each interval until ctx ends.
@@ -183,6 +170,9 @@ func (a *App) Stop(ctx context.Context) error {
 	a.data.EndAll()
 	// 8. Calls of webhooks and KEDA's streams end.
 	a.notifiers.stop(ctx)
+	if a.keda != nil {
+		a.keda.Stop()
+	}
 	// 9. Background work ends, the visits of backends with it.
 	a.endBackground()
 	// 10. The agents' streams and their service end.

@@ -48,9 +48,9 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 		_, err := r.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`), true)
 		require.NoError(t, err)
 		r.join(pb.State_STATE_SERVING, "m")
-		r.App.series.Woke("m", time.Second)
-		r.App.series.Queued("m", time.Second)
-		r.App.series.Rejected("m", holdstate.ErrNoQueue)
+		r.App.metrics.Woke("m", time.Second)
+		r.App.metrics.Queued("m", time.Second)
+		r.App.metrics.Rejected("m", holdstate.ErrNoQueue)
 		checkMetrics(r.t, r.App, documented)
 	}, "--auth-file", auth, "--policy-file", limits)
 }
@@ -59,7 +59,7 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 func checkMetrics(t *testing.T, a *App, documented map[string]string) {
 	t.Helper()
 	found := map[string]string{}
-	families, err := a.metrics.Gather()
+	families, err := a.prometheus.Gather()
 	require.NoError(t, err)
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), "hivenet_") {
@@ -78,7 +78,7 @@ func checkMetrics(t *testing.T, a *App, documented map[string]string) {
 	}
 	require.Len(t, found, len(documented), "%v", found)
 
-	problems, err := testutil.GatherAndLint(a.metrics)
+	problems, err := testutil.GatherAndLint(a.prometheus)
 	require.NoError(t, err)
 	require.Empty(t, problems)
 }
@@ -88,17 +88,17 @@ const mapLoaded = "# HELP acme_map_loaded 1 while the router has a sibling map. 
 func TestDemandHasNoSeriesWithoutAMap(t *testing.T) {
 	t.Parallel()
 	a := newApp(t, "--metrics-prefix=acme_")
-	n, err := testutil.GatherAndCount(a.metrics, "acme_pending_demand", "acme_wake_wanted")
+	n, err := testutil.GatherAndCount(a.prometheus, "acme_pending_demand", "acme_wake_wanted")
 	require.NoError(t, err)
 	require.Zero(t, n)
-	require.NoError(t, testutil.GatherAndCompare(a.metrics, strings.NewReader(mapLoaded+"acme_map_loaded 0\n"), "acme_map_loaded"))
+	require.NoError(t, testutil.GatherAndCompare(a.prometheus, strings.NewReader(mapLoaded+"acme_map_loaded 0\n"), "acme_map_loaded"))
 	_, err = a.maps.Push([]byte(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true},{"model":"n","kind":"chat","site":"here"}]}`), false)
 	require.NoError(t, err)
-	n, err = testutil.GatherAndCount(a.metrics, "acme_pending_demand", "acme_wake_wanted")
+	n, err = testutil.GatherAndCount(a.prometheus, "acme_pending_demand", "acme_wake_wanted")
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
-	require.NoError(t, testutil.GatherAndCompare(a.metrics, strings.NewReader(mapLoaded+"acme_map_loaded 1\n"), "acme_map_loaded"))
-	n, err = testutil.GatherAndCount(a.metrics, "acme_wake_holds_total")
+	require.NoError(t, testutil.GatherAndCompare(a.prometheus, strings.NewReader(mapLoaded+"acme_map_loaded 1\n"), "acme_map_loaded"))
+	n, err = testutil.GatherAndCount(a.prometheus, "acme_wake_holds_total")
 	require.NoError(t, err)
 	require.Equal(t, 7, n, "every outcome from the start")
 }

@@ -6,27 +6,57 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
-	"google.golang.org/grpc"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/decision"
+	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
-// notifiers is who else is told that a model is wanted: KEDA and webhooks.
+// notifiers tell everything that can wake a model whether the model should be up:
+//
+//  1. What may have changed the need of a model calls changed, the wake signal: the machine
+//     when waiters come and go, the registry when replicas do, backends, and new placements.
+//  2. run, one goroutine, calls tell for each of these models. It reads the need at that
+//     moment, so that the latest one counts in whatever order the changes come.
+//  3. tell passes the need to the registry, which sends Wake to agents; to the backends,
+//     whose health is asked for; to the webhooks (hooks.go, internal/wake/webhook.go); and
+//     to KEDA (internal/wake/keda.go), which reads it by kedaModels.
 type notifiers struct {
-	recent *wake.Recent
-	hooks  *wake.Webhooks
-	keda   *wake.KEDA
-	server *grpc.Server // nil without --keda-listen
+	notifierDeps
+
+	recent   *wake.Recent // when requests were last routed to each model
+	webhooks *wake.Webhooks
+	keda     *wake.KEDA
+	hooks    atomic.Pointer[hooks]
+	placing  sync.Mutex // held while the hooks of new placements are put in force
+
+	mu    sync.Mutex
+	dirty map[string]struct{} // models whose need may have changed
+	wake  chan struct{}       // has a value when there are such models
+}
+
+// notifierDeps are what notifiers read and tell.
+type notifierDeps struct {
+	machine    *holdstate.Machine
+	registry   *agentreg.Registry
+	backends   *backend.Set
+	placements func() decision.Placements
+	policies   func() *policy.Policy // returns nil without a file
 }
 
 func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
-	o := &notifiers{recent: wake.NewRecent()}
+	n := &notifiers{
+		notifierDeps: notifierDeps{machine: a.machine, registry: a.registry, backends: a.backends, placements: a.placements, policies: a.policies},
+		recent:       wake.NewRecent(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
+	}
 	var headers *wake.HeadersFile
 	if path := a.c.WebhookHeadersFile; path != "" {
 		var err error
@@ -36,125 +66,146 @@ func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
 		}
 		a.watched = append(a.watched, headers)
 	}
-	hookTLS, err := wake.TLSFiles{CA: a.c.WebhookCAFile, Cert: a.c.WebhookCertFile, Key: a.c.WebhookKeyFile}.Client()
+	tls, err := wake.TLSFiles{CA: a.c.WebhookCAFile, Cert: a.c.WebhookCertFile, Key: a.c.WebhookKeyFile}.Client()
 	if err != nil {
 		return nil, fmt.Errorf("--webhook-ca-file, --webhook-cert-file: %w", err)
 	}
-	o.hooks = wake.NewWebhooks(wake.WebhookOptions{
-		Demand:   func(model string) int { return a.machine.Demand(model) },
-		OnFailed: a.wakeRefused,
-		Headers:  headers, TLS: hookTLS, Registerer: a.metrics, Prefix: a.c.MetricsPrefix, Log: a.log,
+	n.webhooks = wake.NewWebhooks(wake.WebhookOptions{
+		Demand: a.machine.Demand, OnFailed: n.wakeRefused,
+		Headers: headers, TLS: tls, Registerer: a.prometheus, Prefix: a.c.MetricsPrefix, Log: a.log,
 	})
-	o.keda = wake.NewKEDA(wake.KEDAOptions{Models: wokenModels{a}, Log: a.log})
-	if a.c.KEDAListen == "" {
-		return o, nil
+	n.keda = wake.NewKEDA(wake.KEDAOptions{Models: kedaModels{n}, Log: a.log})
+	return n, nil
+}
+
+// changed notes that the need of a model may have changed. It does not block.
+func (n *notifiers) changed(model string) {
+	n.mu.Lock()
+	n.dirty[model] = struct{}{}
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
 	}
-	options, err := a.secured(kedaCerts(a.c), files)
-	if err != nil {
-		return nil, err
+}
+
+// run tells of models that have changed until ctx ends.
+func (n *notifiers) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.wake:
+		}
+		n.mu.Lock()
+		dirty := n.dirty
+		n.dirty = map[string]struct{}{}
+		n.mu.Unlock()
+		for model := range dirty {
+			n.tell(model)
+		}
 	}
-	o.server = grpc.NewServer(append(grpcLimits(), options...)...)
-	externalscaler.RegisterExternalScalerServer(o.server, o.keda)
-	a.health.SetServingStatus(externalscaler.ExternalScaler_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-	healthpb.RegisterHealthServer(o.server, a.health)
-	return o, nil
+}
+
+// tell passes on what the need of a model is at this moment.
+func (n *notifiers) tell(model string) {
+	n.registry.SetNeed(model, n.machine.Need(model))
+	n.backends.Look(model)
+	hs := n.hooks.Load()
+	for _, name := range hs.of[model] {
+		n.webhooks.Wanted(name, n.due(hs.all[name]), false)
+	}
+	n.keda.Changed(model)
+}
+
+// placed puts the webhooks of the present placements in force, and tells them of their
+// models.
+func (n *notifiers) placed() {
+	n.placing.Lock() // the last to come must have seen everything
+	defer n.placing.Unlock()
+	hs := newHooks(n.placements())
+	n.hooks.Store(hs)
+	all := make(map[string]wake.Hook, len(hs.all))
+	for name, h := range hs.all {
+		all[name] = h.Hook
+	}
+	n.webhooks.Replace(all)
+	for model := range hs.of {
+		n.changed(model)
+	}
 }
 
 // wakeRefused ends the waiters of a model that could not be woken in one way, unless
 // another way is still open: an agent that is bringing it up or waits for room to, a
 // backend whose health is being asked for, or one whose hook has not refused.
-func (a *App) wakeRefused(model, reason string) {
-	if a.registry.Waking(model) || a.registry.RoomWait(model) != nil || a.isUp(model, target.Kinds[:]) {
+func (n *notifiers) wakeRefused(model, reason string) {
+	if n.registry.Waking(model) || n.registry.RoomWait(model) != nil || n.isUp(model, target.Kinds[:]) {
 		return
 	}
-	a.backends.UnlessUp(model, func() {
-		if !a.backendMayWake(model) {
-			a.machine.Fail(model, reason)
+	n.backends.UnlessUp(model, func() {
+		if !n.backendMayWake(model) {
+			n.machine.Fail(model, reason)
 		}
 	})
 }
 
-// backendMayWake says whether the hook of one of the model's backends has not refused.
-func (a *App) backendMayWake(model string) bool {
-	hs := a.hooks.Load()
+// backendMayWake reports whether a backend of the model has a hook that has not refused.
+func (n *notifiers) backendMayWake(model string) bool {
+	hs := n.hooks.Load()
 	return slices.ContainsFunc(hs.of[model], func(name string) bool {
-		return hs.all[name].backend != nil && !a.notifiers.hooks.Refused(name)
+		return hs.all[name].backend != nil && !n.webhooks.Refused(name)
 	})
 }
 
-// stop tells nobody any more. KEDA connects again at once when its streams end
-// without an error.
-func (o *notifiers) stop(ctx context.Context) {
-	o.hooks.Stop(ctx)
-	o.keda.Stop()
-	if o.server != nil {
-		o.server.Stop()
-	}
-}
-
-// look carries what a model's wish is now to all who can wake it.
-func (a *App) look(model string) {
-	need := a.machine.Need(model)
-	a.registry.SetNeed(model, need)
-	a.backends.Look(model)
-	hs := a.hooks.Load()
-	for _, name := range hs.of[model] {
-		a.notifiers.hooks.Wanted(name, a.due(hs.all[name]), false)
-	}
-	a.notifiers.keda.Changed(model)
-}
-
-// isUp says whether a replica serves one of the kinds, and none of them is waited
-// for in vain.
-func (a *App) isUp(model string, kinds []target.Kind) bool {
+// isUp reports whether a replica serves one of the kinds, and no request waits for another
+// one of them, which nothing serves.
+func (n *notifiers) isUp(model string, kinds []target.Kind) bool {
 	up := false
 	for _, kind := range kinds {
 		t := target.Target{Model: model, Kind: kind}
-		if a.registry.Serving(t) > 0 {
+		if n.registry.Serving(t) > 0 {
 			up = true
-		} else if a.machine.Waiting(t) {
+		} else if n.machine.Waiting(t) {
 			return false
 		}
 	}
 	return up
 }
 
-// replicasChanged is told of every change of a target's replicas and slots.
-func (a *App) replicasChanged(t target.Target) {
-	a.machine.Update(t)
-	if a.registry.Serving(t) == 0 {
-		// It may have lost its last replica while it is wanted.
-		a.wakeSignal.changed(t.Model)
-	}
+// used reports whether a replica of the model has a request, or had one a moment ago.
+func (n *notifiers) used(model string) bool { return n.usedWithin(model, wake.DefaultWindow) }
+
+func (n *notifiers) usedWithin(model string, window time.Duration) bool {
+	return n.recent.Within(model, window, time.Now()) || n.registry.InFlight(model) > 0
 }
 
-// wokenModels is what KEDA asks about.
-type wokenModels struct{ a *App }
+// stop ends the calls of webhooks, and KEDA's streams without an error: KEDA then connects
+// again at once.
+func (n *notifiers) stop(ctx context.Context) {
+	n.webhooks.Stop(ctx)
+	n.keda.Stop()
+}
+
+// kedaModels are the wake.Models that KEDA reads.
+type kedaModels struct{ n *notifiers }
 
 // Known is part of wake.Models.
-func (w wokenModels) Known(model, kind string) bool {
-	p := w.a.placements()
+func (k kedaModels) Known(model, kind string) bool {
+	p := k.n.placements()
 	if kind == "" {
 		return p.Holds(model)
 	}
-	k, err := target.ParseKind(kind)
-	return err == nil && p.Holdable(target.Target{Model: model, Kind: k})
+	parsed, err := target.ParseKind(kind)
+	return err == nil && p.Holdable(target.Target{Model: model, Kind: parsed})
 }
 
 // Wanted is part of wake.Models.
-func (w wokenModels) Wanted(model string) bool { return w.a.machine.Wanted(model) }
+func (k kedaModels) Wanted(model string) bool { return k.n.machine.Wanted(model) }
 
 // Demand is part of wake.Models.
-func (w wokenModels) Demand(model string) int { return w.a.machine.Demand(model) }
+func (k kedaModels) Demand(model string) int { return k.n.machine.Demand(model) }
 
 // Active is part of wake.Models.
-func (w wokenModels) Active(model string, window time.Duration) bool {
-	return w.a.machine.Wanted(model) || w.a.usedWithin(model, window)
-}
-
-// used says whether a replica of the model has a request, or had one a moment ago.
-func (a *App) used(model string) bool { return a.usedWithin(model, wake.DefaultWindow) }
-
-func (a *App) usedWithin(model string, window time.Duration) bool {
-	return a.notifiers.recent.Within(model, window, time.Now()) || a.registry.InFlight(model) > 0
+func (k kedaModels) Active(model string, window time.Duration) bool {
+	return k.Wanted(model) || k.n.usedWithin(model, window)
 }

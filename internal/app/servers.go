@@ -3,9 +3,12 @@
 package app
 
 import (
+	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
+	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
 	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -18,13 +21,42 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
-// newAgents makes the server of the port where agents register.
-func (a *App) newAgents(files *reload.Metrics) (*grpc.Server, error) {
+// newAdmin makes the server of the admin API.
+func (a *App) newAdmin() (*http.Server, error) {
+	tokens, err := config.ReadTokens(a.c.AdminTokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("--admin-token-file: %w", err)
+	}
+	return newAdminServer(admin.Handler(admin.Deps{
+		Tokens: tokens, Maps: a.maps, Metrics: a.prometheus, Ready: a.notReady, Warning: a.warning,
+		Explain: a.decider.Explain, Status: a.status, Wake: a.wakeModel, WakeFailed: a.wakeFailed, Log: a.log,
+	})), nil
+}
+
+// newKEDAServer makes the server of the port where KEDA connects, nil without one.
+func (a *App) newKEDAServer(files *reload.Metrics) (*grpc.Server, error) {
+	if a.c.KEDAListen == "" {
+		return nil, nil
+	}
+	tls, err := a.secured(kedaCerts(a.c), files)
+	if err != nil {
+		return nil, err
+	}
+	s := grpc.NewServer(slices.Concat(grpcLimits(), tls)...)
+	externalscaler.RegisterExternalScalerServer(s, a.notifiers.keda)
+	a.health.SetServingStatus(externalscaler.ExternalScaler_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(s, a.health)
+	return s, nil
+}
+
+// newAgentServer makes the server of the port where agents register.
+func (a *App) newAgentServer(files *reload.Metrics) (*grpc.Server, error) {
 	options, err := a.secured(agentCerts(a.c), files)
 	if err != nil {
 		return nil, err
@@ -44,8 +76,8 @@ func (a *App) newAgents(files *reload.Metrics) (*grpc.Server, error) {
 	return s, nil
 }
 
-// logRefused warns of agents that are not let in. It says no more than a line a second
-// for long, since anybody who reaches the port can be refused.
+// logRefused logs which agents are not authenticated: after the first ten no more than one
+// a second, since everybody who reaches the port may cause a line.
 func logRefused(log zerolog.Logger) grpc.StreamServerInterceptor {
 	limit := rate.NewLimiter(rate.Every(time.Second), 10)
 	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -61,7 +93,7 @@ func logRefused(log zerolog.Logger) grpc.StreamServerInterceptor {
 	}
 }
 
-// agentTokens gives the tokens that agents may use at this moment.
+// agentTokens returns a function that returns the tokens of agents in force.
 func (a *App) agentTokens(files *reload.Metrics) (func() []string, error) {
 	path := a.c.AgentsTokenFile
 	if path == "" {
@@ -79,7 +111,7 @@ func (a *App) agentTokens(files *reload.Metrics) (func() []string, error) {
 	return func() []string { return *file.Current() }, nil
 }
 
-// secured gives what a server needs for TLS: nothing without a certificate.
+// secured returns the options of a server for TLS: none without a certificate.
 func (a *App) secured(f certs.Files, files *reload.Metrics) ([]grpc.ServerOption, error) {
 	if f.Cert.Path == "" {
 		return nil, nil

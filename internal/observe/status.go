@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"time"
+
+	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/decision"
+	"github.com/holdgate/holdgate/sitemap"
+)
+
+// Status makes the answer of GET /v1/status.
+type Status struct {
+	SiteID   string
+	NotReady func() string // why the router is not ready; empty: it is
+	Warning  func() string // what a router that is ready lacks; empty: nothing
+	InFlight func() int
+	Demand   func(model string) int
+	Models   func() []decision.Model
+	Agents   func() []agentreg.AgentStatus
+	Maps     *sitemap.Store
+}
+
+// Now returns the status at this moment.
+func (s Status) Now() *admin.Status {
+	reason, warning := s.NotReady(), ""
+	if reason == "" {
+		warning = s.Warning()
+	}
+	return &admin.Status{
+		Ready: reason == "", NotReady: reason, Warning: warning, SiteID: s.SiteID, InFlight: s.InFlight(),
+		Map: s.mapStatus(), Models: s.models(), Agents: s.agents(),
+	}
+}
+
+func (s Status) models() []admin.ModelStatus {
+	list := []admin.ModelStatus{}
+	for _, m := range s.Models() {
+		waits := ""
+		if m.Wait != nil {
+			waits = m.Wait.Text(time.Now())
+		}
+		list = append(list, admin.ModelStatus{
+			Model: m.Model, State: m.State, Serving: m.Serving, Asleep: m.Asleep, Waking: m.Waking,
+			Demand: s.Demand(m.Model), Wanted: m.Wanted, Waits: waits,
+		})
+	}
+	return list
+}
+
+func (s Status) agents() []admin.AgentStatus {
+	list := []admin.AgentStatus{}
+	for _, a := range s.Agents() {
+		kinds := []string{}
+		for _, k := range a.Kinds {
+			kinds = append(kinds, k.String())
+		}
+		list = append(list, admin.AgentStatus{
+			ID: a.ID, State: a.State, Healthy: a.Healthy, Routing: a.InRouting, Models: a.Models, Kinds: kinds,
+			Address: a.Address, Engine: a.Engine, Region: a.Region, Slots: a.Slots, InFlight: a.InFlight,
+			Signals: admin.Signals{InFlight: a.Reported, Running: a.Running, Waiting: a.Waiting, KVUse: a.KVUse},
+			CanWake: a.CanWake, Group: a.Group, Closing: a.Closing, Error: a.LastWakeError, NextTry: a.NextTry, Joined: a.Joined, LastSeen: a.LastSeen,
+		})
+	}
+	return list
+}
+
+func (s Status) mapStatus() *admin.MapStatus {
+	m := s.Maps.State()
+	if m.Map == nil {
+		return nil
+	}
+	return &admin.MapStatus{
+		Generation: m.Map.Generation(), Source: m.Source, ReceivedAt: m.ReceivedAt,
+		AgeSeconds: int64(time.Since(m.ReceivedAt).Seconds()), ETag: m.Map.ETag(),
+		Models: len(m.Map.Models()), Holdable: len(m.Map.Holdable()), Hints: len(m.Map.Hints()),
+	}
+}
