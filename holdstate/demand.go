@@ -10,15 +10,15 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// identity is who a waiter counts as in the demand: the same key and the same
-// client request id are one request that is tried again.
+// identity is what a waiter counts as in the demand: waiters with the same key and the
+// same client request id are one request, which the client tries again.
 type identity struct {
 	key string
 	id  uuid.UUID
 }
 
-// identityOf reads the client's id in any letter case. Anything but a UUID in its
-// canonical form counts on its own, so it gets an id of its own.
+// identityOf returns the identity of the first client id that is a UUID in its canonical
+// form, in any letter case. Without one the request gets an identity of its own.
 func identityOf(key string, clientIDs ...string) identity {
 	for _, s := range clientIDs {
 		if len(s) != len("xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx") {
@@ -31,7 +31,36 @@ func identityOf(key string, clientIDs ...string) identity {
 	return identity{key: key, id: uuid.New()}
 }
 
-// Demand is the number of distinct requests that wait for the model: held, or
+// model is what is known of a model, from its first waiter, need or failed wake until it
+// has none of them.
+type model struct {
+	m          *Machine
+	name       string
+	held       int            // waiters of Hold without a slot
+	byKey      map[string]int // the same by key
+	identities map[identity]int
+
+	wantedUntil time.Time
+	want        uint64      // the number of the want that lasts until then
+	wantEnd     *time.Timer // fires then
+	reported    target.Need // what OnWanted was last called for
+
+	failedUntil time.Time
+	failure     string
+	wake        wake
+}
+
+// model returns the model with a name, which it adds if there is none.
+func (m *Machine) model(name string) *model {
+	mod := m.models[name]
+	if mod == nil {
+		mod = &model{m: m, name: name, byKey: map[string]int{}, identities: map[identity]int{}}
+		m.models[name] = mod
+	}
+	return mod
+}
+
+// Demand returns the number of distinct requests that wait for the model: held, or
 // released without a slot.
 func (m *Machine) Demand(name string) int {
 	m.mu.Lock()
@@ -42,8 +71,8 @@ func (m *Machine) Demand(name string) int {
 	return 0
 }
 
-// Need says why the model should be up: requests wait for it, or did so less than the
-// linger ago, or Want asked for it.
+// Need returns why the model should be up: requests wait for it, a request left unserved
+// less than Options.Linger ago, or Want asked for it.
 func (m *Machine) Need(name string) target.Need {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,74 +82,98 @@ func (m *Machine) Need(name string) target.Need {
 	return target.Need{}
 }
 
-// Wanted says whether the model should be up.
+// Wanted reports whether the model should be up.
 func (m *Machine) Wanted(name string) bool { return m.Need(name).Wanted() }
 
 // Want keeps the model wanted for at least d from now.
 func (m *Machine) Want(name string, d time.Duration) {
 	m.change(func() {
 		mod := m.model(name)
-		m.lingerFor(mod, d)
-		m.tell(mod)
+		mod.wantFor(d)
+		mod.report()
 	})
 }
 
 func (mod *model) need(now time.Time) target.Need {
-	w := target.Need{Demand: len(mod.identities) > 0}
+	n := target.Need{Demand: len(mod.identities) > 0}
 	if now.Before(mod.wantedUntil) {
-		w.Ahead = mod.ahead
+		n.Ahead = mod.want
 	}
-	return w
+	return n
 }
 
-// tell reports a changed wish and forgets a model nothing is known of any more.
-func (m *Machine) tell(mod *model) {
-	now := time.Now()
-	wish := mod.need(now)
-	if wish != mod.told {
-		mod.told = wish
+// join counts a waiter against the limits and in the demand.
+func (mod *model) join(w *Waiter) {
+	w.placed = true
+	mod.m.held++
+	mod.held++
+	if w.request.Key != "" {
+		mod.byKey[w.request.Key]++
+	}
+	mod.identities[w.id]++
+	mod.startWake(w)
+	mod.report()
+}
+
+// leave stops counting a waiter. One that left unserved keeps the model wanted.
+func (mod *model) leave(w *Waiter) {
+	w.placed = false
+	mod.m.held--
+	mod.held--
+	decrement(mod.byKey, w.request.Key)
+	decrement(mod.identities, w.id)
+	if w.outcome == OutcomeDisconnected || w.outcome == OutcomeExpired {
+		mod.wantFor(mod.m.o.Linger)
+	}
+	mod.report()
+}
+
+func decrement[K comparable](counts map[K]int, k K) {
+	if counts[k] > 1 {
+		counts[k]--
+	} else {
+		delete(counts, k)
+	}
+}
+
+// report calls OnWanted if the need has changed, and forgets a model of which nothing is
+// left to know.
+func (mod *model) report() {
+	m, now := mod.m, time.Now()
+	need := mod.need(now)
+	if need != mod.reported {
+		mod.reported = need
 		m.after = append(m.after, func() { m.o.OnWanted(mod.name) })
 	}
-	if wish.Wanted() {
+	if need.Wanted() {
 		return
 	}
-	m.giveUp(mod)
+	mod.stopWake()
 	if now.Before(mod.failedUntil) {
 		return
 	}
-	// A timer that fires late may come with a mod whose name has begun anew.
+	// A late timer may hold a model that was since replaced under the same name.
 	if m.models[mod.name] == mod {
 		delete(m.models, mod.name)
 	}
 }
 
-// lingerFor extends the wish and makes sure that its end is told. The caller
-// tells its begin.
-func (m *Machine) lingerFor(mod *model, d time.Duration) {
+// wantFor keeps the model wanted for at least d, and reports the end of that. Its caller
+// reports the start.
+func (mod *model) wantFor(d time.Duration) {
 	until := time.Now().Add(d)
 	if d <= 0 || !until.After(mod.wantedUntil) {
 		return
 	}
-	m.wishes++
-	mod.wantedUntil, mod.ahead = until, m.wishes
-	if mod.linger != nil {
-		mod.linger.Stop()
+	mod.m.wants++
+	mod.wantedUntil, mod.want = until, mod.m.wants
+	if mod.wantEnd != nil {
+		mod.wantEnd.Stop()
 	}
-	mod.linger = m.lookAgain(mod, d)
+	mod.wantEnd = mod.reportIn(d)
 }
 
-// lookAgain looks at mod when something known of it ends by itself.
-func (m *Machine) lookAgain(mod *model, d time.Duration) *time.Timer {
-	return time.AfterFunc(d, func() {
-		m.change(func() { m.tell(mod) })
-	})
-}
-
-func (m *Machine) model(name string) *model {
-	mod := m.models[name]
-	if mod == nil {
-		mod = &model{name: name, byKey: map[string]int{}, identities: map[identity]int{}}
-		m.models[name] = mod
-	}
-	return mod
+// reportIn reports mod when d is over.
+func (mod *model) reportIn(d time.Duration) *time.Timer {
+	return time.AfterFunc(d, func() { mod.m.change(mod.report) })
 }

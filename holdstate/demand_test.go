@@ -232,7 +232,7 @@ func TestALateTimerForgetsOnlyItsOwnModel(t *testing.T) {
 	old := r.models["llama"]
 	w.Tell(Leave)
 	w = r.hold(t, Request{Target: llama})
-	r.change(func() { r.tell(old) })
+	r.change(func() { old.report() })
 	require.Equal(t, 1, r.Demand("llama"))
 	w.Tell(Leave)
 	r.requireAtRest(t)

@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package holdstate knows who waits for what. A request whose model sleeps is
-// held; when a replica registers, all its waiters are released at once and take
-// the slots one by one, in a fair order. The package owns the limits, the
-// demand and the order; it knows nothing of gRPC, Envoy or HTTP.
+// Package holdstate keeps the requests that wait. A request whose model sleeps is held;
+// when a replica registers, all waiters of its target are released at once and take the
+// slots one by one, in a fair order. The package owns the limits of what may wait, the
+// order, the demand and the learned wake times. It has no gRPC, Envoy or HTTP in it.
 //
-// One waiter's life:
+// A waiter's states. Hold starts in Held; Queue starts in Released, or in Admitted with
+// the reservation that the request has already:
 //
-//	Hold                    Queue (a replica serves, there is no room or no slot)
-//	  │                       │
-//	  ▼       up, again       ▼      room             slot
-//	Held ◄──────────────► Released ───────► Admitted ──────► Granted
-//	│  ▲        down          │                │             │    │
-//	│  ├──────────────────────┼────────────────┘ down        │    │
-//	│  └──────────────────────┼────────────────┼─────────────┘    │ done
-//	│     back: no answer came│                │                  │
-//	▼                         ▼                ▼                  ▼
-//	└────────────────────────► Ended ◄────────────────────────────┘
+//	         Up              Reserved           Slot             Done
+//	Held ─────────► Released ─────────► Admitted ─────► Granted ──────► Ended
+//	 ▲                  │                   │              │
+//	 └──────────────────┴───────────────────┴──────────────┘
+//	         Down               Down             Back
 //
-// The same as a list, with the outcome of the end:
+// All steps of the table in table.go, with the outcome of a waiter that ends. Without one
+// a waiter of Queue would have to be held: its caller decides again.
 //
 //	Held --Up--> Released
 //	Held --Expire--> Ended (expired)
@@ -27,31 +24,33 @@
 //	Held --Revoke--> Ended (removed)
 //	Held --Drain--> Ended (draining)
 //	Held --Fail--> Ended (wake_failed)
-//	Released --Down--> Held
-//	Released --HasRoom--> Admitted
+//	Released --Down--> Held (of Hold)
+//	Released --Down--> Ended (of Queue: to decide again)
+//	Released --Reserved--> Admitted
 //	Released --Expire--> Ended (released)
 //	Released --Refuse--> Ended (released)
 //	Released --Leave--> Ended (disconnected)
 //	Released --Revoke--> Ended (removed)
 //	Released --Drain--> Ended (draining)
-//	Admitted --Down--> Held
+//	Admitted --Down--> Held (of Hold)
+//	Admitted --Down--> Ended (of Queue: to decide again)
 //	Admitted --Slot--> Granted
 //	Admitted --TimeOut--> Ended (released)
 //	Admitted --Refuse--> Ended (released)
 //	Admitted --Leave--> Ended (disconnected)
 //	Admitted --Revoke--> Ended (removed)
 //	Admitted --Drain--> Ended (draining)
-//	Granted --Back--> Held
+//	Granted --Back--> Held (of Hold)
+//	Granted --Back--> Ended (of Queue: to decide again)
 //	Granted --Done--> Ended (released)
 //	Granted --Leave--> Ended (released)
 //
-// The machine learns how long the last wakes of each model took, and tells
-// clients by that when to come again (RetryAfter). What it learned outlives the
+// Retry-After comes from how long the last wakes of each model took, which outlives the
 // waiters.
 //
-// No goroutine lives here. Every change happens under the machine's one lock,
-// and a waiter learns of it by its Changed channel. Callbacks run after the lock
-// was given back, on the goroutine that caused the change; they may call the
-// machine again. The methods of Slots and Claim are called under the lock and must
-// not call back.
+// No goroutine lives here. The machine has one lock: exported methods take it, unexported
+// ones run under it, except change. A waiter's state changes in Waiter.apply alone, and its
+// Changed channel reports that. Callbacks run after the lock is released, on the goroutine
+// that caused the change, and may call the machine. Slots and Claim are called under the
+// lock and must not call the machine.
 package holdstate

@@ -13,59 +13,58 @@ import (
 )
 
 const (
-	wakesKept    = 20     // wakes remembered per model
-	wakesNeeded  = 3      // wakes seen before they are believed
-	modelsKept   = 10_000 // models whose wakes are remembered
-	unknownRetry = 30     // seconds told while too little is known
-	maxRetry     = 60     // seconds told at most
-	noWake       = 100 * time.Millisecond
+	wakesKept    = 20                     // wakes remembered per model
+	wakesNeeded  = 3                      // wakes seen before they are used
+	modelsKept   = 10_000                 // models whose wakes are remembered
+	unknownRetry = 30                     // Retry-After in seconds, before that
+	maxRetry     = 60                     // the highest Retry-After, in seconds
+	noWake       = 100 * time.Millisecond // a wake is longer
 )
 
-// wake is the wake that a model is in. It began when a request arrived for a
-// model nobody else waited for and no replica served, and ends with the first
-// replica for that request's target.
+// wake is a model's wake that is going on. It starts with a request for a model that no
+// other request waits for and no replica serves, and ends with the first replica for the
+// request's target.
 type wake struct {
 	running bool
 	target  target.Target
 	since   time.Time
 }
 
-// wakes remembers how long the last wakes of each model took, also of models that
-// nobody waits for any more.
+// wakes remembers how long the last wakes of each model took, also without waiters.
 type wakes struct {
 	of     map[string]*list.Element
-	recent list.List // of *history, the last used in front
+	recent list.List // of *history, the most recently used in front
 }
 
 // history is the last wakes of one model.
 type history struct {
 	model string
 	took  []time.Duration // a ring once it is full
-	next  int             // the place of the next one then
+	next  int             // the index of the oldest then
 	p90   time.Duration   // 0 until enough were seen
 }
 
-// begin notes that a request which enters now has the model woken. A request that
-// had a replica before, and one that joins others, say nothing of how long a wake
-// takes: a replica that was lost for a moment would be learned as a very short one.
-func (m *Machine) begin(mod *model, w *Waiter) {
-	if mod.wake.running || w.again || mod.held != 1 || m.o.Slots.Serving(w.request.Target) {
+// startWake starts the wake of the model if w is the request that wakes it. A request that
+// had a replica before does not count: a replica that was lost for a moment would be
+// learned as a very short wake.
+func (mod *model) startWake(w *Waiter) {
+	t := w.request.Target
+	if mod.wake.running || w.returning || mod.held != 1 || mod.m.o.Slots.Serving(t) {
 		return
 	}
-	mod.wake = wake{running: true, target: w.request.Target, since: time.Now()}
-	m.waking.Add(1)
+	mod.wake = wake{running: true, target: t, since: time.Now()}
+	mod.m.waking.Add(1)
 }
 
-// woke ends the wake that waited for a replica of t, and learns how long it took. A
-// replica that is there sooner than any engine starts was up all the time: it was a
-// backend that nobody had looked at.
-func (m *Machine) woke(t target.Target) {
-	mod := m.models[t.Model]
-	if mod == nil || !mod.wake.running || mod.wake.target != t {
+// endWake ends the wake that waited for a replica of t, and learns how long it took. A
+// replica that is up sooner than any engine starts was up before: it belongs to a backend
+// that was not checked yet.
+func (mod *model) endWake(t target.Target) {
+	if !mod.wake.running || mod.wake.target != t {
 		return
 	}
-	took := time.Since(mod.wake.since)
-	m.giveUp(mod)
+	m, took := mod.m, time.Since(mod.wake.since)
+	mod.stopWake()
 	if took < noWake {
 		return
 	}
@@ -73,19 +72,18 @@ func (m *Machine) woke(t target.Target) {
 	m.after = append(m.after, func() { m.o.OnWake(mod.name, took) })
 }
 
-// giveUp forgets the wake of a model: it is over, it failed, or nobody wants it
-// any more.
-func (m *Machine) giveUp(mod *model) {
+// stopWake forgets the wake: it is over, it failed, or the model is not wanted any more.
+func (mod *model) stopWake() {
 	if mod.wake.running {
 		mod.wake = wake{}
-		m.waking.Add(-1)
+		mod.m.waking.Add(-1)
 	}
 }
 
-// RetryAfter is in how many seconds a client should come again that asked for a
-// model which sleeps: 30 until three wakes of it were seen; then what is left of
-// the time in which nine of ten of its wakes were done, less up to a tenth so that
-// not all clients come at once. It is always from 1 to 60.
+// RetryAfter returns in how many seconds a client should retry a request for a model that
+// sleeps: 30 until three wakes of it were seen, then what is left of the time in which nine
+// of ten of its wakes ended, less a random part of up to a tenth, which spreads the
+// clients. It is from 1 to 60.
 func (m *Machine) RetryAfter(name string) int {
 	if seconds, learned := m.Learned(name); learned {
 		return seconds
@@ -93,7 +91,7 @@ func (m *Machine) RetryAfter(name string) int {
 	return unknownRetry
 }
 
-// Learned is RetryAfter where three wakes of the model were seen.
+// Learned is RetryAfter for a model of which three wakes were seen.
 func (m *Machine) Learned(name string) (seconds int, learned bool) {
 	m.mu.Lock()
 	h := m.wakes.find(name)
@@ -109,14 +107,14 @@ func (m *Machine) Learned(name string) (seconds int, learned bool) {
 	return spread(left), true
 }
 
-// spread makes whole seconds of d, at most a tenth less than they are.
+// spread returns d in whole seconds, rounded up, less a random part of up to a tenth.
 func spread(d time.Duration) int {
 	seconds := int((min(d, maxRetry*time.Second) + time.Second - 1) / time.Second)
 	seconds = max(1, seconds)
 	return seconds - rand.IntN(seconds/10+1) //nolint:gosec // it spreads load and keeps no secret
 }
 
-// find is what was learned of a model, nil for nothing.
+// find returns what was learned of a model, or nil.
 func (k *wakes) find(name string) *history {
 	e := k.of[name]
 	if e == nil {
@@ -126,7 +124,7 @@ func (k *wakes) find(name string) *history {
 	return e.Value.(*history)
 }
 
-// learn adds a wake. The model that was not used for the longest time makes room.
+// learn adds a wake. Beyond modelsKept the least recently used model is forgotten.
 func (k *wakes) learn(name string, took time.Duration) {
 	h := k.find(name)
 	if h == nil {
@@ -137,7 +135,7 @@ func (k *wakes) learn(name string, took time.Duration) {
 			last := k.recent.Back()
 			delete(k.of, k.recent.Remove(last).(*history).model)
 		}
-		// A clone, for name may be a piece of a request's body.
+		// A clone, because name may be a part of a request's body.
 		h = &history{model: strings.Clone(name)}
 		k.of[h.model] = k.recent.PushFront(h)
 	}

@@ -7,34 +7,33 @@ import (
 	"iter"
 )
 
-// queue holds the waiters of one target in the order in which they get slots:
-// strict by arrival inside a key, round-robin across keys. A key's turn is spent
-// only by a granted slot.
+// queue has waiters of one target in the order in which they get slots: strictly by
+// arrival inside a key, round-robin across keys. Only a granted slot ends a key's turn.
 type queue struct {
 	byKey map[string]*keyQueue
-	turns list.List // of *keyLine, the next to be granted in front
+	turns list.List // of *keyQueue, the next to get a slot in front
 	n     int
-	gated int // those in state Released
+	gated int // waiters in state Released
 }
 
-// keyQueue is one key's waiters by arrival number.
+// keyQueue has the waiters of one key, by Seq.
 type keyQueue struct {
 	key     string
 	waiters list.List // of *Waiter
 	turn    *list.Element
 }
 
-// add puts w at the place of its arrival number: a waiter that comes back stands
-// before those that arrived after it.
-func (l *queue) add(w *Waiter) {
-	if l.byKey == nil {
-		l.byKey = map[string]*keyQueue{}
+// add puts w at the place of its Seq: a waiter that returns stands before those that
+// arrived after it.
+func (q *queue) add(w *Waiter) {
+	if q.byKey == nil {
+		q.byKey = map[string]*keyQueue{}
 	}
-	k := l.byKey[w.turnKey]
+	k := q.byKey[w.turnKey]
 	if k == nil {
 		k = &keyQueue{key: w.turnKey}
-		l.byKey[w.turnKey] = k
-		k.turn = l.turns.PushBack(k)
+		q.byKey[w.turnKey] = k
+		k.turn = q.turns.PushBack(k)
 	}
 	at := k.waiters.Back()
 	for at != nil && at.Value.(*Waiter).seq > w.seq {
@@ -45,28 +44,28 @@ func (l *queue) add(w *Waiter) {
 	} else {
 		w.place = k.waiters.InsertAfter(w, at)
 	}
-	w.queue = l
-	l.n++
+	w.queue = q
+	q.n++
 }
 
-// remove takes w out. A key without waiters loses its turn.
-func (l *queue) remove(w *Waiter) {
-	k := l.byKey[w.turnKey]
+// remove takes w out. A key without waiters has no turn.
+func (q *queue) remove(w *Waiter) {
+	k := q.byKey[w.turnKey]
 	k.waiters.Remove(w.place)
 	w.queue, w.place = nil, nil
-	l.n--
+	q.n--
 	if k.waiters.Len() == 0 {
-		l.turns.Remove(k.turn)
-		delete(l.byKey, k.key)
+		q.turns.Remove(k.turn)
+		delete(q.byKey, k.key)
 	}
 }
 
-// inTurn yields the waiters in the order in which slots would be theirs: the first
-// of each key, then the second of each. The caller may remove the one it has.
-func (l *queue) inTurn() iter.Seq[*Waiter] {
+// inTurn yields the waiters in the order in which they would get slots: the first of each
+// key, then the second of each. The loop may remove the waiter that it is at.
+func (q *queue) inTurn() iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
 		var round []*list.Element
-		for turn := l.turns.Front(); turn != nil; {
+		for turn := q.turns.Front(); turn != nil; {
 			first := turn.Value.(*keyQueue).waiters.Front()
 			turn = turn.Next()
 			second := first.Next()
@@ -93,12 +92,12 @@ func (l *queue) inTurn() iter.Seq[*Waiter] {
 	}
 }
 
-// spend moves the key of w behind the others. Call it before w is removed.
-func (l *queue) spend(w *Waiter) { l.turns.MoveToBack(l.byKey[w.turnKey].turn) }
+// endTurn moves the key of w behind the others. w must still be in the queue.
+func (q *queue) endTurn(w *Waiter) { q.turns.MoveToBack(q.byKey[w.turnKey].turn) }
 
 // each calls f for every waiter; f may remove the one it is called with.
-func (l *queue) each(f func(*Waiter)) {
-	for turn := l.turns.Front(); turn != nil; {
+func (q *queue) each(f func(*Waiter)) {
+	for turn := q.turns.Front(); turn != nil; {
 		k := turn.Value.(*keyQueue)
 		turn = turn.Next()
 		for e := k.waiters.Front(); e != nil; {

@@ -18,7 +18,7 @@ func TestTheQueueHasADepth(t *testing.T) {
 	first, second := r.queue(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
 	_, err := r.Queue(Request{Target: llama})
 	require.ErrorIs(t, err, ErrNoQueue)
-	again := r.queue(t, Request{Target: llama, Again: true})
+	again := r.queue(t, Request{Target: llama, Retry: true})
 	require.Equal(t, Admitted, again.Status().State, "one whose replica died comes in beyond the depth")
 	again.Tell(Leave)
 	other := r.queue(t, Request{Target: embed})
@@ -76,7 +76,7 @@ func TestWhoseReplicaDiedKeepsItsPlace(t *testing.T) {
 	seq, grant := first.Status().Seq, first.Status().Grant
 	first.Tell(Done) // Envoy carries it
 	ordinary := r.queue(t, Request{Target: llama, Key: "a"})
-	died := r.queue(t, Request{Target: llama, Key: "a", Seq: seq, Again: true})
+	died := r.queue(t, Request{Target: llama, Key: "a", Seq: seq, Retry: true})
 	require.Equal(t, []State{Admitted, Admitted, Admitted}, states(second, ordinary, died))
 	require.Equal(t, 1, r.Demand("llama"), "it is not held")
 	grant.Release()
@@ -88,10 +88,10 @@ func TestWhoseReplicaDiedKeepsItsPlace(t *testing.T) {
 	require.Equal(t, map[Outcome]int{OutcomeReleased: 2}, r.outcomes)
 
 	replica.free = 0
-	died = r.queue(t, Request{Target: llama, Key: "a", Again: true})
+	died = r.queue(t, Request{Target: llama, Key: "a", Retry: true})
 	r.down(llama, replica)
 	require.Equal(t, Status{State: Ended, Seq: died.Status().Seq}, died.Status(), "the caller decides anew")
-	died = r.queue(t, Request{Target: llama, Key: "a", Again: true})
+	died = r.queue(t, Request{Target: llama, Key: "a", Retry: true})
 	require.Equal(t, Ended, died.Status().State)
 	r.requireAtRest(t)
 }

@@ -164,7 +164,7 @@ func (d *Decider) waiting(r *extproc.Request, who *call) holdstate.Request {
 	a.Target = r.Target()
 	return holdstate.Request{
 		Target: a.Target, Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
-		Seq: cmp.Or(r.Seq, who.seq), Again: a.Again(), Counted: who.held, Claim: a,
+		Seq: cmp.Or(r.Seq, who.seq), Retry: a.Again(), Counted: who.held, Claim: a,
 	}
 }
 

@@ -66,7 +66,7 @@ func (d *Decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
 // further steps, if one is free.
 func (d *Decider) further(q *holdstate.Request) (holdstate.Grant, error) {
 	if q.Reservation == nil {
-		if !q.Again && d.roomAwaited(q.Target.Model) {
+		if !q.Retry && d.roomAwaited(q.Target.Model) {
 			return nil, holdstate.ErrNoRoom
 		}
 		room, err := q.Claim.Admit(false)

@@ -14,7 +14,7 @@ import (
 func (l *queue) grantNext() *Waiter {
 	w := l.first()
 	if w != nil {
-		l.spend(w)
+		l.endTurn(w)
 		l.remove(w)
 	}
 	return w

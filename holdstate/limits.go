@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holdstate
+
+import (
+	"time"
+
+	"github.com/holdgate/holdgate/internal/target"
+)
+
+// Limits bound what may wait. Every field must be above 0, except QueueDepth and
+// BytesPerModel.
+type Limits struct {
+	PerModel int   // requests held per model
+	PerKey   int   // requests held per key and model; no limit without a key
+	Total    int   // requests held over all models
+	Bytes    int64 // body bytes held over all models
+	// BytesPerModel is body bytes held for one model while Others may be held; 0: as
+	// many as Bytes allows.
+	BytesPerModel int64
+	// QueueDepth is how many ordinary requests wait for a slot, per model and kind; 0:
+	// nobody waits for a slot.
+	QueueDepth int
+}
+
+// usage is what counts against the limits, apart from what counts per model.
+type usage struct {
+	held    int              // waiters of Hold without a slot
+	bytes   int64            // body bytes of all waiters
+	bytesOf map[string]int64 // body bytes by model; a model with none has no entry
+}
+
+// addBytes counts body bytes of w; n is negative for bytes that are freed.
+func (w *Waiter) addBytes(n int64) {
+	u, model := &w.m.usage, w.request.Target.Model
+	w.bytes += n
+	u.bytes += n
+	if u.bytesOf[model] += n; u.bytesOf[model] == 0 {
+		delete(u.bytesOf, model)
+	}
+}
+
+// WouldHold returns the error with which Hold would refuse r at this moment, or nil.
+func (m *Machine) WouldHold(r Request) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	mod := m.models[r.Target.Model]
+	if mod == nil {
+		mod = &model{}
+	}
+	return m.mayHold(mod, r)
+}
+
+// WouldQueue returns the error with which Queue would refuse a request for t at this
+// moment, or nil.
+func (m *Machine) WouldQueue(t target.Target, reserved bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mayQueue(Request{Target: t}, reserved)
+}
+
+func (m *Machine) mayHold(mod *model, r Request) error {
+	l := m.o.Limits
+	switch {
+	case m.draining:
+		return ErrDraining
+	case time.Now().Before(mod.failedUntil):
+		return &FailedError{Reason: mod.failure}
+	case mod.held >= l.PerModel, m.held >= l.Total, m.bytes+r.Bytes > l.Bytes,
+		r.Key != "" && mod.byKey[r.Key] >= l.PerKey, !m.hasModelBytes(r):
+		return ErrFull
+	}
+	return nil
+}
+
+// hasModelBytes reports whether the model may also keep the body of r, so that no model
+// uses up the bytes that others may need.
+func (m *Machine) hasModelBytes(r Request) bool {
+	model, l := r.Target.Model, m.o.Limits.BytesPerModel
+	return l == 0 || r.Bytes == 0 || m.bytesOf[model]+r.Bytes <= l || !m.o.Others(model)
+}
+
+// mayQueue applies the depth of the queue, except to a retry. Where nobody waits for a
+// slot, requests still wait for a reservation, for a limited time.
+func (m *Machine) mayQueue(r Request, reserved bool) error {
+	qs, depth := m.queues[r.Target], m.o.Limits.QueueDepth
+	switch {
+	case m.draining:
+		return ErrDraining
+	case r.Retry:
+	case depth == 0 && reserved, depth > 0 && qs != nil && qs.ordinary.n >= depth:
+		return ErrNoQueue
+	}
+	return nil
+}
