@@ -220,16 +220,16 @@ func (a *registration) view() AgentStatus {
 	return v
 }
 
-func (a *state) stateName() string {
+func (s *state) stateName() string {
 	switch {
-	case a.leaving:
+	case s.leaving:
 		return "leaving"
-	case a.waking():
+	case s.waking():
 		return stateName(pb.State_STATE_WAKING)
-	case a.asleep():
+	case s.asleep():
 		return stateName(pb.State_STATE_ASLEEP)
 	}
-	return stateName(a.reported)
+	return stateName(s.reported)
 }
 
 func stateName(s pb.State) string {

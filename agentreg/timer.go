@@ -57,7 +57,8 @@ func (a *registration) onTimer() {
 // silentAt is when the agent is removed unless a message comes before, deafAt when it is
 // unless it acknowledges the last command.
 func (a *registration) silentAt() time.Time { return a.heartbeat.at.Add(a.registry.opts.Liveness) }
-func (a *registration) deafAt() time.Time   { return a.messages.sentAt.Add(a.registry.opts.Liveness) }
+
+func (a *registration) deafAt() time.Time { return a.messages.sentAt.Add(a.registry.opts.Liveness) }
 
 // lost is why the agent must be removed, nil when it need not be.
 func (a *registration) lost(now time.Time) error {

@@ -26,7 +26,7 @@ const (
 	needPause    = 30 * time.Millisecond
 )
 
-// needRow summarises how fast one receiver was notified of all needs.
+// needRow summarizes how fast one receiver was notified of all needs.
 type needRow struct {
 	Notified string  `json:"notified"`
 	N        int     `json:"needs"`

@@ -24,7 +24,7 @@ type wakeOptions struct {
 	json        string
 }
 
-// wakeRow summarises all repeats with one number of waiters.
+// wakeRow summarizes all repeats with one number of waiters.
 type wakeRow struct {
 	Waiters   int     `json:"waiters"`
 	Committed bool    `json:"committed"`

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// SystemCA, in Config.BackendCAs, stands for the system's CA certificates.
+// SystemCA in Config.BackendCAs stands for the system's CA certificates.
 const SystemCA = "system"
 
 // systemBundles are the paths of the CA bundle in common distributions.

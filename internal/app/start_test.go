@@ -90,7 +90,7 @@ func TestTheOrderOfTheShutdownIsInTheDocs(t *testing.T) {
 	require.NotEmpty(t, steps)
 	shutdown := regexp.MustCompile(`(?s)\n## Shutdown\n(.*?)\n## |\z`).FindSubmatch(append(docs, "\n## "...))
 	documented := regexp.MustCompile(`(?m)^(\d+\. .*)$`).FindAllSubmatch(shutdown[1], -1)
-	require.Equal(t, len(steps), len(documented))
+	require.Len(t, documented, len(steps))
 	for i := range steps {
 		require.Equal(t, string(steps[i][1]), string(documented[i][1]))
 	}

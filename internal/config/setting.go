@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -122,10 +123,8 @@ func oneOf(values ...string) func(string) string {
 	last := len(values) - 1
 	message := "must be " + strings.Join(values[:last], ", ") + " or " + values[last]
 	return func(value string) string {
-		for _, v := range values {
-			if v == value {
-				return ""
-			}
+		if slices.Contains(values, value) {
+			return ""
 		}
 		return message
 	}

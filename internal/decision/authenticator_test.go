@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdgate/holdgate/extproc"
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/extproc"
 )
 
 func TestWhoSentARequest(t *testing.T) {

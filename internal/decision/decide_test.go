@@ -6,9 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
-	"github.com/stretchr/testify/require"
 )
 
 // The audit log must say what the metric of holds has counted.

@@ -64,9 +64,10 @@ type Decider struct {
 
 // New makes a decider.
 func New(o Options) *Decider {
-	return &Decider{o: o, authenticator: authenticator{
+	return &Decider{
+		o:    o,
 		keys: o.Keys, identities: o.Identities, forward: o.ForwardKeys, secrets: o.Secrets, rejected: o.Events.TokenRejected,
-	}}
+	}
 }
 
 // Authenticate is part of extproc.Decider.

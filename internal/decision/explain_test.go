@@ -213,7 +213,7 @@ func TestExplainNamesWhatCannotBeAsked(t *testing.T) {
 			require.Contains(t, e.Steps[0].Why, why)
 		}
 	})
-	bubble(t, setup{Options: Options{SiteID: "here"}}, func(r *rig) {
+	bubble(t, setup{SiteID: "here"}, func(r *rig) {
 		_, err := r.Explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
 		require.ErrorIs(t, err, admin.ErrQuery)
 		e := r.explain(admin.ExplainQuery{Model: "m"})

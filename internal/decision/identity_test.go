@@ -5,9 +5,10 @@ package decision
 import (
 	"testing"
 
-	"github.com/holdgate/holdgate/internal/access"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdgate/holdgate/internal/access"
 )
 
 func claims(t *testing.T, fields map[string]any) *structpb.Struct {

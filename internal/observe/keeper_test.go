@@ -42,16 +42,17 @@ func names(prefix string, n int) (list []string) {
 // site is a router whose agents and models the test sets. Its Keeper runs.
 type site struct {
 	*Metrics
+	t      *testing.T // of the bubble
 	agents []agentreg.AgentStatus
 	known  map[string]bool
 	recent *wake.Recent
 }
 
 // bubble runs f with a site whose series are kept for 10 minutes.
-func bubble(t *testing.T, o Options, f func(t *testing.T, s *site)) {
+func bubble(t *testing.T, o Options, f func(s *site)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{Metrics: newMetrics(o), known: map[string]bool{}, recent: wake.NewRecent()}
+		s := &site{t: t, Metrics: newMetrics(o), known: map[string]bool{}, recent: wake.NewRecent()}
 		ctx, cancel := context.WithCancel(t.Context())
 		go Keeper{
 			Metrics: s.Metrics, Keep: 10 * time.Minute, Recent: s.recent,
@@ -59,7 +60,7 @@ func bubble(t *testing.T, o Options, f func(t *testing.T, s *site)) {
 			Agents:     func() []agentreg.AgentStatus { return s.agents },
 		}.Run(ctx)
 		synctest.Wait()
-		f(t, s)
+		f(s)
 		cancel()
 	})
 }
@@ -82,7 +83,8 @@ func (s *site) leave() { s.agents, s.known = nil, map[string]bool{} }
 
 func TestANameThatComesBackInTimeKeepsItsCount(t *testing.T) {
 	t.Parallel()
-	bubble(t, Options{}, func(t *testing.T, s *site) {
+	bubble(t, Options{}, func(s *site) {
+		t := s.t
 		to := route{"custom", "", "x"}
 		for range 3 {
 			s.join(to)
@@ -152,7 +154,8 @@ func TestTheSeriesOfTenantsThatAreGoneAreRemoved(t *testing.T) {
 		t.Run(fmt.Sprint("identities ", identities), func(t *testing.T) {
 			t.Parallel()
 			listed := []string{"new", "old"}
-			bubble(t, Options{Identities: identities, Tenants: func() []string { return listed }}, func(t *testing.T, s *site) {
+			bubble(t, Options{Identities: identities, Tenants: func() []string { return listed }}, func(s *site) {
+				t := s.t
 				s.join(to)
 				for _, tenant := range []string{"new", "old", otherTenant} {
 					s.routed.count(to, tenant)
@@ -169,7 +172,8 @@ func TestTheSeriesOfTenantsThatAreGoneAreRemoved(t *testing.T) {
 
 func TestTheSeriesOfAModelThatIsGoneAreRemoved(t *testing.T) {
 	t.Parallel()
-	bubble(t, Options{}, func(t *testing.T, s *site) {
+	bubble(t, Options{}, func(s *site) {
+		t := s.t
 		s.known["stays"] = true
 		for _, model := range []string{"stays", "gone"} {
 			s.Woke(model, time.Second)
