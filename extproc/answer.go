@@ -4,7 +4,8 @@ package extproc
 
 import (
 	"net/http"
-	"strconv"
+	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -13,39 +14,92 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// refused is a refusal before any byte was sent.
-func refused(r *refusal.Refusal, api refusal.API, more ...[2]string) *extprocv3.ProcessingResponse {
-	headers := append(wire.HeaderList{{"content-type", "application/json"}}, more...)
-	if r.RetryAfter > 0 {
-		headers = append(headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
-	}
-	if r.Allow != "" {
-		headers = append(headers, [2]string{"allow", r.Allow})
-	}
-	return wire.Immediate(r.Status, headers, r.Body(api))
+// answer is what a waiting request's client gets through this process, piece by piece:
+// keepalives, an engine's answer, an error. Keepalives and pieces are sent by the same
+// goroutine, so that no keepalive can follow the first byte of an engine's body.
+type answer struct {
+	p         *pass
+	ticker    *time.Ticker     // of the keepalives; nil: there are none
+	tick      <-chan time.Time // its channel
+	committed bool             // a head with status 200 was sent before the engine's
+	fixed     bool             // the engine's head leaves no room for an error after it
+	tail      []byte           // the last two bytes of the engine's body that the client has
 }
 
-// committedHead is the head of an answer that begins before the engine has
-// answered.
-func (st *stream) committedHead() *extprocv3.ProcessingResponse {
+// keepAliveEvery starts keepalives.
+func (a *answer) keepAliveEvery(interval time.Duration) {
+	a.ticker = time.NewTicker(interval)
+	a.tick = a.ticker.C
+}
+
+func (a *answer) hasKeepalives() bool { return a.ticker != nil }
+
+func (a *answer) stopKeepalives() {
+	if a.ticker != nil {
+		a.ticker.Stop()
+	}
+}
+
+// keepalive sends one keepalive, and the head before the first. It returns false when
+// the client has left.
+func (a *answer) keepalive() (sent bool) {
+	if !a.committed {
+		a.committed = true
+		if !a.p.send(a.p.committedHead()) {
+			return false
+		}
+	}
+	return a.p.send(wire.StreamBody(keepaliveForm(a.p.req.Endpoint.API, a.p.req.Stream), false))
+}
+
+// keepaliveForm returns the bytes of one keepalive. A comment has ONE newline: an empty
+// line after it is an empty event, which breaks clients. Anthropic's clients do not
+// count comments as signs of life, but pings.
+func keepaliveForm(api refusal.API, stream bool) []byte {
+	switch {
+	case !stream:
+		return []byte(" ")
+	case api == refusal.Anthropic:
+		return []byte(": keep-alive\nevent: ping\ndata: {\"type\": \"ping\"}\n\n")
+	default:
+		return []byte(": keep-alive\n")
+	}
+}
+
+// committedHead is the head of an answer that begins before the engine has answered.
+func (p *pass) committedHead() *extprocv3.ProcessingResponse {
 	contentType := "application/json"
-	if st.req.Stream {
+	if p.req.Stream {
 		contentType = "text/event-stream; charset=utf-8"
 	}
-	headers := []*corev3.HeaderValue{
+	return wire.StreamHead(http.StatusOK, p.ownHeaders([]*corev3.HeaderValue{
 		{Key: "content-type", RawValue: []byte(contentType)},
 		{Key: "cache-control", RawValue: []byte("no-cache")},
 		{Key: "x-accel-buffering", RawValue: []byte("no")},
-	}
-	return wire.StreamHead(http.StatusOK, st.withCORS(withRateLimit(headers, st.rateLimit)))
+	}))
 }
 
-// headerRateLimit tells a caller what its quota still has.
+// headerRateLimit tells a caller how many requests its quota still has.
 const headerRateLimit = "x-ratelimit-remaining-requests"
 
-func withRateLimit(headers []*corev3.HeaderValue, rateLimit string) []*corev3.HeaderValue {
-	if rateLimit == "" {
-		return headers
+// ownHeaders adds the router's own headers to those of a streamed head.
+func (p *pass) ownHeaders(headers []*corev3.HeaderValue) []*corev3.HeaderValue {
+	if p.rateLimit != "" {
+		headers = append(headers, &corev3.HeaderValue{Key: headerRateLimit, RawValue: []byte(p.rateLimit)})
 	}
-	return append(headers, &corev3.HeaderValue{Key: headerRateLimit, RawValue: []byte(rateLimit)})
+	return p.cors.replaceIn(headers)
+}
+
+// begin sends the engine's head. It returns false when the client has left.
+func (a *answer) begin(resp *http.Response) (sent bool) {
+	contentType := resp.Header.Get("Content-Type")
+	a.fixed = resp.ContentLength >= 0 || contentType != "" && !strings.HasPrefix(contentType, "text/event-stream")
+	return a.p.send(wire.StreamHead(resp.StatusCode, a.p.ownHeaders(relayedHeaders(resp, a.p.timing))))
+}
+
+// send sends a part of the engine's body. It returns false when the client has left.
+func (a *answer) send(data []byte, end bool) (sent bool) {
+	a.tail = append(a.tail, data[max(0, len(data)-2):]...)
+	a.tail = a.tail[max(0, len(a.tail)-2):]
+	return a.p.send(wire.StreamBody(data, end))
 }

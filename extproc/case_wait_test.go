@@ -34,12 +34,12 @@ func TestNothingCutsASlowEngineAfterARelease(t *testing.T) {
 					t := r.t
 					r.holding(30 * time.Second)
 					x := r.ask(t, chat(stream))
-					pass(29 * time.Second)
+					elapse(29 * time.Second)
 					r.slots.up(engineA, 1)
 					call := r.engine.call(t, 1)
-					pass(c.head)
+					elapse(c.head)
 					body := call.respond(200)
-					pass(c.first)
+					elapse(c.first)
 					_, _ = io.WriteString(body, "late")
 					_ = body.Close()
 					at := 29*time.Second + c.head
@@ -67,7 +67,7 @@ func TestAReleaseTakesNoTimeWhateverTheSettings(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				x := r.ask(t, chat(true))
-				pass(100*time.Second + time.Millisecond)
+				elapse(100*time.Second + time.Millisecond)
 				at := time.Now()
 				r.slots.up(engineA, 1)
 				_ = r.engine.call(t, 1).respond(200).Close()
@@ -127,7 +127,7 @@ func TestALeavingInAnUploadIsNoFault(t *testing.T) {
 					x.send(begin...)
 					synctest.Wait()
 					leave(x)
-					pass(logWait)
+					elapse(logWait)
 					rec := r.only(t)
 					require.Equal(t, StatusClientGone, rec.Status)
 					require.Empty(t, rec.ErrorCode)
@@ -146,7 +146,7 @@ func TestAnEmptyErrorOfAnEngine(t *testing.T) {
 		t := r.t
 		t.Helper()
 		x := r.ask(t, chat(stream))
-		pass(after)
+		elapse(after)
 		r.slots.up(engineA, 1)
 		_ = r.engine.call(t, 1).respond(400).Close()
 		return x
@@ -182,7 +182,7 @@ func TestACrowdThatLeavesIsGoneInTheSameInstant(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, crowd, r.machine.Demand(chatOfM.Model))
 		require.False(t, r.noBodies(), "their bodies count")
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		at := time.Now()
 		for _, x := range all {
 			x.reset()

@@ -86,7 +86,7 @@ func TestAShortReadTimeoutBringsTheFirstKeepaliveForward(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		x := r.ask(r.t, request(chatPath, `{"model":"m","stream":true}`, "x-stainless-read-timeout", "4"))
-		pass(5 * time.Second)
+		elapse(5 * time.Second)
 		require.Equal(r.t, []string{`2s head 200`, `2s ": keep-alive\n"`, `4s ": keep-alive\n"`}, shorten(x.all()))
 		x.reset()
 	})

@@ -22,42 +22,42 @@ const (
 	exposed      = "location, retry-after, x-request-id"
 )
 
-// answersPages reports whether the router answers web pages: then every answer has
-// its CORS headers, and engines neither see an origin nor have a say.
-func (st *stream) answersPages() bool { return len(st.s.o.CORSOrigins) > 0 }
+// cors is what browsers let web pages see of the answers to a request.
+type cors struct {
+	// on: pages of some origins may call. Then the router sets the CORS headers of every
+	// answer in place of the engine's, and engines do not see the origin.
+	on     bool
+	origin string // the origin that may read the answer; empty: none
+}
 
-// allowedOrigin is the origin that may read the answer, empty for none.
-func (st *stream) allowedOrigin() string {
-	origin, allowed := st.head.origin, st.s.o.CORSOrigins
+func newCORS(allowed []string, origin string) cors {
+	c := cors{on: len(allowed) > 0}
 	switch {
 	case origin == "":
-		return ""
 	case slices.Contains(allowed, origin):
-		return origin
+		c.origin = origin
 	case slices.Contains(allowed, "*"):
-		return "*"
+		c.origin = "*"
 	}
-	return ""
+	return c
 }
 
-// cors are the headers with which a browser lets a page of a configured origin see
-// an answer.
-func (st *stream) cors() wire.HeaderList {
-	origin := st.allowedOrigin()
-	if origin == "" {
+// headers are the headers with which a page of the origin may see an answer.
+func (c cors) headers() wire.HeaderList {
+	if c.origin == "" {
 		return nil
 	}
-	return wire.HeaderList{{headerAllow, origin}, {headerVary, headerOrigin}, {headerExpose, exposed}}
+	return wire.HeaderList{{headerAllow, c.origin}, {headerVary, headerOrigin}, {headerExpose, exposed}}
 }
 
-// withCORS puts the router's CORS headers in the place of those in a streamed head,
+// replaceIn puts the router's CORS headers in the place of those in a streamed head,
 // where a name may stand only once.
-func (st *stream) withCORS(headers []*corev3.HeaderValue) []*corev3.HeaderValue {
-	if !st.answersPages() {
+func (c cors) replaceIn(headers []*corev3.HeaderValue) []*corev3.HeaderValue {
+	if !c.on {
 		return headers
 	}
 	headers = slices.DeleteFunc(headers, func(h *corev3.HeaderValue) bool { return strings.HasPrefix(h.GetKey(), corsPrefix) })
-	for _, kv := range st.cors() {
+	for _, kv := range c.headers() {
 		at := slices.IndexFunc(headers, func(h *corev3.HeaderValue) bool { return h.GetKey() == kv[0] })
 		if at < 0 {
 			headers = append(headers, &corev3.HeaderValue{Key: kv[0], RawValue: []byte(kv[1])})
@@ -68,28 +68,33 @@ func (st *stream) withCORS(headers []*corev3.HeaderValue) []*corev3.HeaderValue 
 	return headers
 }
 
-// forPages has Envoy do the same to an answer that it carries.
-func forPages(f *wire.ForwardHead, origin string) {
+// forward has Envoy do the same to an answer that it carries.
+func (c cors) forward(f *wire.ForwardHead) {
+	if !c.on {
+		return
+	}
 	f.Remove = append(f.Remove, headerOrigin)
-	f.Metadata = append(f.Metadata, [2]string{envoy.CORSOriginKey, origin})
-	if origin != "" {
+	f.Metadata = append(f.Metadata, [2]string{envoy.CORSOriginKey, c.origin})
+	if c.origin != "" {
 		f.Metadata = append(f.Metadata, [2]string{envoy.CORSExposeKey, exposed})
 	}
 	f.Reroute = true
 }
 
-// preflight answers a browser's question whether a page may call. It is over then.
-func (st *stream) preflight() bool {
-	allowed := st.cors()
-	if string(st.head.method) != http.MethodOptions || allowed == nil {
-		return false
-	}
-	headers := append(slices.Clone(allowed),
+// isPreflight reports whether a browser asks for the permission of a page of an allowed
+// origin.
+func (p *pass) isPreflight() bool {
+	return p.cors.origin != "" && string(p.head.method) == http.MethodOptions
+}
+
+// preflight gives the permission.
+func (p *pass) preflight() error {
+	headers := append(p.cors.headers(),
 		[2]string{"access-control-allow-methods", "GET, POST, OPTIONS"},
 		// The wildcard does not stand for Authorization.
 		[2]string{"access-control-allow-headers", "authorization, *"},
 		[2]string{"access-control-max-age", "600"})
-	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusNoContent })
-	st.send(wire.Immediate(http.StatusNoContent, headers, nil))
-	return true
+	p.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusNoContent })
+	p.send(wire.Immediate(http.StatusNoContent, headers, nil))
+	return nil
 }

@@ -93,7 +93,7 @@ func TestAnswersToPages(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				x := r.ask(t, request(chatPath, `{"model":"m"}`, headers...))
-				pass(interval)
+				elapse(interval)
 				require.Equal(t, c.committed, corsOf(x.messages()[0]), "committed")
 				x.reset()
 

@@ -55,10 +55,10 @@ func TestACodedAnswerBehindKeepalives(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				x := r.ask(t, chat(true))
-				pass(interval)
+				elapse(interval)
 				r.slots.up(engineA, 1)
 				body := r.engine.call(t, 1).respond(200, "Content-Encoding", c.coding)
-				pass(2 * interval) // its first byte is slow: keepalives go on
+				elapse(2 * interval) // its first byte is slow: keepalives go on
 				z := c.begin(body)
 				kept := keptAlive(comment, interval, 3*interval)
 				require.Equal(t, kept, x.all())
@@ -67,7 +67,7 @@ func TestACodedAnswerBehindKeepalives(t *testing.T) {
 					event := fmt.Sprintf("data: %d\n\n", i)
 					_, _ = io.WriteString(z, event)
 					require.NoError(t, z.Flush())
-					pass(time.Second)
+					elapse(time.Second)
 					got += event
 					require.Equal(t, got, passedOn(x.messages()[len(kept):]), "it is passed on as it comes")
 				}
@@ -120,7 +120,7 @@ func TestAnAnswerThatCannotBeDecoded(t *testing.T) {
 				bubble(t, func(r *rig) {
 					t := r.t
 					x := r.ask(t, chat(stream))
-					pass(interval)
+					elapse(interval)
 					r.slots.up(engineA, 1)
 					body := r.engine.call(t, 1).respond(200, "Content-Encoding", c.coding)
 					go func() {
@@ -149,7 +149,7 @@ func TestADecodedAnswerIsBounded(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				x := r.ask(t, chat(false))
-				pass(interval)
+				elapse(interval)
 				r.slots.up(engineA, 1)
 				body := r.engine.call(t, 1).respond(200, "Content-Encoding", c.coding)
 				go func() { _, _ = body.Write(coded.Bytes()) }()
@@ -175,7 +175,7 @@ func TestACodedErrorBehindKeepalives(t *testing.T) {
 		bubble(t, func(r *rig) {
 			t := r.t
 			x := r.ask(t, chat(true))
-			pass(interval)
+			elapse(interval)
 			r.slots.up(engineA, 1)
 			body := r.engine.call(t, 1).respond(400, "Content-Encoding", c.coding)
 			go func() {

@@ -26,25 +26,26 @@ type Engine struct {
 	// Prefix goes before the path.
 	Prefix string
 	// TLS names the authority of its certificate, empty for plain HTTP, and SNI the
-	// name in the certificate where that is not Host.
+	// name in the certificate where that is not Hop.
 	TLS, SNI string
 	// NotTaken are the statuses, with commas between them, with which something in front
-	// of it says that it did not take the request.
+	// of it says that it did not take the requep.
 	NotTaken string
 }
 
 // keyHeaders are the headers that a key may stand in.
 var keyHeaders = [...]string{headerAuthorization, headerAPIKey}
 
-// engine is how the engine of a grant wants the request. In the rehold lane the request
-// comes with what an earlier engine was sent, so the flight remembers what it replaces.
-func (st *stream) engine(g holdstate.Grant) Engine {
-	e := st.flight.call.Engine(st.req.Model, g)
+// engine returns how the engine of a grant wants the requep. In the rehold lane the
+// request comes as an earlier engine was sent it, so the flight remembers what was
+// replaced.
+func (fl *flight) engine(g holdstate.Grant, model string, h *head) Engine {
+	e := fl.call.Engine(model, g)
 	if e.KeyHeader != "" {
-		st.flight.forward.StripKeys = true
+		fl.forward.StripKeys = true
 	}
-	if e.Host != "" && st.flight.host == "" {
-		st.flight.host = st.head.authority()
+	if e.Host != "" && fl.host == "" {
+		fl.host = h.authority()
 	}
 	return e
 }
@@ -61,14 +62,14 @@ func (e *Engine) keys(f *wire.ForwardHead, strip bool) {
 	}
 }
 
-// serve has Envoy send the request as the engine wants it.
-func (e *Engine) serve(f *wire.ForwardHead, st *stream) {
-	if host := cmp.Or(e.Host, st.flight.host); host != "" {
+// forward has Envoy send the request as the engine wants it.
+func (e *Engine) forward(f *wire.ForwardHead, p *pass) {
+	if host := cmp.Or(e.Host, p.flight.host); host != "" {
 		f.Set = append(f.Set, [2]string{headerAuthority, host})
 	}
-	switch path := st.flight.forward.PathAndQuery; {
-	case e.Prefix != "" || st.prefixed:
-		f.Set = append(f.Set, [2]string{":path", e.Prefix + cmp.Or(path, st.req.PathAndQuery)})
+	switch path := p.flight.forward.PathAndQuery; {
+	case e.Prefix != "" || p.prefixed:
+		f.Set = append(f.Set, [2]string{":path", e.Prefix + cmp.Or(path, p.req.PathAndQuery)})
 	case path != "":
 		f.Set = append(f.Set, [2]string{":path", path})
 	}
@@ -107,7 +108,7 @@ func (e *Engine) relay(r *http.Request, host string) {
 }
 
 // notTaken says whether an answer is none of the engine's, which answers in JSON, but
-// the word of something in front of it that it did not take the request. Envoy judges
+// the word of something in front of it that it did not take the requep. Envoy judges
 // the answers that it carries by the same rule (envoy.NotTakenKey).
 func (e *Engine) notTaken(resp *http.Response) bool {
 	return e.NotTaken != "" && strings.Contains(e.NotTaken, strconv.Itoa(resp.StatusCode)) &&
@@ -124,8 +125,8 @@ func (h *head) authority() string {
 	return ""
 }
 
-// trimPrefix takes off a path what the engine of the attempt before wants there, and
-// reports whether there was something.
+// trimPrefix removes the prefix that the engine of an earlier attempt wants in the path,
+// and reports whether there was one.
 func (h *head) trimPrefix() bool {
 	path := h.pathOnly()
 	i := bytes.LastIndex(path, []byte("/v1/"))

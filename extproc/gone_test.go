@@ -47,7 +47,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 		"held, after a keepalive": {func(r *rig) *exchange {
 			t := r.t
 			x := r.ask(t, chat(true))
-			pass(20 * time.Second)
+			elapse(20 * time.Second)
 			return x
 		}, disconnected},
 		"held, without keepalives": {func(r *rig) *exchange {
@@ -58,7 +58,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 			t := r.t
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 0)
-			pass(time.Second)
+			elapse(time.Second)
 			return x
 		}, disconnected},
 		"queued": {func(r *rig) *exchange {
@@ -78,7 +78,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 1)
 			r.engine.call(t, 1)
-			pass(20 * time.Second)
+			elapse(20 * time.Second)
 			return x
 		}, released},
 		"held again": {func(r *rig) *exchange {
@@ -86,7 +86,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 1)
 			r.engine.call(t, 1).fail("UF")
-			pass(time.Second)
+			elapse(time.Second)
 			return x
 		}, disconnected},
 		"the answer has begun": {func(r *rig) *exchange {
@@ -95,16 +95,16 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 			r.slots.up(engineA, 1)
 			body := r.engine.call(t, 1).respond(200)
 			_, _ = io.WriteString(body, "data: 1\n\n")
-			pass(time.Second)
+			elapse(time.Second)
 			return x
 		}, released},
 		"the head has come, but no byte": {func(r *rig) *exchange {
 			t := r.t
 			x := r.ask(t, chat(true))
-			pass(20 * time.Second)
+			elapse(20 * time.Second)
 			r.slots.up(engineA, 1)
 			r.engine.call(t, 1).respond(200)
-			pass(time.Second)
+			elapse(time.Second)
 			return x
 		}, released},
 		"refused": {func(r *rig) *exchange {
@@ -201,9 +201,9 @@ func TestTheSlotOutlivesTheEnginesCall(t *testing.T) {
 		r.slots.up(engineA, 1)
 		synctest.Wait()
 		x.reset()
-		pass(2 * time.Second)
+		elapse(2 * time.Second)
 		require.Equal(t, 1, r.slots.taken())
-		pass(2 * time.Second)
+		elapse(2 * time.Second)
 		require.Zero(t, r.slots.taken())
 	})
 }
@@ -216,7 +216,7 @@ func TestAServerThatStopsEndsItsHolds(t *testing.T) {
 		for range 50 {
 			all = append(all, r.ask(t, chat(true)))
 		}
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		r.WaitForHolds(ctx)

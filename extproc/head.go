@@ -205,8 +205,12 @@ func (h *head) models() (model string, ok bool) {
 	return model, ok
 }
 
-// asksForModels says whether it is the models API that the router answers itself.
-func (h *head) asksForModels() bool {
+// isForRouter reports whether a request in somebody else's Envoy, to an endpoint or none,
+// is one that the router answers.
+func (h *head) isForRouter(e *Endpoint) bool {
+	if e != nil {
+		return !h.bodyless()
+	}
 	_, ok := h.models()
 	return ok && string(h.method) == http.MethodGet
 }

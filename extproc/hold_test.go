@@ -114,7 +114,7 @@ func TestTheHeadThatBeginsAnAnswerEarly(t *testing.T) {
 		bubble(t, func(r *rig) {
 			t := r.t
 			x := r.ask(t, chat(stream))
-			pass(interval)
+			elapse(interval)
 			headers := map[string]string{}
 			for _, h := range x.messages()[0].GetStreamedImmediateResponse().GetHeadersResponse().GetHeaders().GetHeaders() {
 				headers[h.GetKey()] = string(h.GetRawValue())
@@ -133,7 +133,7 @@ func TestTheBudgetIsTheOnlyClockOfAHold(t *testing.T) {
 	bubble(t, func(r *rig) { // one second before
 		t := r.t
 		x := r.ask(t, chat(false))
-		pass(budget - time.Second)
+		elapse(budget - time.Second)
 		r.slots.up(engineA, 1)
 		require.Equal(t, "4m59s serve on "+engineA+", 28 bytes", x.all()[0])
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
@@ -143,7 +143,7 @@ func TestTheBudgetIsTheOnlyClockOfAHold(t *testing.T) {
 	bubble(t, func(r *rig) { // one second after
 		t := r.t
 		x := r.ask(t, chat(false))
-		pass(budget + time.Second)
+		elapse(budget + time.Second)
 		r.slots.up(engineA, 1)
 		x.requireEnded(t, `5m0s 503 {"error":{`+wakingObject+`}`)
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeExpired))
@@ -152,7 +152,7 @@ func TestTheBudgetIsTheOnlyClockOfAHold(t *testing.T) {
 
 // endAllNow ends what Envoy carries, as if it had gone.
 func (r *rig) endAllNow() int {
-	pass(time.Nanosecond)
+	elapse(time.Nanosecond)
 	old := r.flights.carried("pid 9", time.Now())
 	for _, fl := range old {
 		r.ended(fl)
@@ -167,7 +167,7 @@ func TestTheBudgetRunsFromArrival(t *testing.T) {
 		x := r.open(t, "edge")
 		m := chat(false)
 		x.send(m[0])
-		pass(time.Minute) // a slow upload
+		elapse(time.Minute) // a slow upload
 		x.send(m[1])
 		x.requireEnded(t, `5m0s 503 {"error":{`+wakingObject+`}`)
 	}, silent)
@@ -192,17 +192,17 @@ func TestTheKeepaliveClockRunsThroughARelease(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, chat(true))
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		r.slots.up(engineA, 0)
 		require.Equal(t, 1, r.machine.Demand(chatOfM.Model), "released, but without a slot")
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		r.slots.up(engineB, 1)
 		require.Zero(t, r.machine.Demand(chatOfM.Model))
 		call := r.engine.call(t, 1)
-		pass(22 * time.Second)
+		elapse(22 * time.Second)
 		body := call.respond(200)
-		pass(30 * time.Second) // the head has come, but no byte of the answer
-		go func() { _, _ = io.WriteString(body, "data: 1\n\n"); pass(time.Hour); _ = body.Close() }()
+		elapse(30 * time.Second) // the head has come, but no byte of the answer
+		go func() { _, _ = io.WriteString(body, "data: 1\n\n"); elapse(time.Hour); _ = body.Close() }()
 		x.requireEnded(t, append(keptAlive(comment, interval, 90*time.Second), `1m32s "data: 1\n\n"`, `1h1m32s "" end`)...)
 	})
 }
@@ -212,11 +212,11 @@ func TestAHeadBeforeTheFirstKeepaliveIsTheEnginesOwn(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, chat(true))
-		pass(14 * time.Second)
+		elapse(14 * time.Second)
 		r.slots.up(engineA, 1)
-		pass(500 * time.Millisecond)
+		elapse(500 * time.Millisecond)
 		body := r.engine.call(t, 1).respond(418, "X-Engine", "a", "X-Engine", "b", "Server-Timing", "gpu;dur=1", "X-Request-Id", "engine's", "X-Holdgate-Secret", "x", "Connection", "close", "Content-Length", "2")
-		pass(time.Minute)
+		elapse(time.Minute)
 		_, _ = io.WriteString(body, "no")
 		_ = body.Close()
 		x.requireEnded(t, `14.5s head 418`, `1m14.5s "no"`, `1m14.5s "" end`)
@@ -241,13 +241,13 @@ func TestAnEngineThatRefusesCostsOnlyTime(t *testing.T) {
 			r.slots.up(engineA, 1)
 			call := r.engine.call(t, 1)
 			call.fail(flags)
-			pass(time.Second)
+			elapse(time.Second)
 			require.Equal(t, []string{engineA + " refused the connection"}, r.slots.failures())
 			require.Equal(t, 2, r.machine.Demand(chatOfM.Model), "both are held again")
 			for i := range 4 { // it may happen as often as it likes
 				r.slots.up(engineB, 1)
 				r.engine.call(t, 2+i).fail(flags)
-				pass(time.Second)
+				elapse(time.Second)
 			}
 			r.slots.up(engineB, 1)
 			call = r.engine.call(t, 6)
@@ -270,16 +270,16 @@ func TestKeepalivesGoOnWhileAReplicaIsLeftAlone(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, chat(false))
-		pass(14900 * time.Millisecond)
+		elapse(14900 * time.Millisecond)
 		r.slots.up(engineA, 1)
 		for n, pause := range []time.Duration{500 * time.Millisecond, time.Second} {
 			r.slots.pauseFor(pause)
 			r.engine.call(t, 1+n).fail("UC")
 			synctest.Wait()
 			r.slots.up(engineA, 1)
-			pass(pause - time.Millisecond)
+			elapse(pause - time.Millisecond)
 			r.engine.call(t, 1+n)
-			pass(time.Millisecond)
+			elapse(time.Millisecond)
 		}
 		_ = r.engine.call(t, 3).respond(200).Close()
 		x.requireEnded(t, "15s head 200", "15s "+space, `16.4s "" end`)
@@ -305,7 +305,7 @@ func TestTwoEnginesThatDieEndARequest(t *testing.T) {
 		t.Helper()
 		call := r.engine.call(t, n)
 		call.fail([]string{"UC", "UR"}[n%2])
-		pass(time.Second)
+		elapse(time.Second)
 	}
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -315,7 +315,7 @@ func TestTwoEnginesThatDieEndARequest(t *testing.T) {
 		require.Empty(t, x.all(), "the first costs time")
 		r.slots.up(engineB, 1)
 		r.engine.call(t, 2).fail("UF") // and does not count when it refused
-		pass(time.Second)
+		elapse(time.Second)
 		r.slots.up(engineB, 1)
 		r.engine.call(t, 3)
 		die(r, 3)
@@ -326,7 +326,7 @@ func TestTwoEnginesThatDieEndARequest(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, chat(true))
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		r.slots.up(engineA, 1)
 		die(r, 1)
 		r.slots.up(engineB, 1)
@@ -340,10 +340,10 @@ func TestARequestThatDiedTwiceIsCutInAbortMode(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, chat(false))
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		r.slots.up(engineA, 1)
 		r.engine.call(t, 1).fail("UC")
-		pass(time.Second)
+		elapse(time.Second)
 		r.slots.up(engineB, 1)
 		r.engine.call(t, 2).fail("UC,URX")
 		require.Equal(t, codes.Aborted, status.Code(x.end()))
@@ -357,9 +357,9 @@ func TestTheBudgetGoesOnWhenARequestIsHeldAgain(t *testing.T) {
 		t := r.t
 		r.holding(100 * time.Second)
 		x := r.ask(t, chat(false))
-		pass(95 * time.Second)
+		elapse(95 * time.Second)
 		r.slots.up(engineA, 0)
-		pass(30 * time.Second) // beyond it: but a slot is what it waits for now
+		elapse(30 * time.Second) // beyond it: but a slot is what it waits for now
 		require.Equal(t, 8, strings.Count(strings.Join(x.all(), " "), space))
 		r.slots.down(engineA)
 		require.ErrorIs(t, x.end(), io.EOF)
@@ -381,7 +381,7 @@ func TestAWaitForASlotThatTakesTooLong(t *testing.T) {
 	bubble(t, func(r *rig) { // held and released
 		t := r.t
 		x := r.ask(t, chat(false))
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		r.slots.up(engineA, 0)
 		require.ErrorIs(t, x.end(), io.EOF)
 		got := x.all()
@@ -392,11 +392,11 @@ func TestAWaitForASlotThatTakesTooLong(t *testing.T) {
 		t := r.t
 		x := r.ask(t, chat(false))
 		r.slots.up(engineA, 0)
-		pass(50 * time.Second)
+		elapse(50 * time.Second)
 		r.slots.down(engineA)
-		pass(30 * time.Second)
+		elapse(30 * time.Second)
 		r.slots.up(engineB, 0)
-		pass(50 * time.Second)
+		elapse(50 * time.Second)
 		require.NotContains(t, strings.Join(x.all(), " "), "request_timeout")
 		require.ErrorIs(t, x.end(), io.EOF)
 		require.Equal(t, 140*time.Second, time.Since(x.begin))
@@ -409,7 +409,7 @@ func TestAQueuedRequestIsServedByEnvoy(t *testing.T) {
 		t := r.t
 		r.slots.up(engineA, 0)
 		x := r.ask(t, chat(true))
-		pass(50 * time.Second)
+		elapse(50 * time.Second)
 		require.Empty(t, x.all(), "no keepalive for a request that was not held")
 		r.slots.up(engineB, 1)
 		require.Equal(t, []string{"50s serve on " + engineB + ", 27 bytes", "50s body 27 end"}, x.all())
@@ -449,7 +449,7 @@ func TestKeepalivesThatACallerTurnedOff(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, request(chatPath, `{"model":"m","stream":true}`, "x-wake-keepalive", "OFF"))
-		pass(time.Minute)
+		elapse(time.Minute)
 		r.slots.up(engineA, 1)
 		require.Equal(t, []string{"1m0s serve on " + engineA + ", 27 bytes", "1m0s body 27 end"}, x.all())
 		require.True(t, r.noBodies())
@@ -489,7 +489,7 @@ func TestWhatEndsAHold(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				x := r.ask(t, chat(false))
-				pass(20 * time.Second)
+				elapse(20 * time.Second)
 				c.end(r)
 				x.requireEnded(t, "15s head 200", "15s "+space, fmt.Sprintf("20s %q end", c.answer[4:]))
 				require.Equal(t, 1, r.outcome(c.outcome))

@@ -212,7 +212,7 @@ func TestTheLaneHolds(t *testing.T) {
 		r.slots.up(engineA, 1)
 		id := r.served(t)
 		x := r.again(t, id, engineA, 200)
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		require.Equal(t, 1, r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineB, 1)
 		_ = r.engine.call(t, 1).respond(200).Close()
@@ -242,7 +242,7 @@ func TestAPlaceIsKeptAcrossTheLane(t *testing.T) {
 		r.slots.up(engineA, 1)
 		requireServed(t, first, "0s", engineA)
 		third := r.again(t, id, engineA, 0)
-		pass(time.Second)
+		elapse(time.Second)
 		require.Equal(t, 2, r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineB, 1)
 		requireServed(t, third, "1s", engineB)
@@ -324,12 +324,12 @@ func TestAClientThatLeavesTheLane(t *testing.T) {
 			r.slots.up(engineA, 1)
 			id := r.served(t)
 			x := r.again(t, id, engineA, 200)
-			pass(time.Second)
+			elapse(time.Second)
 			if recordFirst {
 				record(id, envoy.ModeNative)
 			}
 			x.reset()
-			pass(0)
+			elapse(0)
 			if !recordFirst {
 				record(id, envoy.ModeNative)
 			}
@@ -359,7 +359,7 @@ func TestALanePassOfARequestWhoseClientLeft(t *testing.T) {
 		require.Zero(t, r.InFlight())
 		x.reset()
 		lane.reset()
-		pass(logWait + time.Second)
+		elapse(logWait + time.Second)
 		require.Equal(t, StatusClientGone, r.only(t).Status)
 	})
 }

@@ -57,9 +57,9 @@ func TestAClientThatHangsUpAfterTheLastEventHasItsAnswer(t *testing.T) {
 			r.slots.up(engineA, 1)
 			body := r.engine.call(t, 1).respond(200, "Content-Type", "text/event-stream")
 			_, _ = io.WriteString(body, c.text)
-			pass(time.Millisecond)
+			elapse(time.Millisecond)
 			x.reset()
-			pass(logWait + time.Second)
+			elapse(logWait + time.Second)
 			rec := r.only(t)
 			if c.whole {
 				require.Equal(t, 200, rec.Status, name)

@@ -76,7 +76,7 @@ func TestAnEnginesLateErrorInAutoMode(t *testing.T) {
 					headers = []string{"x-stainless-lang", "python"}
 				}
 				x := r.ask(t, request(chatPath, `{"model":"m"}`, headers...))
-				pass(20 * time.Second)
+				elapse(20 * time.Second)
 				r.slots.up(engineA, 1)
 				body := r.engine.call(t, 1).respond(code)
 				go func() {

@@ -30,7 +30,7 @@ func looked(edge, engine int) Look {
 // twice compares two looks that see the same.
 func (r *rig) twice(edge, engine int) {
 	first := looked(edge, engine)
-	pass(lookEvery)
+	elapse(lookEvery)
 	r.Correct(first, looked(edge, engine))
 }
 
@@ -42,9 +42,9 @@ func TestTheSlotOfALostRecordIsGivenBack(t *testing.T) {
 		defer end()
 		r.slots.up(engineA, 2)
 		first := r.served(t)
-		pass(time.Millisecond) // the older one is given back first
+		elapse(time.Millisecond) // the older one is given back first
 		r.served(t)
-		pass(settle + time.Second)
+		elapse(settle + time.Second)
 		require.True(t, r.Carries(time.Now().Add(-settle)))
 		r.twice(1, 1)
 		require.Equal(t, 1, r.slots.taken())
@@ -72,14 +72,14 @@ func TestTheSlotOfALostRecordIsGivenBack(t *testing.T) {
 func TestNothingThatEnvoyMayCarryIsCorrected(t *testing.T) {
 	t.Parallel()
 	for name, correct := range map[string]func(r *rig){
-		"it is there":              func(r *rig) { pass(settle + 1); r.twice(1, 1) },
-		"it was there":             func(r *rig) { pass(settle + 1); l := looked(1, 1); pass(lookEvery); r.Correct(l, looked(0, 0)) },
-		"it came back":             func(r *rig) { pass(settle + 1); l := looked(0, 0); pass(lookEvery); r.Correct(l, looked(1, 1)) },
-		"it began a moment before": func(r *rig) { pass(settle); r.twice(0, 0) },
+		"it is there":              func(r *rig) { elapse(settle + 1); r.twice(1, 1) },
+		"it was there":             func(r *rig) { elapse(settle + 1); l := looked(1, 1); elapse(lookEvery); r.Correct(l, looked(0, 0)) },
+		"it came back":             func(r *rig) { elapse(settle + 1); l := looked(0, 0); elapse(lookEvery); r.Correct(l, looked(1, 1)) },
+		"it began a moment before": func(r *rig) { elapse(settle); r.twice(0, 0) },
 		"another Envoy calls": func(r *rig) {
 			_, end := r.logStream(r.t, envoy.LogEdge)
 			defer end()
-			pass(settle + 1)
+			elapse(settle + 1)
 			r.twice(0, 0)
 		},
 	} {
@@ -110,7 +110,7 @@ func TestASlowClientKeepsItsRecordAndNoSlot(t *testing.T) {
 		defer end()
 		r.slots.up(engineA, 1)
 		id := r.served(t)
-		pass(settle + 1)
+		elapse(settle + 1)
 		r.twice(1, 0)
 		require.Zero(t, r.slots.taken())
 		record(id, envoy.ModeNative)
@@ -129,17 +129,17 @@ func TestALostRecordIsNoticedBehindAHold(t *testing.T) {
 		r.slots.up(engineA, 1)
 		r.served(t)
 		waits := r.ask(t, chat(false)) // for a slot
-		pass(settle + 1)
+		elapse(settle + 1)
 		r.twice(2, 0)
 		require.Equal(t, 1, r.slots.taken(), "of the one that waited")
 		r.noRecord(t)
 		second := r.ask(t, chat(false))
-		pass(settle + 1)
+		elapse(settle + 1)
 		r.twice(1, 0) // that of the second
 		require.Len(t, r.records, 2)
 		waits.reset()
 		second.reset()
-		pass(settle + logWait)
+		elapse(settle + logWait)
 		r.twice(0, 0)
 	})
 }
@@ -150,13 +150,13 @@ func TestAnEngineThatHasFewerRequestsGivesSlotsBack(t *testing.T) {
 		t := r.t
 		r.slots.up(engineA, 3)
 		r.served(t)
-		pass(time.Second)
+		elapse(time.Second)
 		r.served(t)
-		pass(settle)
+		elapse(settle)
 		r.Free(engineB, 0, time.Now())
 		r.Free(engineA, 1, time.Now())
 		require.Equal(t, 2, r.slots.taken(), "the second is too young")
-		pass(time.Second + 1)
+		elapse(time.Second + 1)
 		r.Free(engineA, 1, time.Now())
 		require.Equal(t, 1, r.slots.taken())
 		r.Free(engineA, 1, time.Now())
@@ -165,7 +165,7 @@ func TestAnEngineThatHasFewerRequestsGivesSlotsBack(t *testing.T) {
 		require.Zero(t, r.slots.taken())
 		require.Zero(t, r.InFlight())
 		r.noRecord(t)
-		pass(recordWait)
+		elapse(recordWait)
 		require.Len(t, r.records, 2)
 		require.Equal(t, CodeRecordLost, r.records[0].ErrorCode)
 	})
@@ -181,7 +181,7 @@ func TestARequestWithoutItsSlotSurvivesItsEngine(t *testing.T) {
 		defer end()
 		r.slots.up(engineA, 1)
 		id := r.served(t)
-		pass(settle + 1)
+		elapse(settle + 1)
 		r.twice(1, 0)
 		require.Zero(t, r.slots.taken())
 		r.slots.up(engineB, 1)

@@ -19,7 +19,7 @@ import (
 	"github.com/holdgate/holdgate/extproc/wire"
 )
 
-var upload = strings.Repeat(" ", 60_000)
+var largeChunk = strings.Repeat(" ", 60_000)
 
 // Over the limit for all bodies reading pauses; nothing is refused.
 func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
@@ -32,7 +32,7 @@ func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
 			x := r.open(t, envoy.LaneEdge)
 			x.send(extproctest.RequestHeaders(false, headers...))
 			for range 5 {
-				x.send(extproctest.RequestBody(upload, false))
+				x.send(extproctest.RequestBody(largeChunk, false))
 			}
 			all = append(all, x)
 			synctest.Wait()
@@ -61,7 +61,7 @@ func TestIdleUploadsStandInNobodysWay(t *testing.T) {
 		x := r.open(t, envoy.LaneEdge)
 		x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 		for range 10 {
-			x.send(extproctest.RequestBody(upload, false))
+			x.send(extproctest.RequestBody(largeChunk, false))
 		}
 		x.send(extproctest.RequestBody(`{"model":"none"}`, true))
 		require.ErrorIs(t, x.end(), io.EOF)
@@ -98,7 +98,7 @@ func TestUploadsOfUnknownLengthDoNotWaitForEachOther(t *testing.T) {
 			all = append(all, x)
 			go func() {
 				for range 16 {
-					x.send(extproctest.RequestBody(upload, false))
+					x.send(extproctest.RequestBody(largeChunk, false))
 					<-time.After(time.Millisecond) // side by side
 				}
 				x.send(extproctest.RequestBody(`{"model":"none"}`, true))
@@ -119,7 +119,7 @@ func TestAHeldBodyCountsWithItsSize(t *testing.T) {
 		x := r.open(t, envoy.LaneEdge)
 		x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 		for range 10 {
-			x.send(extproctest.RequestBody(upload, false))
+			x.send(extproctest.RequestBody(largeChunk, false))
 		}
 		x.send(extproctest.RequestBody(`{"model":"m"}`, true))
 		synctest.Wait()
@@ -156,9 +156,9 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 	defer func() { wire.Buffers = usual }()
 	long := append([]string{":method", "POST", ":path", chatPath, "x-long", strings.Repeat("x", 3000)}, headerRequestID)
 	send := func(x *exchange, id, last string, end bool) {
-		x.send(extproctest.RequestHeaders(false, append(long, id)...), extproctest.RequestBody(upload, false), extproctest.RequestBody(upload, false), extproctest.RequestBody(upload+last, end))
+		x.send(extproctest.RequestHeaders(false, append(long, id)...), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk+last, end))
 		if !end {
-			x.send(extproctest.RequestTrailers("x", upload))
+			x.send(extproctest.RequestTrailers("x", largeChunk))
 		}
 		synctest.Wait()
 	}
@@ -188,12 +188,12 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
 			send(x, uuid.NewString(), model, true)
-			x.send(extproctest.RequestBody(upload, true))
-			pass(20 * time.Second)
+			x.send(extproctest.RequestBody(largeChunk, true))
+			elapse(20 * time.Second)
 			require.LessOrEqual(t, pool.OutNow(), 1, "while it waits only the headers stay in their buffer")
 			r.slots.up(engineA, 1)
 			call := r.engine.call(t, 1)
-			require.Len(t, call.body, 3*len(upload)+len(model))
+			require.Len(t, call.body, 3*len(largeChunk)+len(model))
 			require.Len(t, call.Header.Get("X-Long"), 3000)
 			_ = call.respond(200).Close()
 			require.ErrorIs(t, x.end(), io.EOF)
@@ -210,10 +210,10 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			send(x, "", `{`, true)
 			require.ErrorIs(t, x.end(), io.EOF)
 		},
-		"left in its upload": func(r *rig) {
+		"left in its largeChunk": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestHeaders(false, append(long, "")...), extproctest.RequestBody(upload, false))
+			x.send(extproctest.RequestHeaders(false, append(long, "")...), extproctest.RequestBody(largeChunk, false))
 			synctest.Wait()
 			x.reset()
 		},
@@ -221,13 +221,13 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
 			send(x, "", model, true)
-			pass(20 * time.Second)
+			elapse(20 * time.Second)
 			_ = x.stream.CloseSend()
 		},
 		"passed": func(r *rig) {
 			t := r.t
 			x := r.open(t, "")
-			x.send(extproctest.RequestHeaders(false, ":method", "PUT", ":path", "/"+upload[:3000]), extproctest.RequestBody(upload, false), extproctest.RequestBody(upload, true))
+			x.send(extproctest.RequestHeaders(false, ":method", "PUT", ":path", "/"+largeChunk[:3000]), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk, true))
 			_ = x.stream.CloseSend()
 			require.ErrorIs(t, x.end(), io.EOF)
 			require.Len(t, x.all(), 3)
@@ -246,7 +246,7 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			m := extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath)
 			x.send(m)
 			for range 10 {
-				x.send(extproctest.RequestBody(upload, false))
+				x.send(extproctest.RequestBody(largeChunk, false))
 			}
 			x.send(extproctest.RequestBody(model, true))
 			synctest.Wait()
@@ -262,8 +262,8 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			r.slots.up(engineA, 1)
 			call := r.engine.call(t, 1)
 			body := call.respond(200)
-			go func() { _, _ = io.WriteString(body, strings.Repeat(upload, 10)) }()
-			pass(time.Minute)
+			go func() { _, _ = io.WriteString(body, strings.Repeat(largeChunk, 10)) }()
+			elapse(time.Minute)
 			require.Equal(t, 1, r.slots.taken())
 			x.reset()
 			synctest.Wait()
@@ -272,7 +272,7 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 		"a body first": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestBody(upload, true))
+			x.send(extproctest.RequestBody(largeChunk, true))
 			require.Error(t, x.end())
 		},
 	} {
@@ -293,7 +293,7 @@ func TestDecodingWaitsForMemory(t *testing.T) {
 		require.True(t, r.bodies.large.TryAcquire(1), "somebody has a byte of it")
 		first := r.ask(t, request(chatPath, small, "content-encoding", "zstd"))
 		second := r.ask(t, request(chatPath, small, "content-encoding", "zstd"))
-		pass(29 * time.Second)
+		elapse(29 * time.Second)
 		require.Empty(t, first.all())
 		r.bodies.large.Release(1)
 		for _, x := range []*exchange{first, second} {
@@ -352,7 +352,7 @@ func TestCompressedUploadsDoNotWaitForEachOther(t *testing.T) {
 			all = append(all, x)
 			go func() {
 				for rest := body; len(rest) > 0; {
-					n := min(len(rest), len(upload))
+					n := min(len(rest), len(largeChunk))
 					x.send(extproctest.RequestBody(string(rest[:n]), n == len(rest)))
 					rest = rest[n:]
 					<-time.After(time.Millisecond) // side by side
@@ -363,6 +363,6 @@ func TestCompressedUploadsDoNotWaitForEachOther(t *testing.T) {
 			require.ErrorIs(t, x.end(), io.EOF)
 			require.Contains(t, x.all()[0], " 404 ")
 		}
-		pass(time.Second)
+		elapse(time.Second)
 	})
 }

@@ -3,66 +3,243 @@
 package extproc
 
 import (
-	"net/http"
+	"context"
+	"errors"
 
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/extproc/wire"
+	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// other answers for a path that is no endpoint: the models API, or a JSON 404.
-func (st *stream) other(lane string) error {
-	model, models := st.head.models()
-	switch {
-	case !models:
-		return st.refuse(refusal.NotFound(meantPath(string(st.head.pathOnly()))))
-	case string(st.head.method) != http.MethodGet:
-		return st.refuse(refusal.MethodNotAllowed(http.MethodGet))
-	}
-	if r := st.authenticate(lane); r != nil {
-		return st.refuse(r)
-	}
-	body := st.flight.call.Models(model)
-	if body == nil {
-		return st.refuse(refusal.ModelNotFound(model))
-	}
-	st.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusOK })
-	st.send(wire.Immediate(http.StatusOK, append(wire.HeaderList{{"content-type", "application/json"}}, st.cors()...), body))
-	return nil
+// pass is one ext_proc stream of a request: the edge's, or one of the rehold lane's.
+// Only the goroutine of run sends. It also receives until the body has been read; after
+// that a waiting request has a second goroutine that receives.
+type pass struct {
+	s      *Server
+	gs     extprocv3.ExternalProcessor_ProcessServer
+	lane   string       // empty in an Envoy that does not run with our bootstrap
+	first  wire.Inbound // the headers message
+	head   head
+	cors   cors
+	upload upload
+	flight *flight
+	req    Request
+
+	prefixed  bool          // the path came with the prefix of an earlier engine
+	native    bool          // Envoy carries the answer: its log ends the flight
+	gone      chan struct{} // closed when the client has left; nil until watch
+	timing    string        // Server-Timing of a request that waited
+	rateLimit string        // how many requests the caller's quota still has; empty: no quota
 }
 
-// pass sends a request on untouched, each message as it comes.
-func (st *stream) pass() error {
-	if !st.send(wire.PassHeaders()) || st.raw.End {
+// errGone means that the client has left.
+var errGone = errors.New("the client left")
+
+// run reads the request and answers it.
+func (p *pass) run() error {
+	if !p.receive(&p.first) {
 		return nil
 	}
-	for begun := false; ; {
-		in := wire.Inbound{}
-		if !st.receive(&in) {
-			return nil
-		}
-		sent := true
-		switch in.Kind {
-		case wire.RequestBody:
-			begun = true
-			sent = st.send(wire.ForwardBody(in.Body, in.End))
-		case wire.RequestTrailers:
-			sent = st.send(endWithTrailers(begun))
-		case wire.ResponseHeaders, wire.ResponseBody, wire.ResponseTrailers:
-			sent = st.send(wire.PassResponse(&in, st.raw.DuplexResponse))
+	if p.first.Kind != wire.RequestHeaders {
+		return status.Error(codes.InvalidArgument, "an ext_proc stream must begin with request_headers")
+	}
+	p.lane = laneOf(p.gs.Context())
+	p.head = readHead(p.first.Headers)
+	p.cors = newCORS(p.s.o.CORSOrigins, p.head.origin)
+	p.prefixed = p.lane == envoy.LaneRehold && p.head.trimPrefix()
+	endpoint := endpoints[string(p.head.pathOnly())]
+	if p.lane == "" && !p.head.isForRouter(endpoint) {
+		return passThrough(p.gs, &p.first)
+	}
+	if p.lane == envoy.LaneEdge && p.head.isReadyCheck() {
+		p.send(p.s.readiness())
+		return nil
+	}
+	p.req.Endpoint = endpoint
+	switch {
+	case !p.begin():
+		return nil
+	case p.isPreflight():
+		return p.preflight()
+	case endpoint == nil:
+		return p.models()
+	}
+	err := p.read()
+	if why, ok := errors.AsType[*refusal.Refusal](err); ok {
+		return p.refuse(why)
+	}
+	if err != nil {
+		p.left()
+		return nil
+	}
+	return p.answer()
+}
+
+// answer decides what happens to the request and carries it out. A request whose wait
+// ended without a slot, and without a reason to refuse it, is decided again.
+func (p *pass) answer() error {
+	for {
+		d := p.flight.call.Decide(&p.req)
+		p.rateLimit = d.RateLimit
+		switch {
+		case d.Grant != nil:
+			return p.serve(d.Grant)
+		case d.Waiter != nil:
+			if again, err := p.wait(d); !again {
+				return err
+			}
+		case d.Redirect != nil:
+			return p.redirect(d.Redirect)
 		default:
-			in.Free()
-		}
-		if !sent || in.End && in.Kind.OfRequest() {
-			return nil // the stream ends as in forward
+			p.flight.note(func(r *Record) { r.waited(0, 0, d.Outcome) })
+			return p.refuse(d.Refusal)
 		}
 	}
 }
 
-// endWithTrailers answers the trailers of a request. When a part of the body was sent on,
-// there is no answer that is right whatever the route says: see forwardWhole.
-func endWithTrailers(begun bool) any {
-	if begun {
-		return refused(refusal.RequestInvalid("a request with a body and trailers cannot be sent on; leave the trailers out"), refusal.OpenAI)
+// wait waits for a slot and answers the request with it. again is true when the wait
+// ended without a slot: the request is decided as if it had arrived in this moment.
+func (p *pass) wait(d Decision) (again bool, err error) {
+	w := &wait{p: p, waiter: d.Waiter, held: d.Held, impatient: d.Impatient, answer: answer{p: p}}
+	defer w.close()
+	w.start(d)
+	for {
+		s, left := w.untilSlot()
+		if left {
+			return false, nil
+		}
+		p.keepPlace(s.Seq)
+		if s.State == holdstate.Ended {
+			if why := w.refusal(s); why != nil {
+				return false, w.answer.fail(why)
+			}
+			return true, nil
+		}
+		p.timing = w.timing()
+		if !w.answer.hasKeepalives() {
+			w.waiter.Tell(holdstate.Done)
+			w.note()
+			return false, p.serve(s.Grant)
+		}
+		r := &relay{p: p, waiter: w.waiter, answer: &w.answer, grant: s.Grant}
+		if again, err := r.run(); !again {
+			return false, err
+		}
 	}
-	return wire.ForwardTrailers()
+}
+
+// laneOf returns the lane that the bootstrap names in the stream's initial metadata. It
+// is empty in any other Envoy.
+func laneOf(ctx context.Context) string {
+	if lane := metadata.ValueFromIncomingContext(ctx, envoy.LaneMetadata); len(lane) == 1 {
+		return lane[0]
+	}
+	return ""
+}
+
+// begin starts the flight of the request, or finds it in the rehold lane. It returns
+// false when the client left on the way there.
+func (p *pass) begin() (begun bool) {
+	if p.lane == envoy.LaneRehold {
+		var left bool
+		if p.flight, left = p.s.flights.findOrLeft(string(p.head.requestID)); left {
+			return false
+		}
+	}
+	if p.flight == nil {
+		p.flight = p.s.flights.start(p.head.requestID, p.head.stream, peerOf(p.gs.Context()))
+		p.flight.clocks = p.head.clocks
+	}
+	p.head.clocks = p.flight.clocks
+	p.req.ID = p.flight.id
+	p.req.Arrived = p.flight.arrived
+	p.req.Seq = p.flight.place()
+	p.req.ClientIDs = [2]string{p.head.clientRequestID, string(p.head.requestID)}
+	p.req.Patience = p.head.patience
+	p.req.Method, p.req.PathAndQuery = string(p.head.method), string(p.head.path)
+	p.req.body = &p.upload.body
+	p.flight.note(func(r *Record) {
+		r.Method, r.TraceID = method(p.req.Method), p.head.traceID
+		if r.Verdict != VerdictHold {
+			r.Verdict = VerdictRefuse
+		}
+	})
+	p.flight.noteRequest(&p.req)
+	return true
+}
+
+// receive receives the next message. It returns false when Envoy has ended the stream.
+func (p *pass) receive(in *wire.Inbound) (more bool) { return p.gs.RecvMsg(in) == nil }
+
+// send sends an answer, with the id of the request if it has a flight. It returns false
+// when the client or Envoy has gone: then nothing more can be sent.
+func (p *pass) send(m any) (sent bool) {
+	if ours, ok := m.(*extprocv3.ProcessingResponse); ok && p.flight != nil {
+		wire.SetHeader(ours, headerRequestID, p.flight.id)
+	}
+	return p.gs.SendMsg(m) == nil
+}
+
+// canceled reports whether the stream was reset.
+func (p *pass) canceled() bool { return p.gs.Context().Err() != nil }
+
+// left notes that the client has gone away. When the server is closing it was the server
+// that ended the stream.
+func (p *pass) left() {
+	if p.s.isClosing() {
+		p.flight.noteRefusal(refusal.For(holdstate.ErrDraining, refusal.Wait{}))
+		return
+	}
+	p.flight.note(func(r *Record) { r.Status, r.ErrorCode = StatusClientGone, "" })
+}
+
+// keepPlace remembers the request's place among the waiters, for a later wait.
+func (p *pass) keepPlace(seq uint64) {
+	p.req.Seq = seq
+	p.flight.keepPlace(seq)
+}
+
+// routed counts the request's first slot.
+func (p *pass) routed(g holdstate.Grant) {
+	if p.flight.firstSlot() {
+		p.s.d.Observer.Routed(&p.req, g)
+	}
+}
+
+// watch starts a goroutine that receives, so that a client that leaves is noticed while
+// the request waits. From here until close the request counts as held.
+func (p *pass) watch() {
+	if p.gone != nil {
+		return
+	}
+	p.s.holds.Add(1)
+	p.gone = make(chan struct{})
+	go func() {
+		defer close(p.gone)
+		for {
+			in := wire.Inbound{}
+			if !p.receive(&in) {
+				return
+			}
+			in.Free()
+		}
+	}()
+}
+
+// close gives back what the pass still has.
+func (p *pass) close() {
+	if p.gone != nil {
+		p.s.holds.Add(-1)
+	}
+	p.first.Free()
+	p.upload.free()
+	if p.flight != nil && !p.native {
+		p.s.finish(p.flight)
+	}
 }

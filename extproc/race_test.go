@@ -42,7 +42,7 @@ func TestAReleaseRacesATickAndADisconnect(t *testing.T) {
 			time.AfterFunc(interval, func() { r.slots.up(engineA, requests) })
 			synctest.Wait()
 			require.Equal(t, requests, r.machine.Demand(chatOfM.Model))
-			pass(interval)
+			elapse(interval)
 			r.slots.down(engineA)
 			for i, x := range all {
 				err := x.end()
@@ -87,10 +87,10 @@ func TestTheBudgetEndsInTheInstantOfARelease(t *testing.T) {
 		for range 20 {
 			r.holding(time.Minute)
 			x := r.ask(t, chat(false))
-			pass(time.Minute - time.Millisecond)
+			elapse(time.Minute - time.Millisecond)
 			r.slots.before = func() { <-time.After(time.Millisecond) } // under the machine's lock
 			r.slots.up(engineA, 0)
-			pass(time.Second)
+			elapse(time.Second)
 			require.Empty(t, x.all(), "it was released")
 			r.slots.down(engineA)
 			synctest.Wait()
@@ -112,11 +112,11 @@ func TestAWaitForASlotRacesANewRelease(t *testing.T) {
 			for range 50 {
 				all = append(all, r.ask(t, chat(false)))
 			}
-			pass(time.Minute - time.Millisecond)
+			elapse(time.Minute - time.Millisecond)
 			r.slots.before = func() { <-time.After(time.Millisecond) } // under the machine's lock
 			r.slots.down(engineA)
 			r.slots.up(engineB, 0)
-			pass(3 * time.Minute)
+			elapse(3 * time.Minute)
 			for _, x := range all {
 				require.Len(t, x.all(), 1, "the new wait has a clock too")
 				require.Contains(t, x.all()[0], "504")

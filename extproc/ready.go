@@ -5,24 +5,24 @@ package extproc
 import (
 	"net/http"
 
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/extproc/wire"
 )
 
-// asksIfReady says whether the request is a load balancer's question at our own edge. In
-// somebody else's Envoy the path may be an application's.
-func (st *stream) asksIfReady(lane string) bool {
-	method := string(st.head.method)
-	return lane == envoy.LaneEdge && string(st.head.pathOnly()) == envoy.ReadyPath &&
-		(method == http.MethodGet || method == http.MethodHead)
+// isReadyCheck reports whether the request is a load balancer's readiness check.
+func (h *head) isReadyCheck() bool {
+	method := string(h.method)
+	return string(h.pathOnly()) == envoy.ReadyPath && (method == http.MethodGet || method == http.MethodHead)
 }
 
-// ready answers it. It is no request of a caller: it needs no key, and is neither
-// counted nor on record.
-func (st *stream) ready() {
+// readiness answers a readiness check, which is no request of a caller: it needs no key,
+// and is neither counted nor on record.
+func (s *Server) readiness() *extprocv3.ProcessingResponse {
 	status, body := http.StatusOK, `{"status":"ready"}`
-	if st.s.d.NotReady != nil && st.s.d.NotReady() != "" {
+	if s.d.NotReady != nil && s.d.NotReady() != "" {
 		status, body = http.StatusServiceUnavailable, `{"status":"not ready"}`
 	}
-	st.send(wire.Immediate(status, wire.HeaderList{{"content-type", "application/json"}}, []byte(body)))
+	return wire.Immediate(status, wire.HeaderList{{"content-type", "application/json"}}, []byte(body))
 }

@@ -89,9 +89,9 @@ func TestARecordOfOursIsNotWaitedForForEver(t *testing.T) {
 		_, end := r.logStream(t, envoy.LogEdge)
 		x := r.ask(t, request("/nothing", ""))
 		require.ErrorIs(t, x.end(), io.EOF)
-		pass(logWait - time.Second)
+		elapse(logWait - time.Second)
 		r.noRecord(t)
-		pass(2 * time.Second)
+		elapse(2 * time.Second)
 		rec := r.only(t)
 		require.Equal(t, 404, rec.Status)
 		require.Zero(t, rec.WireStatus)
@@ -111,27 +111,27 @@ func TestHowRequestsEndOnRecord(t *testing.T) {
 		held    time.Duration
 	}{
 		"expired": {
-			func(*rig, *exchange) { pass(budget + time.Second) }, false, 503, "model_waking", holdstate.OutcomeExpired, budget,
+			func(*rig, *exchange) { elapse(budget + time.Second) }, false, 503, "model_waking", holdstate.OutcomeExpired, budget,
 		},
 		"the client left": {
-			func(_ *rig, x *exchange) { pass(time.Minute); x.reset() }, true, StatusClientGone, "", holdstate.OutcomeDisconnected, time.Minute,
+			func(_ *rig, x *exchange) { elapse(time.Minute); x.reset() }, true, StatusClientGone, "", holdstate.OutcomeDisconnected, time.Minute,
 		},
 		"draining": {
-			func(r *rig, _ *exchange) { pass(time.Second); r.machine.Drain() }, false, 503, "draining", holdstate.OutcomeDraining, time.Second,
+			func(r *rig, _ *exchange) { elapse(time.Second); r.machine.Drain() }, false, 503, "draining", holdstate.OutcomeDraining, time.Second,
 		},
 		"the wake failed": {
-			func(r *rig, _ *exchange) { pass(time.Second); r.machine.Fail("m", "no room") }, false, 503, "model_waking", holdstate.OutcomeWakeFailed, time.Second,
+			func(r *rig, _ *exchange) { elapse(time.Second); r.machine.Fail("m", "no room") }, false, 503, "model_waking", holdstate.OutcomeWakeFailed, time.Second,
 		},
 		"answered by the engine": {
 			func(r *rig, _ *exchange) {
-				pass(time.Second)
+				elapse(time.Second)
 				r.slots.up(engineA, 1)
 				_ = r.engine.call(r.t, 1).respond(429).Close()
 			}, false, 429, "", holdstate.OutcomeReleased, time.Second,
 		},
 		"the engine's error came late": {
 			func(r *rig, _ *exchange) {
-				pass(interval + time.Second)
+				elapse(interval + time.Second)
 				r.slots.up(engineA, 1)
 				_ = r.engine.call(r.t, 1).respond(500).Close()
 			}, true, 500, "backend_error", holdstate.OutcomeReleased, interval + time.Second,
@@ -140,12 +140,12 @@ func TestHowRequestsEndOnRecord(t *testing.T) {
 			func(r *rig, x *exchange) {
 				r.slots.up(engineA, 1)
 				r.engine.call(r.t, 1).respond(200)
-				pass(time.Second)
+				elapse(time.Second)
 				x.reset()
 			}, true, StatusClientGone, "", holdstate.OutcomeReleased, 0,
 		},
 		"the wait for a slot took too long": {
-			func(r *rig, _ *exchange) { pass(time.Second); r.slots.up(engineA, 0); pass(time.Hour) }, false, 504, "request_timeout", holdstate.OutcomeReleased, time.Second,
+			func(r *rig, _ *exchange) { elapse(time.Second); r.slots.up(engineA, 0); elapse(time.Hour) }, false, 504, "request_timeout", holdstate.OutcomeReleased, time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,9 +153,9 @@ func TestHowRequestsEndOnRecord(t *testing.T) {
 			bubble(t, func(r *rig) {
 				x := r.ask(r.t, chat(c.stream))
 				c.run(r, x)
-				pass(time.Millisecond)
+				elapse(time.Millisecond)
 				x.reset()
-				pass(logWait + time.Millisecond)
+				elapse(logWait + time.Millisecond)
 				rec := r.only(r.t)
 				require.Equal(r.t, VerdictHold, rec.Verdict)
 				require.Equal(r.t, c.status, rec.Status)
@@ -190,7 +190,7 @@ func TestTheOutcomeOfARefusedHoldIsOnRecord(t *testing.T) {
 			return d
 		}
 		require.ErrorIs(r.t, r.ask(r.t, chat(false)).end(), io.EOF)
-		pass(logWait + time.Second)
+		elapse(logWait + time.Second)
 		rec := r.only(r.t)
 		require.Equal(r.t, []any{VerdictRefuse, holdstate.OutcomeFull}, []any{rec.Verdict, rec.Outcome})
 	})
@@ -202,7 +202,7 @@ func TestTheHoldOfANativeAnswerIsOnRecord(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
-		pass(time.Minute)
+		elapse(time.Minute)
 		r.slots.up(engineA, 1)
 		require.Contains(t, x.all()[0], "serve on")
 		r.record(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
@@ -248,11 +248,11 @@ func TestARequestThatIsHeldAgainHasItsFirstOutcomeOnRecord(t *testing.T) {
 		}
 		id := uuid.NewString()
 		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id))
-		pass(time.Minute)
+		elapse(time.Minute)
 		r.slots.up(engineA, 1)
 		requireServed(t, x, "1m0s", engineA)
 		require.ErrorIs(t, r.again(t, id, engineA, 200).end(), io.EOF)
-		pass(logWait + time.Second)
+		elapse(logWait + time.Second)
 		rec := r.only(t)
 		require.Equal(t, holdstate.OutcomeReleased, rec.Outcome)
 		require.Equal(t, "model_waking", rec.ErrorCode)
@@ -267,7 +267,7 @@ func TestARequestThatIsDecidedAnewHasBothWaitsOnRecord(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, chat(false))
-		pass(time.Minute)
+		elapse(time.Minute)
 		r.decide = func(q *Request) Decision {
 			w, err := r.machine.Hold(holdstate.Request{Target: chatOfM, Bytes: q.BodySize, Seq: q.Seq, Counted: true, Claim: r.slots})
 			require.NoError(t, err)
@@ -276,7 +276,7 @@ func TestARequestThatIsDecidedAnewHasBothWaitsOnRecord(t *testing.T) {
 		r.machine.Reconcile(func(target.Target) bool { return false })
 		r.machine.Reconcile(func(target.Target) bool { return true })
 		require.ErrorIs(t, x.end(), io.EOF)
-		pass(logWait + time.Second)
+		elapse(logWait + time.Second)
 		rec := r.only(t)
 		require.Equal(t, holdstate.OutcomeRemoved, rec.Outcome)
 		require.Equal(t, budget, rec.Held)
@@ -294,7 +294,7 @@ func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				held := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
-				pass(time.Second)
+				elapse(time.Second)
 				r.machine.Drain()
 				require.ErrorIs(t, held.end(), io.EOF)
 				r.slots.up(engineA, 1)
@@ -302,7 +302,7 @@ func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
 				begin := time.Now()
 				done := make(chan struct{})
 				go func() { defer close(done); r.WaitForRecords(t.Context()) }()
-				pass(100 * time.Millisecond)
+				elapse(100 * time.Millisecond)
 				if recorded {
 					r.record(&wire.LogEntry{StreamID: "s1", Local: true, Status: 503})
 				}
@@ -345,7 +345,7 @@ func TestARequestThatTheShutdownCutsDidNotLeave(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
 				x := begin(r)
-				pass(time.Second)
+				elapse(time.Second)
 				r.EndLogs()
 				x.reset()
 				synctest.Wait()
@@ -364,12 +364,12 @@ func TestAHeldRequestThatTheLaneRefusesIsOnRecordAsHeld(t *testing.T) {
 		t := r.t
 		id := uuid.NewString()
 		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerKeepalive, "off", headerRequestID, id))
-		pass(time.Second)
+		elapse(time.Second)
 		r.slots.up(engineA, 1)
 		require.ErrorIs(t, x.end(), io.EOF)
 		r.decide = func(*Request) Decision { return Decision{Refusal: refusal.BackendError("m")} }
 		require.ErrorIs(t, r.again(t, id, engineA, 100).end(), io.EOF)
-		pass(logWait + time.Second)
+		elapse(logWait + time.Second)
 		rec := r.only(t)
 		require.Equal(t, []any{VerdictHold, holdstate.OutcomeReleased, 502}, []any{rec.Verdict, rec.Outcome, rec.Status})
 	})

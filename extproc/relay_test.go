@@ -93,14 +93,14 @@ func TestTheEngineGetsTheBodyAsItCame(t *testing.T) {
 				x.send(extproctest.RequestBody(string(rest[:n]), n == len(rest)))
 				rest = rest[n:]
 			}
-			pass(interval)
+			elapse(interval)
 			r.slots.up(engineA, 1)
 			call := r.engine.call(t, 1)
 			require.Equal(t, string(data), string(call.body))
 			require.Equal(t, extproctest.CodingName(name), call.Header.Get("Content-Encoding"))
 			require.False(t, r.noBodies(), "the body is kept until the engine's head")
 			body := call.respond(200)
-			pass(time.Second)
+			elapse(time.Second)
 			require.True(t, r.noBodies(), "and no longer")
 			_ = body.Close()
 			require.ErrorIs(t, x.end(), io.EOF)
@@ -113,7 +113,7 @@ func TestPiecesOfAnAnswerArePassedAtOnceAndWhole(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.ask(t, chat(true))
-		pass(16 * time.Second)
+		elapse(16 * time.Second)
 		r.slots.up(engineA, 1)
 		body := r.engine.call(t, 1).respond(200)
 		var want strings.Builder
@@ -121,7 +121,7 @@ func TestPiecesOfAnAnswerArePassedAtOnceAndWhole(t *testing.T) {
 			piece := strings.Repeat(fmt.Sprintf("data: %d\n\n", i), 1+i*10)
 			want.WriteString(piece)
 			_, _ = io.WriteString(body, piece)
-			pass(time.Millisecond)
+			elapse(time.Millisecond)
 		}
 		_ = body.Close()
 		require.ErrorIs(t, x.end(), io.EOF)
@@ -170,7 +170,7 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 				t := r.t
 				t.Helper()
 				x := r.ask(t, chat(c.stream))
-				pass(20 * time.Second)
+				elapse(20 * time.Second)
 				r.slots.up(engineA, 1)
 				body := r.engine.call(t, 1).respond(c.status)
 				go func() {
@@ -195,7 +195,7 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 		t := r.t
 		t.Helper()
 		x := r.ask(t, chat(false))
-		pass(20 * time.Second)
+		elapse(20 * time.Second)
 		r.slots.up(engineA, 1)
 		body := r.engine.call(t, 1).respond(400)
 		go func() {
@@ -226,13 +226,13 @@ func TestAnEnginesSlowError(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				x := r.ask(t, chat(true))
-				pass(20 * time.Second)
+				elapse(20 * time.Second)
 				r.slots.up(engineA, 1)
 				r.engine.call(t, 1).respond(500)
-				pass(30 * time.Second)
+				elapse(30 * time.Second)
 				require.Equal(t, keptAlive(comment, interval, 45*time.Second), x.all())
 				leave(x)
-				pass(0)
+				elapse(0)
 				require.Zero(t, r.InFlight())
 				require.Zero(t, r.slots.taken())
 			})
@@ -249,7 +249,7 @@ func TestAnAnswerThatBreaksOff(t *testing.T) {
 			t.Helper()
 			x := r.ask(t, chat(stream))
 			if committed {
-				pass(interval)
+				elapse(interval)
 			}
 			r.slots.up(engineA, 1)
 			body := r.engine.call(t, 1).respond(200)
@@ -329,7 +329,7 @@ func TestARelayThatCannotBeReached(t *testing.T) {
 			t := r.t
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 1)
-			r.engine.call(t, 1).answer <- answer{err: &net.OpError{Op: op, Err: net.ErrClosed}}
+			r.engine.call(t, 1).answer <- result{err: &net.OpError{Op: op, Err: net.ErrClosed}}
 			x.requireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`)
 			require.Contains(t, r.log.String(), "--relay")
 			require.Empty(t, r.slots.failures(), "no replica is to blame")
@@ -366,7 +366,7 @@ func TestWhatTheLaneRefusesBlamesNoReplica(t *testing.T) {
 					x := r.ask(t, chat(false))
 					want := fmt.Sprintf(`0s %d {"error":{%s}}`, c.answer, c.want)
 					if committed {
-						pass(interval)
+						elapse(interval)
 						want = "15s " + fmt.Sprintf("%q", `{"error":{`+c.want+`}}`) + " end"
 					}
 					r.slots.up(engineA, 1)
@@ -390,10 +390,10 @@ func TestTheLanesOwnAnswersAreNotShown(t *testing.T) {
 		x := r.ask(t, chat(false))
 		r.slots.up(engineA, 1)
 		r.engine.call(t, 1).fail("UC")
-		pass(interval)
+		elapse(interval)
 		require.NotContains(t, strings.Join(x.all(), " "), "the lane's own text")
 		x.reset()
-		pass(0)
+		elapse(0)
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeDisconnected))
 	})
 }

@@ -58,6 +58,12 @@ type Request struct {
 // BodySum is the SHA-256 of the body as it came.
 func (r *Request) BodySum() [sha256.Size]byte { return r.body.Sum() }
 
+// Footprint estimates what the request takes of an engine, in tokens: one for each 3.2
+// bytes of text, and the output that it declares. Media are left out.
+func (r *Request) Footprint() int64 {
+	return r.TextTokens + max(0, r.MaxTokens, r.MaxCompletionTokens)
+}
+
 // Target is the model and kind that the request asks for.
 func (r *Request) Target() target.Target {
 	return target.Target{Model: r.Model, Kind: r.Endpoint.Kind}

@@ -60,7 +60,7 @@ func TestEveryAnswerHasTheRequestIDOnRecord(t *testing.T) {
 		id := uuid.NewString()
 		first := ask(chatPath, `{"model":"m"}`, headerRequestID, id)
 		second := ask(chatPath, `{"model":"m","stream":true}`, headerRequestID, id)
-		pass(interval)
+		elapse(interval)
 		r.slots.up(engineA, 1)
 		relayed(first, 2)
 		relayed(second, 3)
@@ -69,7 +69,7 @@ func TestEveryAnswerHasTheRequestIDOnRecord(t *testing.T) {
 		ask(chatPath, `{`, headerRequestID, junk)
 		ask("/nothing", "", headerRequestID, junk)
 		ask(modelsPath, "", ":method", "GET", headerRequestID, junk)
-		pass(logWait + time.Second)
+		elapse(logWait + time.Second)
 		answered, onRecord := map[string]int{}, map[string]int{}
 		for _, x := range all {
 			require.NoError(t, uuid.Validate(x.id()))

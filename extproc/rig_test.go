@@ -468,13 +468,13 @@ type fakeEngine struct {
 type call struct {
 	*http.Request
 	body     []byte
-	answer   chan answer
+	answer   chan result
 	canceled chan struct{}
 }
 
 func (e *fakeEngine) RoundTrip(req *http.Request) (*http.Response, error) {
 	body, _ := io.ReadAll(req.Body)
-	c := &call{Request: req, body: body, answer: make(chan answer, 1), canceled: make(chan struct{})}
+	c := &call{Request: req, body: body, answer: make(chan result, 1), canceled: make(chan struct{})}
 	e.mu.Lock()
 	e.calls = append(e.calls, c)
 	script := e.script
@@ -513,7 +513,7 @@ func (c *call) respond(status int, kv ...string) *io.PipeWriter {
 	if n, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64); err == nil {
 		length = n
 	}
-	c.answer <- answer{resp: &http.Response{StatusCode: status, Header: header, ContentLength: length, Body: closingBody{PipeReader: r, stop: stop}}}
+	c.answer <- result{resp: &http.Response{StatusCode: status, Header: header, ContentLength: length, Body: closingBody{PipeReader: r, stop: stop}}}
 	return w
 }
 
@@ -522,7 +522,7 @@ func (c *call) fail(flags string) { c.refuse(http.StatusServiceUnavailable, flag
 
 // refuse ends the call with an answer of the lane itself.
 func (c *call) refuse(status int, flags string) {
-	c.answer <- answer{resp: &http.Response{
+	c.answer <- result{resp: &http.Response{
 		StatusCode: status, Header: http.Header{"X-Holdgate-Flags": {flags}},
 		Body: io.NopCloser(strings.NewReader("the lane's own text")),
 	}}
@@ -708,8 +708,8 @@ func (r *rig) ask(t *testing.T, ms []*extprocv3.ProcessingRequest) *exchange {
 	return x
 }
 
-// pass lets d go by, with everything that it causes.
-func pass(d time.Duration) {
+// elapse lets d go by, with everything that it causes.
+func elapse(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }

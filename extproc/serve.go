@@ -5,79 +5,71 @@ package extproc
 import (
 	"strconv"
 
-	"google.golang.org/grpc/mem"
-
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
 // serve lets Envoy carry the request to a replica, and its answer back.
-func (st *stream) serve(g holdstate.Grant) error {
-	e := st.engine(g)
-	if !st.flight.carry(g) {
-		st.left() // its record has come already
+func (p *pass) serve(g holdstate.Grant) error {
+	e := p.flight.engine(g, p.req.Model, &p.head)
+	if !p.flight.carry(g) {
+		p.left() // its record has come already
 		return nil
 	}
-	st.routed(g)
-	st.native = true
+	p.routed(g)
+	p.native = true
 	f := wire.ForwardHead{
 		Metadata: wire.HeaderList{
 			{envoy.ModeKey, envoy.ModeNative},
 			{envoy.FirstKey, g.Replica().Address},
-			{envoy.ContentLengthKey, strconv.FormatInt(st.body.Size(), 10)},
+			{envoy.ContentLengthKey, strconv.FormatInt(p.upload.body.Size(), 10)},
 		},
-		Remove: st.head.private,
+		Remove: p.head.private,
 	}
-	if st.rateLimit != "" {
-		f.Metadata = append(f.Metadata, [2]string{envoy.RateLimitKey, st.rateLimit})
+	if p.rateLimit != "" {
+		f.Metadata = append(f.Metadata, [2]string{envoy.RateLimitKey, p.rateLimit})
 	}
-	if st.rewritten {
+	if p.upload.rewritten {
 		f.Remove = append(f.Remove, "content-encoding")
 	}
-	e.keys(&f, st.flight.forward.StripKeys)
-	if st.answersPages() {
-		forPages(&f, st.allowedOrigin())
+	e.keys(&f, p.flight.forward.StripKeys)
+	p.cors.forward(&f)
+	e.forward(&f, p)
+	if p.timing != "" {
+		f.Metadata = append(f.Metadata, [2]string{envoy.ServerTimingKey, p.timing})
 	}
-	e.serve(&f, st)
-	if st.timing != "" {
-		f.Metadata = append(f.Metadata, [2]string{envoy.ServerTimingKey, st.timing})
+	if string(p.head.requestID) != p.flight.id {
+		f.Set = append(f.Set, [2]string{headerRequestID, p.flight.id})
 	}
-	if string(st.head.requestID) != st.flight.id {
-		f.Set = append(f.Set, [2]string{headerRequestID, st.flight.id})
+	if p.upload.trailers {
+		p.forwardWhole(&f)
+	} else {
+		p.forward(f.Encode())
 	}
-	if st.trailers {
-		return st.forwardWhole(&f)
-	}
-	return st.forward(f.Encode())
+	return nil
 }
 
 // forward sends the headers' answer and then the body as it came. From here on the
-// answer is Envoy's: an error would cut it, so there is none. The stream ends, or an
-// Envoy whose response modes are not SKIP or NONE would wait for a word on the answer.
-// Envoy may send the last chunk of a large body twice: nobody reads the second, whose
-// buffer is the garbage collector's.
-func (st *stream) forward(first *wire.Outbound) error {
-	if !st.send(first) {
-		return nil
+// answer is Envoy's: an error would cut it, so there is none. The stream ends, because an
+// Envoy whose response modes are not SKIP or NONE would wait for messages about the
+// answer. Envoy may send the last chunk of a large body twice: nobody reads the second,
+// whose buffer is left to the garbage collector.
+func (p *pass) forward(first *wire.Outbound) {
+	if !p.send(first) {
+		return
 	}
-	chunks := st.body.Take()
-	st.payload = nil
-	for i, chunk := range chunks {
-		if !st.send(wire.ForwardBody(chunk, i == len(chunks)-1)) {
-			mem.BufferSlice(chunks[i+1:]).Free()
-			return nil
+	for chunk, last := p.upload.next(); chunk != nil; chunk, last = p.upload.next() {
+		if !p.send(wire.ForwardBody(chunk, last)) {
+			return
 		}
 	}
-	return nil
 }
 
 // forwardWhole sends the headers' answer with the whole body in it. Behind a body that
 // is sent back in chunks, Envoy (1.37.0, 1.40.0) ends a request with trailers only
 // once they are answered, and then writes what the router has kept for a retry, the
 // whole body, to the engine a second time.
-func (st *stream) forwardWhole(f *wire.ForwardHead) error {
-	st.payload = nil
-	st.send(f.EncodeWith(st.body.Take(), st.body.Size()))
-	return nil
+func (p *pass) forwardWhole(f *wire.ForwardHead) {
+	p.send(f.EncodeWith(p.upload.rest(), p.upload.body.Size()))
 }

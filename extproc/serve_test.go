@@ -316,7 +316,7 @@ func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 		r.notReady = "it rains"
 		ask(envoy.LaneEdge, "HEAD").requireEnded(t, `0s 503 {"status":"not ready"}`)
 		ask("", "GET").requireEnded(t, "0s untouched")
-		pass(logWait + time.Second)
+		elapse(logWait + time.Second)
 		require.Empty(t, r.records, "a question of a load balancer is on no record")
 	})
 }

@@ -3,7 +3,6 @@
 package extproc
 
 import (
-	"context"
 	"net/http"
 	"runtime/debug"
 	"sync/atomic"
@@ -72,23 +71,6 @@ func (s *Server) Register(g *grpc.Server) {
 	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{s: s})
 }
 
-// InFlight is the number of requests between their headers and their answer's end.
-func (s *Server) InFlight() int { return s.flights.active() }
-
-// WaitForHolds returns when no request waits or is relayed any more, or when ctx
-// ends. New holds must have been stopped before.
-func (s *Server) WaitForHolds(ctx context.Context) {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for s.holds.Load() > 0 {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
 // ServerOptions are the options of the gRPC server that Envoy calls.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
@@ -105,16 +87,16 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Process handles one HTTP request.
+// Process serves one pass of a request.
 func (s *Server) Process(gs extprocv3.ExternalProcessor_ProcessServer) (err error) {
-	st := &stream{s: s, gs: gs, share: share{m: s.bodies}}
+	p := &pass{s: s, gs: gs, upload: upload{share: share{m: s.bodies}}}
 	defer func() {
-		if p := recover(); p != nil {
+		if cause := recover(); cause != nil {
 			// Envoy answers with status_on_error.
-			s.d.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("a request failed by a programming error")
+			s.d.Log.Error().Interface("panic", cause).Bytes("stack", debug.Stack()).Msg("a request failed by a programming error")
 			err = status.Error(codes.Internal, "internal error")
 		}
-		st.close()
+		p.close()
 	}()
-	return st.run()
+	return p.run()
 }

@@ -47,13 +47,24 @@ func (b *Body) Add(chunk mem.Buffer) {
 	b.size += int64(chunk.Len())
 }
 
-// Size is the size of the body, also after take.
+// Size is the number of bytes that came, or that they were changed to. Next and Take do
+// not change it.
 func (b *Body) Size() int64 { return b.size }
 
 // TextTokens estimates how many tokens the text of the body is, once readFields has read it.
 func (b *Body) TextTokens() int64 { return b.text.tokens() }
 
-// Take returns the body's chunks. The caller frees them.
+// Next takes the first chunk out of the body, for the caller to free, and reports whether
+// it was the last one. It is nil when none is left.
+func (b *Body) Next() (chunk mem.Buffer, last bool) {
+	if len(b.chunks) == 0 {
+		return nil, false
+	}
+	chunk, b.chunks = b.chunks[0], b.chunks[1:]
+	return chunk, len(b.chunks) == 0
+}
+
+// Take takes all chunks out of the body, for the caller to free.
 func (b *Body) Take() []mem.Buffer {
 	chunks := b.chunks
 	b.chunks = nil

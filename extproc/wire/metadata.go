@@ -8,9 +8,12 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// StructAt is the Struct at a path of encoded Metadata: a namespace, and keys
-// that lead deeper.
+// StructAt returns the Struct at a path of encoded Metadata: a namespace, and keys that
+// lead deeper. It is nil when there is none, or the path is empty.
 func StructAt(metadata []byte, path []string) *structpb.Struct {
+	if len(path) == 0 {
+		return nil
+	}
 	var at *structpb.Struct
 	eachUnder(metadata, path[0], func(value []byte) {
 		namespace := &structpb.Struct{}

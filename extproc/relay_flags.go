@@ -12,16 +12,16 @@ import (
 // laneRefusal is the answer to a request that failed in the relay lane for a reason that
 // is not the engine's going away: no replica is to blame, and no other one would do
 // better. It is nil when the engine refused the connection or ended it.
-func (h *hold) laneRefusal(a answer, flags string) *refusal.Refusal {
+func (r *relay) laneRefusal(res result, flags string) *refusal.Refusal {
 	switch {
-	case a.err != nil:
+	case res.err != nil:
 		// What an engine does reaches us as an answer of the lane with flags.
-		h.st.s.d.Log.Error().Err(a.err).Msg("calling an engine through Envoy's relay lane: is --relay the socket of the running Envoy?")
-		return refusal.BackendError(h.st.req.Model)
+		r.p.s.d.Log.Error().Err(res.err).Msg("calling an engine through Envoy's relay lane: is --relay the socket of the running Envoy?")
+		return refusal.BackendError(r.p.req.Model)
 	case hasFlag(flags, "UPE"):
-		return refusal.InvalidAnswer(h.st.req.Model)
+		return refusal.InvalidAnswer(r.p.req.Model)
 	case !hasFlag(flags, upstreamFlags...):
-		return refusal.LaneRefused(a.resp.StatusCode)
+		return refusal.LaneRefused(res.resp.StatusCode)
 	}
 	return nil
 }

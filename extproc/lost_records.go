@@ -24,9 +24,6 @@ const (
 	recordWait = time.Hour
 )
 
-// CodeRecordLost stands in the record of a request whose end nobody told us.
-const CodeRecordLost = "record_lost"
-
 // Look is what all Envoys carried at one moment.
 type Look struct {
 	At time.Time
@@ -88,16 +85,4 @@ func (s *Server) free(carried []attempt, most int) {
 	if n > 0 {
 		s.d.Observer.Freed(carried[0].grant, n)
 	}
-}
-
-// lost ends a request whose record does not come.
-func (s *Server) lost(fl *flight) {
-	rec, first := s.flights.end(fl)
-	if !first {
-		return
-	}
-	if !fl.logged { // nobody writes into a request that has ended
-		rec.Status, rec.ErrorCode = 0, CodeRecordLost
-	}
-	s.report(fl, rec)
 }

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"time"
+
+	"github.com/holdgate/holdgate/extproc/wire"
+)
+
+// record takes Envoy's record of a request. It ends a request that Envoy carries. One that
+// the router answers itself ends with its stream, and only gets what the record says.
+func (s *Server) record(e *wire.LogEntry) {
+	fl := s.flights.of(e)
+	if fl == nil {
+		return
+	}
+	fl.mu.Lock()
+	if fl.ended {
+		fl.mu.Unlock()
+		return
+	}
+	fl.logged = true
+	fl.rec.logged(e)
+	carried := fl.grant != nil
+	over := fl.done || carried
+	fl.mu.Unlock()
+	if carried && e.Left {
+		s.flights.leave(fl.id)
+	}
+	if over {
+		s.ended(fl)
+	}
+}
+
+// logWait is how long a request that the router has answered waits for its record, which
+// comes within milliseconds.
+const logWait = 5 * time.Second
+
+// finish ends the last pass of a request that Envoy does not carry.
+func (s *Server) finish(fl *flight) {
+	if g := fl.take(); g != nil {
+		g.Release() // a crash left it
+	}
+	fl.mu.Lock()
+	fl.done = true
+	logged := fl.logged
+	fl.mu.Unlock()
+	if logged {
+		s.ended(fl)
+		return
+	}
+	time.AfterFunc(logWait, func() { s.ended(fl) })
+}
+
+// ended ends a request and reports its record, once.
+func (s *Server) ended(fl *flight) {
+	if rec, first := s.flights.end(fl); first {
+		s.report(fl, rec)
+	}
+}
+
+func (s *Server) report(fl *flight, rec *Record) {
+	if rec.Duration == 0 {
+		rec.Duration = time.Since(fl.arrived)
+	}
+	s.d.Observer.Ended(rec)
+}
+
+// CodeRecordLost is the error code in the record of a request whose end is not known.
+const CodeRecordLost = "record_lost"
+
+// lost ends a request whose record has not come.
+func (s *Server) lost(fl *flight) {
+	rec, first := s.flights.end(fl)
+	if !first {
+		return
+	}
+	if !fl.logged { // nobody writes into a request that has ended
+		rec.Status, rec.ErrorCode = 0, CodeRecordLost
+	}
+	s.report(fl, rec)
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"strings"
+
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
+)
+
+// failure is why a replica gave no answer.
+type failure string
+
+const (
+	failRefused  failure = "refused the connection"
+	failDied     failure = "ended the connection before its answer" // it had taken the request
+	failNotTaken failure = "answered that it did not take the request"
+)
+
+// maxPasses bounds how often one request may come back through the rehold lane.
+// Replicas that refuse leave routing, so an honest request stays far below.
+const maxPasses = 64
+
+// attemptFailed gives up the replica of the attempt that brought the request into the
+// rehold lane; failed is Envoy's description of it. It returns a refusal when the request
+// must not be tried on another replica.
+func (fl *flight) attemptFailed(failed, model string) *refusal.Refusal {
+	passes := fl.countPass()
+	g := fl.take()
+	if g == nil {
+		return nil // the router was restarted in between
+	}
+	// Without the description no attempt was made, so no engine died.
+	attempt, err := envoy.ParseFailed(failed)
+	how := failDied
+	switch {
+	case err != nil || attempt.Sent == 0:
+		how = failRefused
+	case attempt.Received > 0 && fl.call.Engine(model, g).NotTaken != "":
+		how = failNotTaken
+	case attempt.Received > 0:
+		g.Release() // the replica is up, and another one would answer no better
+		return refusal.InvalidAnswer(model)
+	}
+	why := fl.giveUp(g, how, model)
+	if passes > maxPasses {
+		return refusal.BackendError(model)
+	}
+	return why
+}
+
+// giveUp reports a replica that gave no answer, and gives its slot back. It returns a
+// refusal when the request must not be tried again.
+func (fl *flight) giveUp(g holdstate.Grant, how failure, model string) *refusal.Refusal {
+	g.Failed(string(how), how != failRefused)
+	g.Release()
+	if how == failDied && fl.died(g.Replica().Address) {
+		return refusal.BackendError(model)
+	}
+	return nil
+}
+
+// died counts the death of an engine that had taken the request. It reports whether
+// the request must not be tried again: two engines died under it, or one three times.
+func (fl *flight) died(address string) (over bool) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	if fl.deaths == nil {
+		fl.deaths = map[string]int{}
+	}
+	fl.deaths[address]++
+	return len(fl.deaths) >= 2 || fl.deaths[address] >= 3
+}
+
+// countPass counts a pass through the rehold lane.
+func (fl *flight) countPass() int {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fl.passes++
+	return fl.passes
+}
+
+// cameBack refuses a request that a replica has sent on to this router, where it is in
+// flight already, and reports the replica. via names the requests that it is a copy of.
+func (s *Server) cameBack(via string) *refusal.Refusal {
+	for name := range strings.SplitSeq(via, ",") {
+		g, model, found := s.flights.sentTo(strings.TrimSpace(name))
+		if g != nil {
+			g.CameBack()
+		}
+		if found {
+			return refusal.LoopDetected(model)
+		}
+	}
+	return nil
+}

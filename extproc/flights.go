@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/holdgate/holdgate/extproc/wire"
+	"github.com/holdgate/holdgate/holdstate"
+)
+
+// flights are the requests that have not ended, by their id, which the router chooses,
+// and by Envoy's name, which no client can choose.
+type flights struct {
+	mu       sync.Mutex
+	by       map[string]*flight
+	byStream map[string]*flight
+	early    earlyRecords
+	left     [256]string // ids of the last requests whose clients left while Envoy carried them
+	nextLeft int
+}
+
+// start adds a request. An id that is no UUID, or in flight already, is replaced.
+func (f *flights) start(id []byte, stream, envoy string) *flight {
+	fl := &flight{arrived: time.Now(), stream: stream, envoy: envoy}
+	if len(id) == 36 {
+		if _, err := uuid.ParseBytes(id); err == nil {
+			fl.id = string(id)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.by == nil {
+		f.by, f.byStream = map[string]*flight{}, map[string]*flight{}
+	}
+	if f.by[fl.id] != nil || fl.id == "" {
+		fl.id = uuid.NewString()
+	}
+	if stream != "" {
+		f.byStream[stream] = fl
+		if entry, ended := f.early.take(stream); ended {
+			fl.logged = true
+			fl.rec.logged(&entry)
+		}
+	}
+	f.by[fl.id] = fl
+	return fl
+}
+
+// of returns the flight that an access-log entry belongs to, or nil. An entry of somebody
+// else's Envoy has only the request id. Clients choose it, and a request that did not come
+// to the router may have the same one, so only an entry of a carried request counts.
+func (f *flights) of(e *wire.LogEntry) *flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl := f.byStream[e.StreamID]; fl != nil {
+		return fl
+	}
+	if fl := f.by[e.RequestID]; fl != nil && fl.stream == "" && e.Native {
+		return fl
+	}
+	f.early.put(e)
+	return nil
+}
+
+// sentTo finds a request by Envoy's name, if it was sent to a replica. g is nil when it
+// was sent to several.
+func (f *flights) sentTo(stream string) (g holdstate.Grant, model string, found bool) {
+	f.mu.Lock()
+	fl := f.byStream[stream]
+	f.mu.Unlock()
+	if fl == nil || stream == "" {
+		return nil, "", false
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	if len(fl.deaths) == 0 {
+		g = fl.rec.Grant
+	}
+	return g, fl.rec.Request.Model, fl.rec.Grant != nil
+}
+
+// end removes a request, gives its slot back and returns its record. ok is false when
+// the request had ended before.
+func (f *flights) end(fl *flight) (rec *Record, ok bool) {
+	f.mu.Lock()
+	if f.by[fl.id] == fl {
+		delete(f.by, fl.id)
+		delete(f.byStream, fl.stream)
+	}
+	f.mu.Unlock()
+	fl.mu.Lock()
+	grant, ended := fl.grant, fl.ended
+	fl.grant, fl.ended = nil, true
+	fl.mu.Unlock()
+	if grant != nil {
+		grant.Release()
+	}
+	return &fl.rec, !ended
+}
+
+// carried returns the requests that the Envoy at an address carries and that began before
+// the time.
+func (f *flights) carried(envoy string, before time.Time) []*flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var old []*flight
+	for _, fl := range f.by {
+		fl.mu.Lock()
+		if fl.grant != nil && fl.envoy == envoy && fl.arrived.Before(before) {
+			old = append(old, fl)
+		}
+		fl.mu.Unlock()
+	}
+	return old
+}
+
+// attempt is an attempt that Envoy carries.
+type attempt struct {
+	fl    *flight
+	grant holdstate.Grant
+	at    time.Time
+	freed bool
+}
+
+// begunBefore returns the requests of some Envoys that began before the time and have not
+// ended: how many of them have a stream here, and the attempts that Envoy carries.
+func (f *flights) begunBefore(t time.Time, of func(envoy string) bool) (ours int, carried []attempt) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fl := range f.by {
+		fl.mu.Lock()
+		switch {
+		case fl.done || !of(fl.envoy):
+		case fl.grant == nil && fl.arrived.Before(t):
+			ours++
+		case fl.grant != nil && fl.sentAt.Before(t):
+			carried = append(carried, attempt{fl, fl.grant, fl.sentAt, fl.freed})
+		}
+		fl.mu.Unlock()
+	}
+	return ours, carried
+}
+
+// ours counts the requests that Envoy does not carry.
+func (f *flights) ours() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, fl := range f.by {
+		fl.mu.Lock()
+		if fl.grant == nil {
+			n++
+		}
+		fl.mu.Unlock()
+	}
+	return n
+}
+
+// all returns the requests that have not ended.
+func (f *flights) all() []*flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.by))
+}
+
+// active counts the requests that have not been answered.
+func (f *flights) active() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, fl := range f.by {
+		fl.mu.Lock()
+		if !fl.done && !fl.freed {
+			n++
+		}
+		fl.mu.Unlock()
+	}
+	return n
+}
+
+// leave remembers a request whose client left while Envoy carried it: it may come through
+// the rehold lane in this moment.
+func (f *flights) leave(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left[f.nextLeft] = id
+	f.nextLeft = (f.nextLeft + 1) % len(f.left)
+}
+
+// findOrLeft returns the request with this id, or nil. left is true when its client left
+// while Envoy carried it.
+func (f *flights) findOrLeft(id string) (fl *flight, left bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl = f.by[id]
+	return fl, fl == nil && id != "" && slices.Contains(f.left[:], id)
+}
+
+// earlyRecords are the last records that came before their request: they have a
+// connection of their own, and a client may leave before its headers have been read.
+type earlyRecords struct {
+	by   map[string]wire.LogEntry
+	ring [4096]string
+	next int
+}
+
+func (e *earlyRecords) put(entry *wire.LogEntry) {
+	if entry.StreamID == "" || entry.Local || entry.Native {
+		return
+	}
+	if e.by == nil {
+		e.by = map[string]wire.LogEntry{}
+	}
+	delete(e.by, e.ring[e.next])
+	e.by[entry.StreamID] = *entry
+	e.ring[e.next] = entry.StreamID
+	e.next = (e.next + 1) % len(e.ring)
+}
+
+func (e *earlyRecords) take(stream string) (entry wire.LogEntry, ok bool) {
+	entry, ok = e.by[stream]
+	delete(e.by, stream)
+	return entry, ok
+}

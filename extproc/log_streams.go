@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"sync"
+	"time"
+)
+
+// logStreams counts the open streams of the edge's log, by the address that Envoy calls
+// from. When the last one stays closed, that Envoy has gone, and every request that it
+// carried has ended.
+type logStreams struct {
+	mu   sync.Mutex
+	open map[string]int
+}
+
+// envoyGone is how long an Envoy may be without a log stream before its requests
+// count as ended. It connects again at its next record.
+const envoyGone = 10 * time.Second
+
+func (l *logStreams) opened(from string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open == nil {
+		l.open = map[string]int{}
+	}
+	l.open[from]++
+}
+
+func (l *logStreams) closed(s *Server, from string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[from]--; l.open[from] > 0 {
+		return
+	}
+	delete(l.open, from)
+	closed := time.Now()
+	time.AfterFunc(envoyGone, func() {
+		if l.isOpen(from) {
+			return // Envoy has come back, or another one is at its address
+		}
+		s.endCarried(from, closed)
+	})
+}
+
+func (l *logStreams) isOpen(from string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open[from] > 0
+}
+
+// streams returns the number of streams of all Envoys.
+func (l *logStreams) streams() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, open := range l.open {
+		n += open
+	}
+	return n
+}
+
+// endCarried ends the requests that an Envoy carried which has gone.
+func (s *Server) endCarried(from string, closed time.Time) {
+	old := s.flights.carried(from, closed)
+	for _, fl := range old {
+		s.lost(fl)
+	}
+	if len(old) > 0 {
+		s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not come back: its requests count as ended")
+	}
+}

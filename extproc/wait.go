@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/refusal"
+)
+
+// wait is the wait of a request: for a replica, for a reservation, for a slot.
+type wait struct {
+	p         *pass
+	waiter    *holdstate.Waiter
+	held      bool // no replica served the request when it came
+	impatient bool // the budget is what the client said that it waits
+	answer    answer
+	noted     bool // the wait is on record
+
+	budget *time.Timer // of a hold
+	park   *time.Timer // nil until a request that is not held waits for a reservation
+	queue  *time.Timer // nil until it waits for a slot
+}
+
+// start starts the timers, and moves the body to where it is kept.
+func (w *wait) start(d Decision) {
+	p := w.p
+	p.watch()
+	w.budget = time.NewTimer(time.Until(p.req.Arrived.Add(d.Budget)))
+	if interval := p.head.keepaliveEvery(p.s.o.Keepalive); w.held && interval > 0 {
+		w.answer.keepAliveEvery(interval)
+	}
+	p.upload.hold()
+	if w.held {
+		p.flight.note(func(r *Record) { r.Verdict = VerdictHold })
+	}
+}
+
+// untilSlot waits until the request has a slot or its wait has ended, and returns the
+// status of the waiter. left is true when the client left before.
+func (w *wait) untilSlot() (s holdstate.Status, left bool) {
+	for {
+		s := w.waiter.Status()
+		if s.State != holdstate.Admitted {
+			w.queue = nil // a later admission gives a new wait for a slot
+		}
+		var budget, park, queue <-chan time.Time
+		switch {
+		case s.State == holdstate.Granted, s.State == holdstate.Ended:
+			return s, false
+		case s.State == holdstate.Admitted:
+			queue = started(&w.queue, w.p.s.o.RequestTimeout)
+		case w.held:
+			budget = w.budget.C
+		default:
+			park = started(&w.park, w.p.s.o.AdmitPark)
+		}
+		select {
+		case <-w.waiter.Changed():
+		case <-budget:
+			if w.waiter.Tell(holdstate.Expire).State != holdstate.Ended {
+				// It was let through in this moment. Held again, it ends at once.
+				w.budget.Reset(0)
+			}
+		case <-park:
+			w.waiter.Tell(holdstate.Expire) // no effect when it was let through in this moment
+			w.park = nil
+		case <-queue:
+			w.waiter.Tell(holdstate.TimeOut)
+			w.queue = nil // it waits as long for each further replica
+		case <-w.answer.tick:
+			if !w.answer.keepalive() {
+				w.leave()
+				return s, true
+			}
+		case <-w.p.gone:
+			w.leave()
+			return s, true
+		}
+	}
+}
+
+// started returns the channel of a timer, which the first call starts.
+func started(timer **time.Timer, d time.Duration) <-chan time.Time {
+	if *timer == nil {
+		*timer = time.NewTimer(d)
+	}
+	return (*timer).C
+}
+
+// leave ends the wait of a client that went away.
+func (w *wait) leave() {
+	w.p.left()
+	if s := w.waiter.Tell(holdstate.Leave); s.Grant != nil {
+		s.Grant.Release()
+	}
+}
+
+// refusal returns why a request is refused whose wait ended without a slot. It is nil
+// when the map no longer places the model here, or the last replica left a request that
+// was not held: such a request may be decided again, unless its answer has begun.
+func (w *wait) refusal(s holdstate.Status) *refusal.Refusal {
+	model := w.p.req.Model
+	if why := s.Why(); why != nil {
+		return refusal.For(why, refusal.Wait{Model: model, Held: w.held, Impatient: w.impatient, Wakes: w.p.s.d.Wakes})
+	}
+	if r := w.p.flight.call.Recheck(); r != nil {
+		return r
+	}
+	if w.answer.committed {
+		return refusal.ModelNotFound(model)
+	}
+	return nil
+}
+
+// timing is the value of Server-Timing: how long the request was held, and how long it
+// then waited for a slot, in milliseconds.
+func (w *wait) timing() string {
+	held, queued := w.waiter.Waited()
+	return fmt.Sprintf("hold;dur=%d, queue;dur=%d", held.Milliseconds(), queued.Milliseconds())
+}
+
+// note records how long the request waited, and how a hold ended. It comes before
+// anything that can end the request's record.
+func (w *wait) note() {
+	if w.noted {
+		return
+	}
+	w.noted = true
+	held, queued := w.waiter.Waited()
+	outcome := holdstate.Pending
+	if w.held {
+		outcome = w.waiter.Status().Outcome
+	}
+	w.p.flight.note(func(r *Record) { r.waited(held, queued, outcome) })
+}
+
+// close ends the wait.
+func (w *wait) close() {
+	w.note()
+	for _, timer := range []*time.Timer{w.budget, w.park, w.queue} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+	w.answer.stopKeepalives()
+	w.waiter.Tell(holdstate.Leave) // it still waits only after a crash
+}
