@@ -10,17 +10,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxPerMinute is the largest quota, so that its products with replicas can be
-// counted.
+// maxPerMinute is the largest quota, so that its product with replicas does not overflow.
 const maxPerMinute = 1_000_000_000
 
-// entry is a key that is being read.
+// entry is a key of the file while it is read.
 type entry struct {
 	value
 
 	key      *Key
-	hash, id value   // without a node where there is none
-	perModel []value // the names of models in the quota
+	hash, id value   // of the fields; without a node where the field is missing
+	perModel []value // the models that the quota names
 }
 
 func (e *entry) read() {
@@ -38,7 +37,7 @@ func (e *entry) read() {
 		"quota":               func(v value) { k.quota = e.readQuota(v) },
 	}, "key_hash", "tenant")
 	for _, name := range e.perModel {
-		// Most likely it is misspelled, and the quota would have no effect.
+		// Most likely it is misspelled. The quota would have no effect.
 		if !k.Allowed(name.Value) {
 			name.Add("is not in the models of this key")
 		}
@@ -68,13 +67,13 @@ func readPerReplica(v value) (n int) {
 	return n
 }
 
-// defaultID is the id of an entry without one: the first 8 digits of its
-// key_hash, in small letters.
+// defaultID returns the id of an entry without one: the first 8 digits of its key_hash,
+// in lower case.
 func defaultID(hash [sha256.Size]byte) string { return hex.EncodeToString(hash[:4]) }
 
-// readHash takes any scalar that looks like a hash, since YAML reads some of them
-// as numbers. A hash that is none is not shown: it may be the key itself. A bad
-// one comes back as zeros.
+// readHash accepts any scalar that looks like a hash, because YAML reads some of them as
+// numbers. A value that is no hash is not shown, because it may be the key itself. It
+// returns zeros for a value that it reports.
 func readHash(v value) [sha256.Size]byte {
 	sum, err := hex.DecodeString(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || len(sum) != sha256.Size {
@@ -110,14 +109,14 @@ func readShare(v value) float64 {
 	return 0
 }
 
-// readExpiry gives the first moment at which the key is no longer good.
+// readExpiry returns the first moment at which the key is no longer valid.
 func readExpiry(v value) time.Time {
 	tag := v.ShortTag()
 	if v.Kind == yaml.ScalarNode && (tag == "!!str" || tag == "!!timestamp") {
 		if day, err := time.Parse(time.DateOnly, v.Value); err == nil {
 			return day.AddDate(0, 0, 1)
 		}
-		if t, err := time.Parse(time.RFC3339, v.Value); err == nil && !t.IsZero() { // zero is never
+		if t, err := time.Parse(time.RFC3339, v.Value); err == nil && !t.IsZero() { // zero would mean never
 			return t
 		}
 	}
@@ -125,7 +124,7 @@ func readExpiry(v value) time.Time {
 	return time.Time{}
 }
 
-// set is nil for nil.
+// set returns the names as a set, nil for nil.
 func set(names []string) map[string]struct{} {
 	if names == nil {
 		return nil

@@ -16,12 +16,12 @@ import (
 const (
 	keyPrefix = "hg-"
 	keyBytes  = 32
-	// keyDigits is how many of 62 digits 32 bytes need.
+	// keyDigits is how many digits to the base 62 keyBytes need.
 	keyDigits = 43
 )
 
-// NewKey makes a key of 32 random bytes, in letters and digits so that a double
-// click selects all that follows its prefix.
+// NewKey returns a key of 32 random bytes. It has only letters and digits after its
+// prefix, so that a double click selects all of them.
 func NewKey() string {
 	var b [keyBytes]byte
 	rand.Read(b[:]) // never fails
@@ -29,7 +29,7 @@ func NewKey() string {
 	return keyPrefix + strings.Repeat("0", keyDigits-len(digits)) + digits
 }
 
-// Entry is what the keys file says of a new key. What is empty is left out.
+// Entry is the entry of a new key in a keys file. Empty fields are left out.
 type Entry struct {
 	KeyHash string   `yaml:"key_hash"` // set by YAML
 	ID      string   `yaml:"id,omitempty"`
@@ -37,8 +37,8 @@ type Entry struct {
 	Models  []string `yaml:"models,omitempty,flow"`
 }
 
-// YAML gives the entry of a key as it stands in a keys file, below keys. What
-// cannot stand there is reported as Problems.
+// YAML returns the entry of a key as text for the list of keys in a keys file. A field
+// that the file may not have is reported as Problems.
 func (e Entry) YAML(key string) (string, error) {
 	sum := sha256.Sum256([]byte(key))
 	e.KeyHash = hex.EncodeToString(sum[:])

@@ -7,25 +7,25 @@ import (
 	"fmt"
 )
 
-// Identity is what somebody else has found out about the sender of a request.
+// Identity is the sender of a request as another filter of Envoy authenticated it.
 type Identity struct {
 	Tenant string
-	ID     string   // empty: it has none
+	ID     string   // of a key; empty: none
 	Models []string // nil: all; an empty list: none
 	Scopes []string // of sites; nil: all; an empty list: none
 }
 
-// ErrIdentity is the class of what Identify refuses.
+// ErrIdentity is wrapped by the errors of Identify.
 var ErrIdentity = errors.New("the identity is bad")
 
-// What the lines of identities and of keys begin with.
+// The prefixes of the lines of identities and of keys.
 const (
 	identityLine = "\x00"
 	keyLine      = "\x01"
 )
 
-// Identify makes a key of an identity. It shares the quota, and the share of a model,
-// with the key that has its id, if there is one. k may be nil.
+// Identify returns a key for an identity. It has the quota, and the share of a model's
+// budget, of the key with its id, if there is one. k may be nil.
 func (k *Keys) Identify(i Identity) (*Key, error) {
 	if err := i.check(); err != nil {
 		return nil, err

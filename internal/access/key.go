@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// DefaultTenant is the tenant of everybody where there is no keys file.
+// DefaultTenant is the tenant of all callers where there is no keys file.
 const DefaultTenant = "default"
 
-// Key is who sent a request. Nobody may change it, its lists included.
+// Key is an authenticated caller. It is immutable, its lists included.
 type Key struct {
 	// ID is the same in every version of the keys file. It is empty for Anonymous,
 	// and for an identity that has none.
 	ID     string
-	Name   string // for people; the id where the file gives none
+	Name   string // for display; the id where the file has none
 	Tenant string
-	Scopes []string // none: all sites
-	// RedirectNever: the client cannot follow a redirect, or may be sent to no site.
+	Scopes []string // of sites; empty: all sites
+	// RedirectNever: the client cannot follow a redirect, or may not be sent to any site.
 	RedirectNever bool
-	// Share is the part of a model's admission budget that the key may have in
-	// use: above 0, and 1 where the file says nothing.
+	// Share is the part of a model's token budget that the key may have reserved: above 0,
+	// and 1 where the file has none.
 	Share float64
 
-	hash    [sha256.Size]byte   // zeros: not of a keys file
+	hash    [sha256.Size]byte   // zeros: not from a keys file
 	models  map[string]struct{} // nil: all
 	expires time.Time           // zero: never
 	quota   *quota              // nil: none
 	line    string
 }
 
-// anonymous is shared by all who have no key.
+// anonymous is the key of all callers without a key.
 var anonymous = &Key{Tenant: DefaultTenant, Share: 1}
 
-// Anonymous is everybody where there is no keys file: the default tenant, without
-// an id, which may do everything.
+// Anonymous returns the key of all callers where there is no keys file. It has the default
+// tenant and no id, and allows everything.
 func Anonymous() *Key { return anonymous }
 
-// Allowed says whether the key may use a model, by its name and not by an alias.
+// Allowed reports whether the key may use a model. An alias is not resolved.
 func (k *Key) Allowed(model string) bool {
 	if k.models == nil {
 		return true
@@ -47,8 +47,8 @@ func (k *Key) Allowed(model string) bool {
 	return ok
 }
 
-// Expires gives the first moment at which the key is no longer good, ok is false
-// when there is none.
+// Expires returns the first moment at which the key is no longer valid; ok is false when
+// it does not expire.
 func (k *Key) Expires() (at time.Time, ok bool) { return k.expires, !k.expires.IsZero() }
 
 // Line names who waits, empty for Anonymous: a key by its hash, as its id may be given
@@ -56,5 +56,5 @@ func (k *Key) Expires() (at time.Time, ok bool) { return k.expires, !k.expires.I
 // stands for its tenant.
 func (k *Key) Line() string { return k.line }
 
-// Expired says whether the key is no longer good.
+// Expired reports whether the key is no longer valid.
 func (k *Key) Expired(now time.Time) bool { return !k.expires.IsZero() && !now.Before(k.expires) }

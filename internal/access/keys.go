@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// maxKey is the longest key in bytes. What is longer is nobody's, and not hashed.
+	// maxKey is the length of the longest key in bytes. A longer one is not looked up.
 	maxKey = 4096
-	// usualKey is what a key is copied to without an allocation.
+	// usualKey is the length up to which a key is hashed without an allocation.
 	usualKey = 256
 )
 
-// Keys is a checked keys file. It never changes.
+// Keys has the keys of a keys file. It is immutable.
 type Keys struct {
 	byHash  map[[sha256.Size]byte]*Key
 	byID    map[string]*Key
@@ -47,10 +47,10 @@ func (k *Keys) finish() {
 	k.tenants = slices.Sorted(maps.Keys(tenants))
 }
 
-// Lookup finds the key of a request by the values of its headers Authorization
-// (Bearer alone) and x-api-key, empty where there is none. A key that is not in
-// the file, or has expired, is not found. Where both headers have a key, the
-// Bearer counts if it is found, else the other.
+// Lookup returns the key of a request by the values of its headers Authorization (Bearer
+// only) and x-api-key, which are empty where the request has none. A key that is not in
+// the file, or has expired, is not found. Where both headers have a key, the bearer token
+// counts if it is found, otherwise the other.
 func (k *Keys) Lookup(authorization, apiKey string, now time.Time) (*Key, bool) {
 	for _, secret := range [...]string{bearerOf(authorization), strings.Trim(apiKey, " \t")} {
 		if key := k.find(secret, now); key != nil {
@@ -60,8 +60,8 @@ func (k *Keys) Lookup(authorization, apiKey string, now time.Time) (*Key, bool) 
 	return nil, false
 }
 
-// find looks by the hash, so that how long it takes says nothing about the keys
-// that there are; the comparison of what it found takes the same time for all.
+// find looks a secret up by its hash, so that the time it takes tells nothing about the
+// keys of the file. The comparison of the hashes takes constant time.
 func (k *Keys) find(secret string, now time.Time) *Key {
 	if secret == "" || len(secret) > maxKey {
 		return nil
@@ -75,7 +75,7 @@ func (k *Keys) find(secret string, now time.Time) *Key {
 	return key
 }
 
-// bearerOf is the token of an Authorization header, empty for other schemes.
+// bearerOf returns the token of an Authorization header, empty for other schemes.
 func bearerOf(authorization string) string {
 	scheme, token, _ := strings.Cut(strings.Trim(authorization, " \t"), " ")
 	if !strings.EqualFold(scheme, "bearer") {
@@ -84,7 +84,7 @@ func bearerOf(authorization string) string {
 	return strings.Trim(token, " \t")
 }
 
-// ByID gives the key with an id, nil when there is none. It may have expired.
+// ByID returns the key with an id, or nil. The key may have expired.
 func (k *Keys) ByID(id string) *Key { return k.byID[id] }
 
 // Good says whether the key behind a line is still good. An identity always is: it is
@@ -96,7 +96,7 @@ func (k *Keys) Good(line string, now time.Time) bool {
 	return strings.HasPrefix(line, identityLine) || key != nil && !key.Expired(now)
 }
 
-// NextExpiry is the first time after now at which a key expires, ok is false when
+// NextExpiry returns the first time after now at which a key expires; ok is false when
 // none does.
 func (k *Keys) NextExpiry(now time.Time) (next time.Time, ok bool) {
 	for _, key := range k.byID {
@@ -108,9 +108,9 @@ func (k *Keys) NextExpiry(now time.Time) (next time.Time, ok bool) {
 	return next, ok
 }
 
-// Renew gives the present form of a key that an older version of the file had,
-// nil when it was revoked: its hash is no longer there, whatever has its id. A
-// key that is not of a keys file comes back as it is.
+// Renew returns the current version of a key from an older version of the file. It returns
+// nil when the key was revoked: its hash is gone, even if another key has its id now. A key
+// that is not from a keys file is returned unchanged.
 func (k *Keys) Renew(old *Key) *Key {
 	if old.hash == [sha256.Size]byte{} {
 		return old
@@ -118,8 +118,8 @@ func (k *Keys) Renew(old *Key) *Key {
 	return k.byHash[old.hash]
 }
 
-// Models yields what each list of the file names of models: those that a key may use,
-// and those of its quota.
+// Models yields the lists of models in the file: those that a key may use, and those of
+// its quota.
 func (k *Keys) Models() iter.Seq[[]string] {
 	return func(yield func([]string) bool) {
 		for _, key := range k.byID {
@@ -130,6 +130,6 @@ func (k *Keys) Models() iter.Seq[[]string] {
 	}
 }
 
-// Tenants lists the tenants of all keys in alphabetical order. The list must not
-// be changed.
+// Tenants returns the tenants of all keys in alphabetical order. The list must not be
+// changed.
 func (k *Keys) Tenants() []string { return k.tenants }

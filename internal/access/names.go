@@ -4,8 +4,8 @@ package access
 
 import "go.yaml.in/yaml/v3"
 
-// readNames reads a list of names, none of them twice. An empty list would be read
-// as nothing by some and as everything by others, so there is none.
+// readNames reads a list of distinct names. An empty list is a problem, because some would
+// read it as nothing and others as everything.
 func readNames(v value, empty string) []string {
 	var names []string
 	first := map[string]string{}
@@ -24,5 +24,5 @@ func readNames(v value, empty string) []string {
 	return names
 }
 
-// nameProblem says what is wrong with a name. A good one has no problem.
+// nameProblem returns what is wrong with a name, empty for a valid one.
 func nameProblem(s string) string { return rules.NameProblem(s) }

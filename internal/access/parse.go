@@ -8,14 +8,14 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// Problems is everything that is wrong with a keys file.
+// Problems are all problems of a keys file.
 type Problems = settings.Problems //nolint:errname // a list that is an error
 
 // value is a place in the file.
 type value = settings.Value
 
-// rules hide what may be a key: a longer value than any short word of the file.
-// Each key of NewKey is longer.
+// rules hide values that may be a key: those longer than any word that a keys file has.
+// The keys of NewKey are longer.
 var rules = settings.Rules{Show: settings.Little, Brackets: true}
 
 // Parse reads and checks a keys file. Every problem is reported at once, as
@@ -34,10 +34,10 @@ func Parse(data []byte) (*Keys, error) {
 	return f.keys, nil
 }
 
-// file is a keys file that is being read.
+// file is a keys file while it is read.
 type file struct {
 	keys   *Keys
-	hashes map[[sha256.Size]byte]string // where they stand
+	hashes map[[sha256.Size]byte]string // by hash: the path of the entry
 	ids    map[string]string
 }
 
@@ -47,7 +47,7 @@ func (f *file) entry(v value) {
 	f.register(e)
 }
 
-// register adds a key whose hash and id are good and its own.
+// register adds a key whose hash and id are valid and unique.
 func (f *file) register(e entry) {
 	k := e.key
 	if k.hash == [sha256.Size]byte{} {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Peek says what Charge would say at this moment, and charges nothing.
+// Peek returns what Charge would return at this moment, and charges nothing.
 func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 	if k == nil || k.quota == nil {
 		return Result{OK: true, Remaining: Unlimited}
@@ -21,7 +21,7 @@ func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 	}
 	r := Result{OK: true, Remaining: Unlimited}
 	if q.all != nil {
-		r.look(q.all.TokensAt(now), q.all.Limit())
+		r.include(q.all.TokensAt(now), q.all.Limit())
 	}
 	if b := q.models[model]; b != nil && replicas > 0 {
 		perMinute := b.perMinute(replicas)
@@ -29,7 +29,7 @@ func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 		if b.tokens != nil {
 			left = min(left, b.tokens.TokensAt(now)+float64(b.added(replicas, now)))
 		}
-		r.look(left, perSecond(perMinute))
+		r.include(left, perSecond(perMinute))
 	}
 	if r.OK && r.Remaining != Unlimited {
 		r.Remaining-- // the request itself
@@ -37,8 +37,8 @@ func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 	return r
 }
 
-// look takes what one more bucket has left into account.
-func (r *Result) look(left float64, limit rate.Limit) {
+// include takes into account what one more bucket has left.
+func (r *Result) include(left float64, limit rate.Limit) {
 	if left < 1 {
 		r.OK = false
 		r.RetryAfter = max(r.RetryAfter, retryAfter(left, limit))

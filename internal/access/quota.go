@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// Unlimited is what remains of no quota.
+	// Unlimited is what remains without a quota.
 	Unlimited = -1
-	// maxRetryAfter is enough for one token of any quota.
+	// maxRetryAfter is long enough for one token of any quota.
 	maxRetryAfter = 60
 )
 
-// Result is what a quota says of a request.
+// Result is the result of counting a request against the quotas of its key.
 type Result struct {
 	// OK: the request was charged. Otherwise nothing was.
 	OK bool
 	// Remaining is how many more requests fit, by the tightest limit that
 	// applies, or Unlimited.
 	Remaining int
-	// RetryAfter is in how many seconds a request fits, from 1 to 60, if no other
-	// takes its place. It is 0 when OK.
+	// RetryAfter is after how many seconds a request fits, from 1 to 60, if no other is
+	// charged before. It is 0 when OK.
 	RetryAfter int
 }
 
-// quota is the limits of a key with the tokens that are left. Versions of a key
-// share it.
+// quota is the limits of a key with the tokens that are left. The versions of a key share
+// it.
 type quota struct {
 	mu     sync.Mutex
 	latest time.Time
@@ -41,26 +41,26 @@ type quota struct {
 // modelBucket is the limit for one model, which grows with its replicas.
 type modelBucket struct {
 	perReplica int
-	tokens     *rate.Limiter // made for the first request
-	replicas   int           // that tokens is for
+	tokens     *rate.Limiter // nil before the first request
+	replicas   int           // the number that tokens is for
 
-	// most is for how many replicas tokens were given out in the minute before until:
-	// a replica that comes and goes brings its tokens once a minute.
+	// most is the highest number of replicas that tokens were added for in the minute
+	// before until, so that a replica that comes and goes adds its tokens once a minute.
 	most  int
 	until time.Time
 }
 
-// newBucket makes a full bucket of one minute's requests.
+// newBucket returns a full bucket for the requests of one minute.
 func newBucket(perMinute int) *rate.Limiter {
 	return rate.NewLimiter(perSecond(perMinute), perMinute)
 }
 
 func perSecond(perMinute int) rate.Limit { return rate.Limit(float64(perMinute) / 60) }
 
-// Charge counts a request for a model with this number of replicas, against the
-// limits of the key and of the key for the model: both, or none when one of them
-// is used up. The limit for a model is skipped without replicas: for a model that
-// may be held, the caller counts at least one. A nil key has no limits.
+// Charge counts a request for a model with this number of replicas against the limit of
+// the key and the limit of the key for the model: against both, or against none when one of
+// them is used up. Without replicas the limit for the model does not apply; for a model
+// that may be held the caller counts at least one. A nil key has no limits.
 func (k *Key) Charge(model string, replicas int, now time.Time) Result {
 	if k == nil || k.quota == nil {
 		return Result{OK: true, Remaining: Unlimited}
@@ -97,8 +97,8 @@ func (q *quota) charge(model string, replicas int, now time.Time) Result {
 	return r
 }
 
-// notBefore keeps time from going back: a limiter would earn the tokens of that
-// time twice.
+// notBefore returns now, or the latest time that was used if that is later. A limiter whose
+// time went back would earn the same tokens twice.
 func (q *quota) notBefore(now time.Time) time.Time {
 	if now.After(q.latest) {
 		q.latest = now
@@ -106,15 +106,15 @@ func (q *quota) notBefore(now time.Time) time.Time {
 	return q.latest
 }
 
-// retryAfter is for a bucket with less than one token.
+// retryAfter returns after how many seconds a bucket with less than one token has one.
 func retryAfter(left float64, limit rate.Limit) int {
 	seconds := math.Ceil((1 - left) / float64(limit))
 	return min(max(int(seconds), 1), maxRetryAfter)
 }
 
-// at gives the bucket for a number of replicas, nil when there is none. When the
-// number changes it keeps its tokens, up to what it may have; replicas that are new
-// bring those of a minute.
+// at returns the bucket for a number of replicas, nil when there is no limit. When the
+// number changes, the bucket keeps its tokens up to its new size, and new replicas add the
+// tokens of a minute.
 func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
 	if b == nil || replicas <= 0 {
 		return nil
@@ -125,7 +125,7 @@ func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
 	} else if b.replicas != replicas {
 		added := b.added(replicas, now)
 		resize(b.tokens, perMinute, now)
-		b.tokens.AllowN(now, -added) // a limiter takes a negative number for tokens that are given back
+		b.tokens.AllowN(now, -added) // a negative number adds tokens
 	}
 	b.replicas = replicas
 	if replicas >= b.most || !now.Before(b.until) {
@@ -134,7 +134,7 @@ func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
 	return b.tokens
 }
 
-// added is how many tokens the replicas bring that are new.
+// added returns how many tokens new replicas add.
 func (b *modelBucket) added(replicas int, now time.Time) int {
 	had := b.replicas
 	if now.Before(b.until) {
@@ -143,7 +143,7 @@ func (b *modelBucket) added(replicas int, now time.Time) int {
 	return max(0, b.perMinute(replicas)-b.perMinute(had))
 }
 
-// perMinute is the limit for a number of replicas.
+// perMinute returns the limit for a number of replicas.
 func (b *modelBucket) perMinute(replicas int) int {
 	if replicas > maxPerMinute/b.perReplica {
 		return maxPerMinute
@@ -156,7 +156,7 @@ func resize(b *rate.Limiter, perMinute int, now time.Time) {
 	b.SetBurstAt(now, perMinute)
 }
 
-// takeOver lets each key go on with the tokens that it has in older keys.
+// takeOver gives each key the tokens that it has in an older version of the file.
 func (k *Keys) takeOver(old *Keys, now time.Time) {
 	if old == nil {
 		return
@@ -169,7 +169,7 @@ func (k *Keys) takeOver(old *Keys, now time.Time) {
 	}
 }
 
-// change gives the limits of another, which nobody uses, and keeps the tokens.
+// change sets the limits of another quota, which is not in use, and keeps the tokens.
 func (q *quota) change(to *quota, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -8,10 +8,10 @@ import (
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
-// Store is the keys file that is in force.
+// Store has the keys of a file, as of its last valid version.
 type Store = reload.File[Keys]
 
-// Load reads a keys file and keeps its keys until a good one replaces it.
+// Load reads a keys file, and again whenever it changes. An invalid version is ignored.
 func Load(path string, o reload.Options) (*Store, error) {
 	return reload.Load(path, func(data []byte, inForce *Keys) (*Keys, error) {
 		keys, err := Parse(data)

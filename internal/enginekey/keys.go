@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package enginekey gives engines API keys of their own, in place of those of
-// callers. Its file names models and the files of their keys; no key is in it, and
-// no message of this package repeats the name of a key's file, since a key might
-// have been pasted there.
+// Package enginekey reads the API keys that engines get in place of the callers' keys. Its
+// file names models and the files of their keys. No message of this package repeats the
+// name of a key's file, because a key might have been pasted there.
 package enginekey
 
 import (
@@ -13,7 +12,7 @@ import (
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
-// Keys are the keys of engines. They never change.
+// Keys has the keys of engines. It is immutable.
 type Keys struct{ models map[string]entry }
 
 // entry is the key of the engines of one model.
@@ -22,10 +21,10 @@ type entry struct {
 	header, value string
 }
 
-// File is a file of keys. Its value follows it, and the files of the keys.
+// File has the keys of a file. It is read again when it or a file of a key changes.
 type File = reload.File[Keys]
 
-// Load reads a file of keys and keeps its keys until good ones replace them.
+// Load reads a file of keys, and again whenever it changes. An invalid version is ignored.
 func Load(path string, o reload.Options) (*File, error) {
 	parse := parser(path)
 	return reload.Load(path, func(data []byte, inForce *Keys) (*Keys, error) {
@@ -37,17 +36,17 @@ func Load(path string, o reload.Options) (*File, error) {
 	}, o)
 }
 
-// Of gives the header with the key that the engines of a model want. Both are empty
-// where they have none of their own.
+// Of returns the header with the key for the engines of a model. Both are empty where the
+// model has no key.
 func (k *Keys) Of(model string) (header, value string) {
 	e := k.models[model]
 	return e.header, e.value
 }
 
-// Models are the models whose engines have a key, in alphabetical order.
+// Models returns the models whose engines have a key, in alphabetical order.
 func (k *Keys) Models() []string { return slices.Sorted(maps.Keys(k.models)) }
 
-// Files are the files of the keys.
+// Files returns the paths of the files of the keys.
 func (k *Keys) Files() []string {
 	files := map[string]struct{}{}
 	for _, e := range k.models {

@@ -19,7 +19,7 @@ import (
 // maxKey is the longest key in bytes.
 const maxKey = 4096
 
-// The headers that a key may stand in.
+// The headers that may carry a key.
 const (
 	bearerHeader = "authorization"
 	apiKeyHeader = "x-api-key"
@@ -27,11 +27,11 @@ const (
 
 var rules = settings.Rules{Show: settings.Little, Brackets: true}
 
-// Parse reads and checks the text of a file of keys, which lies at path, and the
-// files that it names.
+// Parse reads and checks the text of the file of keys at path, and the files that it
+// names.
 func Parse(path string, data []byte) (*Keys, error) { return parser(path)(data) }
 
-// parser reads the file of keys at path. Every problem is reported at once.
+// parser returns a function that parses the file of keys at path and reports all problems.
 func parser(path string) func(data []byte) (*Keys, error) {
 	dir := filepath.Dir(path)
 	return func(data []byte) (*Keys, error) {
@@ -75,7 +75,7 @@ func readHeader(v settings.Value) string {
 	return ""
 }
 
-// readKey reads the key's own file. What is wrong with it is said without its name.
+// readKey reads the file of a key. Its problems do not name the file.
 func readKey(v settings.Value, dir string) (path, key string) {
 	name := v.Name()
 	if name == "" {
@@ -91,8 +91,8 @@ func readKey(v settings.Value, dir string) (path, key string) {
 	return path, key
 }
 
-// Read reads a file that has an engine's key alone. The error says what the file
-// must be, and not its name.
+// Read reads a file that contains only the key of an engine. The error does not name the
+// file.
 func Read(path string) (key string, err error) {
 	data, err := reload.Read(path, maxKey)
 	if err != nil {
@@ -105,7 +105,7 @@ func Read(path string) (key string, err error) {
 	return key, nil
 }
 
-// why says what is wrong with a file without its path.
+// why returns what is wrong with a file, without its path.
 func why(err error) string {
 	if bad, ok := errors.AsType[*fs.PathError](err); ok {
 		return bad.Err.Error()

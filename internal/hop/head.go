@@ -10,23 +10,22 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// headSum is what a token says of a method and a path.
+// headSum returns the hash of a method and a path in a token.
 func headSum(method, pathAndQuery string) [sha256.Size]byte {
 	text := binary.BigEndian.AppendUint32(nil, uint32(len(method))) //nolint:gosec // no method has 4 GiB
 	text = append(text, method...)
 	return sha256.Sum256(appendNormal(text, pathAndQuery))
 }
 
-// appendNormal writes a path and its query in the one form that all clients'
-// forms of it have. Clients rewrite a Location before they follow it: some
-// escape a quote or a bracket, some undo the escapes of letters, some turn the
-// digits of an escape into capitals. None of that changes what a server reads.
-// A delimiter and its escape stay two things: they are read differently.
+// appendNormal appends a path and its query in a normal form. Clients rewrite a Location
+// before they follow it: some escape a quote or a bracket, some unescape letters, some
+// write the digits of an escape in upper case. None of that changes the meaning, and the
+// normal form is the same. A delimiter and its escape differ in meaning and stay different.
 func appendNormal(out []byte, pathAndQuery string) []byte {
 	const digits = "0123456789ABCDEF"
 	_, rest := sitemap.Hops(pathAndQuery)
 	if path, query, _ := strings.Cut(rest, "?"); query == "" {
-		rest = path // an empty query is none; one that is a question mark is not
+		rest = path // an empty query is the same as none; a query of one question mark is not
 	}
 	for i := 0; i < len(rest); i++ {
 		c, escaped := rest[i], false
@@ -46,7 +45,7 @@ func appendNormal(out []byte, pathAndQuery string) []byte {
 	return out
 }
 
-// nibble gives 16 for what is no hex digit.
+// nibble returns the value of a hexadecimal digit, 16 for any other character.
 func nibble(c byte) byte {
 	switch {
 	case c >= '0' && c <= '9':

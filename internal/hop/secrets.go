@@ -12,13 +12,12 @@ import (
 )
 
 const (
-	// minSecret is the size of the MAC's key, below which it is weaker than the
-	// MAC.
+	// minSecret is the size of the MAC. A shorter secret would be weaker than the MAC.
 	minSecret = 32
 	maxFile   = 64 << 10
 )
 
-// Secrets sign tokens and verify those that are for one site.
+// Secrets signs tokens, and verifies tokens for one site.
 type Secrets struct {
 	site    string
 	signing []byte
@@ -26,10 +25,10 @@ type Secrets struct {
 	parser  *jwt.Parser
 }
 
-// Load reads a file with one secret on a line, for the site that has this id. The first signs; all of them
-// verify. To change the secret, add the new one as second at every site, then
-// move it up to the first place, then remove the old one. Empty lines and lines
-// that start with # do not count.
+// Load reads a file with one secret on each line. site is the id of this site. The first
+// secret signs, and all of them verify. To change the secret, add the new one as the second
+// at every site, then make it the first, then remove the old one. Empty lines and lines
+// that start with # are ignored.
 func Load(path, site string) (*Secrets, error) {
 	text, err := reload.Read(path, maxFile)
 	if err != nil {
@@ -42,7 +41,7 @@ func Load(path, site string) (*Secrets, error) {
 	return s, nil
 }
 
-// parse never repeats a secret in its error.
+// parse does not repeat a secret in its error.
 func parse(text, site string) (*Secrets, error) {
 	s := &Secrets{site: site, parser: jwt.NewParser(
 		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),

@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// Life is how long a token is good.
+	// Life is how long a token is valid.
 	Life = 60 * time.Second
 	// Leeway is by how much the clocks of two sites may differ.
 	Leeway = 30 * time.Second
 
-	// maxToken bounds what is decoded before the MAC is known to be right.
+	// maxToken bounds what is decoded before the MAC is checked.
 	maxToken = 4096
 )
 
-// The classes of what is wrong with a token.
+// The classes of errors of this package.
 var (
-	// ErrForged: it is no token of these sites, or it was changed.
+	// ErrForged: the token is not from these sites, or was changed.
 	ErrForged = errors.New("the hop token is not signed by a site that this one trusts")
-	// ErrExpired: its time is over, or has not come.
+	// ErrExpired: the token has expired, or is not valid yet.
 	ErrExpired = errors.New("the hop token is not valid at this time")
-	// ErrMismatch: it was made for another request.
+	// ErrMismatch: the token is for another request.
 	ErrMismatch = errors.New("the hop token was made for another request")
 )
 
-// Class names the class of an error of this package, for a counter. It is empty
-// for another error.
+// Class returns the class of an error as the label of a counter, empty for an error of
+// another package.
 func Class(err error) string {
 	switch {
 	case errors.Is(err, ErrForged):
@@ -49,19 +49,19 @@ func Class(err error) string {
 	return ""
 }
 
-// Claims are what a token says and the request it is for.
+// Claims are the contents of a token and the request that it is for.
 type Claims struct {
-	// Site is the one that sends the request on, and To the one that it is sent to.
+	// Site is the site that redirects the request, and To the one that it redirects to.
 	Site, To string
-	// KeyID is the key that it authenticated; empty for a caller without one.
+	// KeyID is the id of the key that Site authenticated; empty for a caller without one.
 	KeyID string
-	// Hops counts the redirects, this one included.
+	// Hops is the number of redirects, this one included.
 	Hops int
 
 	Method string
-	// PathAndQuery is as the request had it. A parameter hg_hop does not count.
+	// PathAndQuery is that of the request as received. A parameter hg_hop is ignored.
 	PathAndQuery string
-	// Body is the SHA-256 of the body as it was received, still encoded.
+	// Body is the SHA-256 of the body as received, before it is decoded.
 	Body [sha256.Size]byte
 }
 
@@ -75,7 +75,7 @@ type wire struct {
 	Body  string `json:"body"`
 }
 
-// Sign makes a token.
+// Sign returns a token.
 func (s *Secrets) Sign(c Claims) (string, error) {
 	if c.Hops < 1 {
 		return "", fmt.Errorf("signing a hop token: a redirect is at least the first, not number %d", c.Hops)
@@ -100,8 +100,8 @@ func (s *Secrets) Sign(c Claims) (string, error) {
 	return token, nil
 }
 
-// Verified is a token that is right for a request's head. It authenticates the
-// request only when VerifyBody has passed as well.
+// Verified is a token that matches the head of a request. It authenticates the request
+// only if VerifyBody succeeds too.
 type Verified struct {
 	Site  string
 	KeyID string
@@ -110,8 +110,8 @@ type Verified struct {
 	body string
 }
 
-// VerifyHead checks the MAC and the time of a token, and that it is for this site,
-// method and path. The parameter hg_hop of the path does not count.
+// VerifyHead checks the MAC and the time of a token, and that it is for this site, method
+// and path. The parameter hg_hop of the path is ignored.
 func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, error) {
 	if len(token) > maxToken || strings.ContainsFunc(token, notInToken) {
 		return nil, fmt.Errorf("%w: it is no token at all", ErrForged)
@@ -128,7 +128,7 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 	if w.IssuedAt == nil || w.Hops < 1 {
 		return nil, fmt.Errorf("%w: it counts no redirect, or does not say when it was made", ErrForged)
 	}
-	// A token that says that it lives longer is no better for it.
+	// The token cannot extend its life by its own expiry.
 	if time.Since(w.IssuedAt.Time) > Life+Leeway {
 		return nil, fmt.Errorf("%w: it was made too long ago", ErrExpired)
 	}
@@ -141,8 +141,8 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 	return &Verified{Site: w.Issuer, KeyID: w.KeyID, Hops: w.Hops, body: w.Body}, nil
 }
 
-// VerifyBody checks that the token is for a body with this SHA-256, taken as it
-// was received.
+// VerifyBody checks that the token is for a body with this SHA-256, which is that of the
+// body as received.
 func (v *Verified) VerifyBody(sum [sha256.Size]byte) error {
 	if !same(v.body, sum) {
 		return fmt.Errorf("%w: the body differs", ErrMismatch)
@@ -150,8 +150,8 @@ func (v *Verified) VerifyBody(sum [sha256.Size]byte) error {
 	return nil
 }
 
-// notInToken keeps out the line breaks that the decoder of base64 would ignore:
-// no two texts are the same token.
+// notInToken reports a character that no token has. The decoder of base64 would ignore
+// line breaks, and different texts would be the same token.
 func notInToken(c rune) bool {
 	letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 	digit := c >= '0' && c <= '9'

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy reads the policy file: what a model is also called, and how
-// many requests of it may run at once and where. A Policy never changes once it
-// was read, so it may be used by many at the same time; a nil one is the policy
-// of a router without a file.
+// Package policy reads the policy file: the aliases of models, the limits of the admission
+// gate, and the steps by which a request gets a replica. A Policy is immutable and safe for
+// concurrent use. A nil Policy is the policy of a router without a file.
 package policy

@@ -16,7 +16,7 @@ const (
 	maxTries    = 1_000
 )
 
-// value is a place in the file.
+// value is a value of the file with its position.
 type value = settings.Value
 
 var rules = settings.Rules{MaxBytes: MaxBytes, Show: settings.Values, EmptyOK: true}
@@ -37,13 +37,13 @@ func Parse(data []byte) (*Policy, error) {
 	return f.policy, nil
 }
 
-// file is a policy that is being read.
+// file is a policy file while it is read.
 type file struct {
 	policy *Policy
 	named  []alias
 }
 
-// alias is an alias where it stands.
+// alias is an alias with its position in the file.
 type alias struct {
 	value
 
@@ -98,8 +98,8 @@ func readSteps(v value) []Step {
 	return steps
 }
 
-// checkReached finds a last step that can never have a replica of its own: what it
-// matches, a step before it matches too, and tries without end.
+// checkReached reports a last step that adds no replica: a step before it matches
+// everything that it matches, and has no max_tries.
 func checkReached(v value, steps []Step) {
 	last := len(steps) - 1
 	m := &steps[last].Match
@@ -133,7 +133,7 @@ func readMatch(v value) Match {
 	return m
 }
 
-// checkAliases finds aliases that could mean two things, once all models are known.
+// checkAliases reports ambiguous aliases. It is called when all models are known.
 func (f *file) checkAliases() {
 	first := map[string]alias{}
 	for _, a := range f.named {

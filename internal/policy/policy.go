@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// MaxBytes is the largest file that is read.
+// MaxBytes is the size of the largest file that is read.
 const MaxBytes = 1 << 20
 
 // Policy is a checked policy file.
@@ -16,7 +16,7 @@ type Policy struct {
 	aliases map[string]string // alias to model
 }
 
-// Model is what the file says of one model.
+// Model is the policy of one model.
 type Model struct {
 	Aliases           []string
 	MaxInflight       int64  // requests at once per healthy replica; 0: no limit
@@ -24,7 +24,7 @@ type Model struct {
 	Steps             []Step // in the order in which they are tried; none: any replica
 }
 
-// Step is one group of replicas, tried when those of the steps before it have no
+// Step is a group of replicas. It is tried when no replica of an earlier step has a free
 // slot.
 type Step struct {
 	Name     string
@@ -32,14 +32,14 @@ type Step struct {
 	MaxTries int64 // replicas tried before the next step; 0: all
 }
 
-// Match is what a replica must have. What is empty fits all.
+// Match is what a replica must have. An empty field fits every replica.
 type Match struct {
 	Engine string
 	Region string
 	Labels map[string]string
 }
 
-// Fits says whether a replica has what is asked for.
+// Fits reports whether a replica matches.
 func (m *Match) Fits(engine, region string, labels map[string]string) bool {
 	if m.Engine != "" && m.Engine != engine || m.Region != "" && m.Region != region {
 		return false
@@ -52,7 +52,7 @@ func (m *Match) Fits(engine, region string, labels map[string]string) bool {
 	return true
 }
 
-// Resolve is the model that name stands for: name itself unless it is an alias.
+// Resolve returns the model of an alias, and any other name unchanged.
 func (p *Policy) Resolve(name string) string {
 	if p == nil {
 		return name
@@ -63,7 +63,7 @@ func (p *Policy) Resolve(name string) string {
 	return name
 }
 
-// Aliases lists the names that stand for models, in alphabetical order.
+// Aliases returns all aliases in alphabetical order.
 func (p *Policy) Aliases() []string {
 	if p == nil {
 		return nil
@@ -71,8 +71,8 @@ func (p *Policy) Aliases() []string {
 	return slices.Sorted(maps.Keys(p.aliases))
 }
 
-// Model is what the file says of a model, nil when it does not name it. It must
-// not be changed.
+// Model returns the policy of a model, nil when the file does not name it. It must not be
+// changed.
 func (p *Policy) Model(name string) *Model {
 	if p == nil {
 		return nil
@@ -80,7 +80,7 @@ func (p *Policy) Model(name string) *Model {
 	return p.models[name]
 }
 
-// Models lists the models that the file names, in alphabetical order.
+// Models returns the models that the file names, in alphabetical order.
 func (p *Policy) Models() []string {
 	if p == nil {
 		return nil
