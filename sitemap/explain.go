@@ -24,12 +24,13 @@ type Candidate struct {
 	Why string `json:"why"`
 }
 
-// Explain is Pick with an account of each sibling, in the order in which they
-// would be tried: by rank, those out of scope last.
+// Explain is Pick with an account of each sibling that it ranked: the best first, those
+// out of scope last.
 func (m *Map) Explain(q Query, now time.Time) (Choice, []Candidate) {
-	choice := m.Pick(q, now)
+	var all []runner
+	choice := m.pick(q, now, &all)
+	slices.SortStableFunc(all, func(a, b runner) int { return cmp.Compare(b.rank, a.rank) })
 	elapsed := now.Sub(m.hints.received)
-	all := m.ranked(q)
 	list := make([]Candidate, 0, len(all))
 	for i, r := range all {
 		site := &m.sites[r.site]
@@ -48,26 +49,6 @@ func (m *Map) Explain(q Query, now time.Time) (Choice, []Candidate) {
 
 // homeSet is how many homes a key has.
 const homeSet = 2
-
-// ranked gives all siblings that have the target, best first. Those out of
-// scope have no rank and come last.
-func (m *Map) ranked(q Query) []runner {
-	placed := m.targets[q.Target]
-	request := requestHash(q.Key, q.Target)
-	var all []runner
-	for i := placed.first; i < placed.end; i++ {
-		if i == placed.here {
-			continue
-		}
-		r := runner{site: m.siblings.at[i]}
-		if m.within(r.site, q.Scopes) {
-			r.rank = rank(request, m.siblings.hashes[r.site])
-		}
-		all = append(all, r)
-	}
-	slices.SortStableFunc(all, func(a, b runner) int { return cmp.Compare(b.rank, a.rank) })
-	return all
-}
 
 // The states of a candidate beyond those of a hint.
 const (

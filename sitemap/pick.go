@@ -71,17 +71,19 @@ type Choice struct {
 // Pick chooses the sibling that a request is sent to, which is not served
 // here. It depends on its arguments and the map alone, takes no lock and
 // allocates nothing.
-func (m *Map) Pick(q Query, now time.Time) Choice {
+func (m *Map) Pick(q Query, now time.Time) Choice { return m.pick(q, now, nil) }
+
+// pick is Pick. It adds each sibling that it ranked to a list, nil for none.
+func (m *Map) pick(q Query, now time.Time, list *[]runner) Choice {
 	placed, ok := m.targets[q.Target]
+	request := requestHash(q.Key, q.Target)
+	first, second := m.homes(placed, q.Scopes, request, list)
 	switch {
 	case q.Hops >= MaxHops:
 		return Choice{Reason: ReasonTooManyHops}
 	case !ok || placed.siblings() == 0:
 		return Choice{Reason: ReasonNoSibling}
-	}
-	request := requestHash(q.Key, q.Target)
-	first, second := m.homes(placed, q.Scopes, request)
-	if !first.found() {
+	case !first.found():
 		return Choice{Reason: ReasonOutOfScope}
 	}
 
@@ -141,21 +143,25 @@ type runner struct {
 
 func (r runner) found() bool { return r.rank != 0 }
 
-// homes gives the two siblings in reach that rank highest.
-func (c *core) homes(placed span, scopes []string, request uint64) (first, second runner) {
+// homes returns the two siblings in scope that rank highest. It adds all siblings to a
+// list, nil for none; those out of scope have no rank.
+func (c *core) homes(placed span, scopes []string, request uint64, list *[]runner) (first, second runner) {
 	for i := placed.first; i < placed.end; i++ {
 		if i == placed.here {
 			continue
 		}
-		site := c.siblings.at[i]
-		if !c.within(site, scopes) {
-			continue
+		r := runner{site: c.siblings.at[i]}
+		if c.within(r.site, scopes) {
+			r.rank = rank(request, c.siblings.hashes[r.site])
 		}
-		switch rank := rank(request, c.siblings.hashes[site]); {
-		case rank > first.rank:
-			first, second = runner{rank, site}, first
-		case rank > second.rank:
-			second = runner{rank, site}
+		if list != nil {
+			*list = append(*list, r)
+		}
+		switch {
+		case r.rank > first.rank:
+			first, second = r, first
+		case r.rank > second.rank:
+			second = r
 		}
 	}
 	return first, second

@@ -333,7 +333,7 @@ func TestExplainAgreesWithPick(t *testing.T) {
 
 func homesOf(t testing.TB, m *Map, key string) []string {
 	t.Helper()
-	first, second := m.homes(m.targets[chatOfM], nil, requestHash(key, chatOfM))
+	first, second := m.homes(m.targets[chatOfM], nil, requestHash(key, chatOfM), nil)
 	require.True(t, second.found())
 	return []string{m.sites[first.site].ID, m.sites[second.site].ID}
 }
