@@ -4,8 +4,6 @@ package holdstate
 
 import (
 	"time"
-
-	"github.com/holdgate/holdgate/internal/target"
 )
 
 // Limits bound what may wait. Every field must be above 0, except QueueDepth and
@@ -51,12 +49,11 @@ func (m *Machine) WouldHold(r Request) error {
 	return m.mayHold(mod, r)
 }
 
-// WouldQueue returns the error with which Queue would refuse a request for t at this
-// moment, or nil.
-func (m *Machine) WouldQueue(t target.Target, reserved bool) error {
+// WouldQueue returns the error with which Queue would refuse r at this moment, or nil.
+func (m *Machine) WouldQueue(r Request) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.mayQueue(Request{Target: t}, reserved)
+	return m.mayQueue(r)
 }
 
 func (m *Machine) mayHold(mod *model, r Request) error {
@@ -82,13 +79,13 @@ func (m *Machine) hasModelBytes(r Request) bool {
 
 // mayQueue applies the depth of the queue, except to a retry. Where nobody waits for a
 // slot, requests still wait for a reservation, for a limited time.
-func (m *Machine) mayQueue(r Request, reserved bool) error {
+func (m *Machine) mayQueue(r Request) error {
 	qs, depth := m.queues[r.Target], m.o.Limits.QueueDepth
 	switch {
 	case m.draining:
 		return ErrDraining
 	case r.Retry:
-	case depth == 0 && reserved, depth > 0 && qs != nil && qs.ordinary.n >= depth:
+	case depth == 0 && r.Reservation != nil, depth > 0 && qs != nil && qs.ordinary.n >= depth:
 		return ErrNoQueue
 	}
 	return nil

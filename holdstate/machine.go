@@ -122,7 +122,7 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
 	m.change(func() {
-		if err = m.mayQueue(r, r.Reservation != nil); err != nil {
+		if err = m.mayQueue(r); err != nil {
 			return
 		}
 		w = m.newWaiter(r, ofQueue)

@@ -88,7 +88,7 @@ func TestAShareIsOfAllReplicas(t *testing.T) {
 		g, _ := r.take(of(26))
 		_, err = of(25).Admit(false)
 		require.ErrorIs(t, err, holdstate.ErrOverShare, "51 of 50")
-		_, _, err = of(25).Look()
+		_, _, err = look(of(25))
 		require.ErrorIs(t, err, holdstate.ErrOverShare)
 		_, _ = r.take(of(24))
 		_, _ = r.take(r.request(100)) // of another caller
@@ -119,7 +119,7 @@ func TestAReplicaIsLeftAloneByTheRequestThatItDiedUnder(t *testing.T) {
 					a.healthy()
 					require.Equal(t, holdstate.Later, r.took(q))
 					require.Equal(t, holdstate.Taken, r.took(r.request(0)), "others may use it")
-					_, slot, err := q.Look()
+					_, slot, err := look(q)
 					require.NoError(t, err)
 					require.False(t, slot)
 					pass(pause - 200*time.Millisecond - time.Nanosecond)
@@ -213,8 +213,8 @@ func (r *rig) anyAttempts(t *rapid.T) *Attempts {
 	return w
 }
 
-// What Look says is what Admit and Take give.
-func TestLookSaysWhatTakeGives(t *testing.T) {
+// What looks has the results of what acts.
+func TestALookingClaimHasTheResultsOfTheClaim(t *testing.T) {
 	t.Parallel()
 	policies := []string{
 		"", "{max_inflight: 2}", "{admit_budget_tokens: 100}",
@@ -237,7 +237,7 @@ func TestLookSaysWhatTakeGives(t *testing.T) {
 			}
 
 			q := r.anyAttempts(t)
-			room, slot, err := q.Look()
+			room, slot, err := look(q)
 			got, gotErr := q.Admit(false)
 			require.Equal(t, gotErr, err)
 			require.Equal(t, got != nil, room)

@@ -26,12 +26,10 @@ func (a *Attempts) ask(l Limits) Ask {
 
 // Admit is part of holdstate.Claim.
 func (a *Attempts) Admit(behind bool) (holdstate.Reservation, error) {
-	p := a.policy()
-	if a.exhausted(p.Steps) {
-		return nil, holdstate.ErrTriesUsed
-	}
-	l := limits(p)
+	l, err := a.limits()
 	switch {
+	case err != nil:
+		return nil, err
 	case l == Limits{}:
 		return unlimited{}, nil
 	case behind && !a.again:
@@ -45,34 +43,52 @@ func (a *Attempts) Admit(behind bool) (holdstate.Reservation, error) {
 	return r, nil
 }
 
+// limits returns the gate's limits for the request. It is an error when no step of the
+// policy has tries left.
+func (a *Attempts) limits() (Limits, error) {
+	p := a.policy()
+	if a.exhausted(p.Steps) {
+		return Limits{}, holdstate.ErrTriesUsed
+	}
+	return limits(p), nil
+}
+
 // Take is part of holdstate.Claim.
 func (a *Attempts) Take(r holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
-	registry, steps := a.capacity.registry, a.policy().Steps
-	if len(steps) == 0 {
-		slot, outcome := registry.TakeFrom(a.Target, a.among(nil))
-		switch {
-		case outcome == agentreg.Taken:
-			return &Grant{Slot: slot, reservation: r, attempts: a}, holdstate.Taken
-		case a.pausing():
-			return nil, holdstate.Later
-		}
-		return nil, holdstate.Full
-	}
-	g := &Grant{reservation: r, attempts: a}
-	step := a.walk(steps, func(s *policy.Step) (outcome agentreg.Outcome) {
-		g.Slot, outcome = registry.TakeFrom(a.Target, a.among(&s.Match))
+	var slot *agentreg.Slot
+	step, took := a.take(func(f agentreg.Filter) (outcome agentreg.Outcome) {
+		slot, outcome = a.capacity.registry.TakeFrom(a.Target, f)
 		return outcome
 	})
-	switch {
-	case step != nil:
-		g.step = step.Name
-		return g, holdstate.Taken
-	case a.pausing():
-		return nil, holdstate.Later
-	case registry.Capacity(a.Target).Free > 0:
-		return nil, holdstate.Unfit
+	if took != holdstate.Taken {
+		return nil, took
 	}
-	return nil, holdstate.Full
+	return &Grant{Slot: slot, reservation: r, attempts: a, step: step}, took
+}
+
+// take tries to take a slot on the replicas that the request may have: with steps on
+// those of one step after the other. It returns the step that had one.
+func (a *Attempts) take(try func(agentreg.Filter) agentreg.Outcome) (step string, result holdstate.TakeResult) {
+	steps := a.policy().Steps
+	if len(steps) == 0 {
+		switch {
+		case try(a.among(nil)) == agentreg.Taken:
+			return "", holdstate.Taken
+		case a.pausing():
+			return "", holdstate.Later
+		}
+		return "", holdstate.Full
+	}
+	taken := a.walk(steps, func(s *policy.Step) agentreg.Outcome { return try(a.among(&s.Match)) })
+	switch {
+	case taken != nil:
+		return taken.Name, holdstate.Taken
+	case a.pausing():
+		return "", holdstate.Later
+	case a.capacity.registry.Capacity(a.Target).Free > 0:
+		return "", holdstate.Unfit
+	}
+	return "", holdstate.Full
 }
 
 // Next is part of holdstate.Claim.
@@ -87,27 +103,36 @@ func (a *Attempts) Next() bool {
 	return false
 }
 
-// Look returns what Admit and Take would give at this moment: whether the gate has room,
-// whether a slot is free, and the error of Admit.
-func (a *Attempts) Look() (room, slot bool, err error) {
-	p := a.policy()
-	if a.exhausted(p.Steps) {
-		return false, false, holdstate.ErrTriesUsed
+// Looking returns a claim that gets the results of a at this moment, but reserves and
+// takes nothing: its grants are nil.
+func (a *Attempts) Looking() holdstate.Claim { return &looking{*a} }
+
+// looking is a copy of attempts, so that Next opens replicas to nobody else.
+type looking struct{ Attempts }
+
+// Admit is part of holdstate.Claim.
+func (l *looking) Admit(behind bool) (holdstate.Reservation, error) {
+	limits, err := l.limits()
+	if err != nil {
+		return nil, err
 	}
-	if room, err = a.capacity.gate.Fits(a.ask(limits(p))); err != nil {
-		return false, false, err
+	fits, err := l.capacity.gate.Fits(l.ask(limits))
+	if !fits || behind && !l.again {
+		return nil, err
 	}
-	look := func(f agentreg.Filter) agentreg.Outcome {
-		switch has := a.capacity.registry.CapacityFrom(a.Target, f); {
+	return unlimited{}, nil
+}
+
+// Take is part of holdstate.Claim.
+func (l *looking) Take(holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
+	_, result := l.take(func(f agentreg.Filter) agentreg.Outcome {
+		switch has := l.capacity.registry.CapacityFrom(l.Target, f); {
 		case has.Replicas == 0:
 			return agentreg.None
 		case has.Free == 0:
 			return agentreg.Full
 		}
 		return agentreg.Taken
-	}
-	if len(p.Steps) == 0 {
-		return room, look(a.among(nil)) == agentreg.Taken, nil
-	}
-	return room, a.walk(p.Steps, func(s *policy.Step) agentreg.Outcome { return look(a.among(&s.Match)) }) != nil, nil
+	})
+	return nil, result
 }

@@ -156,3 +156,15 @@ func (r *rig) took(q *Attempts) holdstate.TakeResult {
 	}
 	return took
 }
+
+// look returns what Admit and Take would give at this moment: whether the gate has room,
+// whether a slot is free, and the error of Admit.
+func look(a *Attempts) (room, slot bool, err error) {
+	claim := a.Looking()
+	r, err := claim.Admit(false)
+	if err != nil {
+		return false, false, err
+	}
+	_, took := claim.Take(r)
+	return r != nil, took == holdstate.Taken, nil
+}

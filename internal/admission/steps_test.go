@@ -139,7 +139,7 @@ func TestATryIsSpentWhereItFailed(t *testing.T) {
 		require.ErrorIs(t, err, holdstate.ErrTriesUsed)
 		_, err = q.Admit(true)
 		require.ErrorIs(t, err, holdstate.ErrTriesUsed, "behind others too")
-		_, _, err = q.Look()
+		_, _, err = look(q)
 		require.ErrorIs(t, err, holdstate.ErrTriesUsed)
 
 		r.setPolicy("{max_inflight: 1}")

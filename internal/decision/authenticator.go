@@ -60,7 +60,7 @@ func (d *authenticator) authenticate(to *call, c extproc.Credentials) *refusal.R
 		if err != nil {
 			return d.reject(err)
 		}
-		to.token, to.hops = v, v.Hops
+		to.verified, to.hops = v, v.Hops
 		if to.key = d.byID(v.KeyID); to.key == nil {
 			return refusal.Unauthorized("the key of the redirected request is not known at this site")
 		}
@@ -74,7 +74,7 @@ func (d *authenticator) authenticate(to *call, c extproc.Credentials) *refusal.R
 	return refusal.Unauthorized(needsKey)
 }
 
-// checkBody refuses a body that a token is not for.
+// checkBody refuses a body other than the one that a token is for.
 func (d *authenticator) checkBody(v *hop.Verified, sum [sha256.Size]byte) *refusal.Refusal {
 	if err := v.VerifyBody(sum); err != nil {
 		return d.reject(err)
@@ -93,8 +93,8 @@ func (d *authenticator) recheck(key *access.Key) *refusal.Refusal {
 	return nil
 }
 
-// lookup finds who sent a request: by its identity, and without one by its key; nil
-// when it has neither. The error is of an identity that is none.
+// lookup returns the key of a request: by its identity, or without one by the key that it
+// shows; nil when it has neither. An error means that the identity is not valid.
 func (d *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
 	var keys *access.Keys
 	if d.keys != nil {
@@ -114,8 +114,8 @@ func (d *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
 	return key, nil
 }
 
-// byID finds the key that another site has authenticated, in our own file; nil when it
-// is not there or has expired.
+// byID returns the key that another site has authenticated, from this site's file; nil
+// when it is not there or has expired.
 func (d *authenticator) byID(id string) *access.Key {
 	switch {
 	case d.open():

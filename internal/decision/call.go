@@ -3,10 +3,8 @@
 package decision
 
 import (
-	"strconv"
-	"time"
-
 	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/hop"
@@ -15,12 +13,12 @@ import (
 
 // call is the decision's handle for one request. It is the extproc.Call.
 type call struct {
-	d       *Decider
-	key     *access.Key
-	hops    int // how often the request was redirected before
-	forward extproc.Forward
-	token   *hop.Verified // for the body that is not checked yet; nil: none
-	resumed bool          // an earlier process has found its caller
+	d        *Decider
+	key      *access.Key
+	hops     int // how often the request was redirected before
+	forward  extproc.Forward
+	verified *hop.Verified // of a token whose body is not checked yet; nil: none
+	resumed  bool          // an earlier process has found its caller
 
 	// The quota is charged once per request, however often it is decided.
 	charged   bool
@@ -44,11 +42,11 @@ func (c *call) Forward() extproc.Forward { return c.forward }
 
 // CheckBody is part of extproc.Call.
 func (c *call) CheckBody(r *extproc.Request) *refusal.Refusal {
-	v := c.token
+	v := c.verified
 	if v == nil {
 		return nil
 	}
-	c.token = nil
+	c.verified = nil
 	return c.d.checkBody(v, r.BodySum())
 }
 
@@ -57,27 +55,26 @@ func (c *call) Resolve(name string) string { return c.d.o.Policies().Resolve(nam
 
 // Decide is part of extproc.Call.
 func (c *call) Decide(r *extproc.Request) extproc.Decision {
-	decision := c.d.decide(r, c)
-	decision.RateLimit = c.rateLimit
-	return decision
+	x := run{Decider: c.d, who: c, r: r, do: (*acting)(c)}
+	v := x.decide()
+	events := &c.d.o.Events
+	switch {
+	case v.rejected != nil:
+		events.Rejected(r.Model, v.rejected)
+		if v.freed {
+			c.d.o.Machine.Update(r.Target()) // others may have the reservation
+		}
+	case v.Grant != nil && c.seq == 0:
+		// Should its replica fail, it has a place before all that came later.
+		c.seq = c.d.o.Machine.Place()
+	case v.Held:
+		v.Decision = c.begin(r, v.Decision)
+	case v.Outcome == holdstate.OutcomeExpired && !c.held:
+		events.HoldEnded(v.Outcome, 0)
+	}
+	v.RateLimit = c.rateLimit
+	return v.Decision
 }
 
 // Recheck is part of extproc.Call.
 func (c *call) Recheck() *refusal.Refusal { return c.d.recheck(c.key) }
-
-// charge counts the request against its key's quotas. It returns a refusal when they
-// are used up.
-func (c *call) charge(model string, replicas int) *refusal.Refusal {
-	if c.charged {
-		return nil
-	}
-	result := c.key.Charge(model, replicas, time.Now())
-	if result.Remaining != access.Unlimited {
-		c.rateLimit = strconv.Itoa(result.Remaining)
-	}
-	if !result.OK {
-		return refusal.RateLimited(result.RetryAfter)
-	}
-	c.charged = true
-	return nil
-}

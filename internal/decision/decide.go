@@ -4,168 +4,145 @@ package decision
 
 import (
 	"cmp"
-	"errors"
-	"strconv"
 	"time"
 
 	"github.com/holdgate/holdgate/extproc"
-	"github.com/holdgate/holdgate/holdstate"
-	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/refusal"
-	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// decide says what happens to a request whose body was read.
-func (d *Decider) decide(r *extproc.Request, who *call) extproc.Decision {
-	t := r.Target()
-	if !who.key.Allowed(r.Model) {
-		return refuse(refusal.ModelForbidden(r.Model))
-	}
+// run is one decision: about a request, or about what explain was asked.
+type run struct {
+	*Decider
+	who   *call
+	r     *extproc.Request
+	do    effects
+	trace *trace // nil: nobody reads it
+}
 
-	// Served here.
-	if replicas := d.o.Registry.Serving(t); replicas > 0 {
-		if why := who.charge(r.Model, replicas); why != nil {
-			return refuse(why)
+// verdict is what came of a run.
+type verdict struct {
+	extproc.Decision
+
+	queued   bool  // it waits for a reservation or a slot of a replica that serves
+	rejected error // why it got no reservation or no slot
+	freed    bool  // it gave a reservation back
+}
+
+func refuse(r *refusal.Refusal) verdict { return verdict{Decision: extproc.Decision{Refusal: r}} }
+
+// decide goes through the steps that doc.go lists. The first one that returns decides.
+func (x *run) decide() verdict {
+	t := x.r.Target()
+	x.trace.step(stepAllowlist)
+	if !x.who.key.Allowed(t.Model) {
+		x.trace.why("the model is not in the models of the key")
+		return refuse(refusal.ModelForbidden(t.Model))
+	}
+	x.trace.why("the caller may use the model")
+
+	x.trace.step(stepServedHere)
+	x.trace.replicas()
+	if replicas := x.o.Registry.Serving(t); replicas > 0 {
+		if no := x.charge(replicas); no != nil {
+			return refuse(no)
 		}
-		return d.serve(r, who)
+		return x.serve()
 	}
 
-	now := d.placements()
-	p, here := now.Here(t)
-	mayHold := here && p.ScaleFromZero
+	x.trace.step(stepMap)
+	state := x.o.Maps.State()
+	p, here := Placements{state.Map, x.o.Backends}.Here(t)
+	m := state.Map
+	if x.o.SiteID == "" {
+		m = nil
+	}
 	switch {
-	case here: // a backend's model needs no map
-	case d.o.SiteID == "":
-		return refuse(d.absent(r.Model, who, false))
-	case now.Map == nil:
+	case m != nil:
+		x.trace.loaded(state)
+	case here:
+		x.trace.why("there is no sibling map, and a backend of this router needs none")
+	case x.o.SiteID == "":
+		x.trace.why("the router has no --site-id, so it redirects and holds nothing")
+		return refuse(x.absent(false))
+	default:
+		x.trace.why("no sibling map was pushed or restored yet")
 		return refuse(refusal.MapNotLoaded())
 	}
 
-	// Served by a sibling. Tokens are counted where the request itself would go.
-	if to := d.sibling(now.Map, r, who, mayHold); to != nil {
-		return extproc.Decision{Redirect: to}
+	// Tokens are counted where the request itself would go.
+	x.trace.step(stepRedirect)
+	if to := x.redirect(m, here && p.ScaleFromZero); to != nil {
+		return verdict{Decision: extproc.Decision{Redirect: to}}
 	}
 
-	// Held here.
+	x.trace.step(stepHold)
 	switch {
-	case mayHold && !r.Endpoint.CountTokens:
-		// A model that sleeps counts as one replica, so that nobody holds requests
-		// past a quota.
-		if why := who.charge(r.Model, 1); why != nil {
-			return refuse(why)
-		}
-		return d.hold(r, who, p)
+	case !here:
+		x.trace.why("the map does not place the model at this site for this kind")
+	case !p.ScaleFromZero:
+		x.trace.why("the map places the model here without scale_from_zero")
+	case x.r.Endpoint.CountTokens:
+		x.trace.why("no request waits for its tokens to be counted")
 	default:
-		return refuse(d.absent(r.Model, who, here && !p.ScaleFromZero))
+		x.trace.placed()
+		// A model that sleeps counts as one replica, so that nobody holds requests past a
+		// quota.
+		if no := x.charge(1); no != nil {
+			return refuse(no)
+		}
+		return x.hold(p)
 	}
+
+	x.trace.step(stepNotServed)
+	no := x.absent(here && !p.ScaleFromZero)
+	x.trace.notServed(no)
+	return refuse(no)
 }
 
-// notHere is the answer for a model that no replica serves and that may not be
-// held. A fixed one is placed here, and its agent may still be registering.
-func (d *Decider) notHere(model string, fixed bool) *refusal.Refusal {
-	if fixed && time.Now().Before(d.o.GraceUntil) {
-		return refusal.RegistryWarming(model)
+// charge counts the request against the quotas of its key.
+func (x *run) charge(replicas int) *refusal.Refusal {
+	no := x.do.charge(x.r.Model, replicas)
+	if no != nil {
+		x.trace.why("the quota of the key is used up")
 	}
-	return refusal.ModelNotFound(model)
+	return no
 }
 
-// absent is notHere for a request, whose last replica may have died under it.
-func (d *Decider) absent(model string, who *call, fixed bool) *refusal.Refusal {
-	if who.attempts.Again() {
-		return refusal.BackendError(model)
+// absent returns the refusal for a model that no replica serves and that may not be held.
+// The last replica may have died under the request. A fixed model is placed here, and its
+// agent may still be registering.
+func (x *run) absent(fixed bool) *refusal.Refusal {
+	switch {
+	case x.who.attempts.Again():
+		return refusal.BackendError(x.r.Model)
+	case fixed && time.Now().Before(x.o.GraceUntil):
+		return refusal.RegistryWarming(x.r.Model)
 	}
-	return d.notHere(model, fixed)
+	return refusal.ModelNotFound(x.r.Model)
 }
 
-// asks is what the caller's request asks of the map.
-func (c *call) asks(t target.Target, mayHold bool) sitemap.Query {
-	return sitemap.Query{
-		Target: t, Key: cmp.Or(c.key.ID, c.key.Tenant), Scopes: c.key.Scopes,
-		Hops: c.hops, CanHoldHere: mayHold,
-	}
-}
-
-// sibling is the site that the caller is sent to, nil when the request stays here.
-func (d *Decider) sibling(m *sitemap.Map, r *extproc.Request, who *call, mayHold bool) *extproc.Redirect {
-	if m == nil || d.o.SiteID == "" || who.key.RedirectNever {
+// redirect returns the site that the caller is sent to, nil when the request stays here.
+func (x *run) redirect(m *sitemap.Map, mayHold bool) *extproc.Redirect {
+	key := x.who.key
+	switch {
+	case m == nil:
+		x.trace.why("without a sibling map no other site is known")
+		return nil
+	case key.RedirectNever:
+		x.trace.why("the key has redirect: never")
 		return nil
 	}
-	choice := m.Pick(who.asks(r.Target(), mayHold), time.Now())
+	choice := x.trace.pick(m, sitemap.Query{
+		Target: x.r.Target(), Key: cmp.Or(key.ID, key.Tenant), Scopes: key.Scopes, Hops: x.who.hops, CanHoldHere: mayHold,
+	})
 	if !choice.Redirect {
 		return nil
 	}
-	token := strconv.Itoa(who.hops + 1)
-	if d.secrets != nil {
-		var err error
-		token, err = d.secrets.Sign(hop.Claims{
-			Site: d.o.SiteID, To: choice.Site.ID, KeyID: who.key.ID, Hops: who.hops + 1,
-			Method: r.Method, PathAndQuery: r.PathAndQuery, Body: r.BodySum(),
-		})
-		if err != nil {
-			d.o.Log.Error().Err(err).Msg("signing a hop token: the request is not redirected")
-			return nil
-		}
-	}
-	return &extproc.Redirect{Site: choice.Site.ID, Location: sitemap.Location(choice.Site, r.PathAndQuery, token)}
-}
-
-// hold lets the request wait for its model.
-func (d *Decider) hold(r *extproc.Request, who *call, p sitemap.Placement) extproc.Decision {
-	budget := cmp.Or(p.HoldBudget, d.o.HoldBudget)
-	impatient := r.Patience >= 0 && r.Patience < budget
-	if impatient {
-		budget = r.Patience
-	}
-	if budget <= 0 {
-		// The client does not want to wait at all.
-		if !who.held {
-			d.o.Events.HoldEnded(holdstate.OutcomeExpired, 0)
-		}
-		return extproc.Decision{Refusal: d.notHeld(r.Model, holdstate.ErrExpired), Outcome: holdstate.OutcomeExpired}
-	}
-	w, err := d.o.Machine.Hold(d.waiting(r, who))
+	token, err := x.do.token(x.r, choice.Site.ID)
 	if err != nil {
-		no := refuse(d.notHeld(r.Model, err))
-		if errors.Is(err, holdstate.ErrFull) {
-			no.Outcome = holdstate.OutcomeFull
-		}
-		return no
+		x.o.Log.Error().Err(err).Msg("signing a hop token: the request is not redirected")
+		return nil
 	}
-	who.held = true
-	// The key may have ended while the body came, before there was a waiter to end.
-	if why := who.Recheck(); why != nil {
-		w.Tell(holdstate.Revoke)
-		s := w.Tell(holdstate.Leave)
-		if s.Grant != nil {
-			s.Grant.Release()
-		}
-		return extproc.Decision{Refusal: why, Outcome: s.Outcome}
-	}
-	// The model may have been wanted already, but not for this kind.
-	d.o.Events.Waits(r.Model)
-	d.o.Log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
-	return extproc.Decision{Waiter: w, Held: true, Budget: budget, Impatient: impatient}
+	return &extproc.Redirect{Site: choice.Site.ID, Location: sitemap.Location(choice.Site, x.r.PathAndQuery, token)}
 }
-
-// notHeld returns the answer to a request that cannot be held, for the reason why.
-func (d *Decider) notHeld(model string, why error) *refusal.Refusal {
-	return refusal.For(why, refusal.Wait{Model: model, Impatient: errors.Is(why, holdstate.ErrExpired), Wakes: d.o.Machine})
-}
-
-// waiting is the request as one that waits.
-func (d *Decider) waiting(r *extproc.Request, who *call) holdstate.Request {
-	a := &who.attempts
-	if a.Key == nil {
-		// Whether the model has a token budget does not matter: a reload of the policy
-		// may add one while the request waits.
-		*a = d.o.Capacity.Attempts(r.Target(), who.key, r.Footprint())
-	}
-	a.Target = r.Target()
-	return holdstate.Request{
-		Target: a.Target, Key: who.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
-		Seq: cmp.Or(r.Seq, who.seq), Retry: a.Again(), Counted: who.held, Claim: a,
-	}
-}
-
-func refuse(r *refusal.Refusal) extproc.Decision { return extproc.Decision{Refusal: r} }

@@ -4,6 +4,7 @@ package decision
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -79,4 +80,19 @@ func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The trace costs nothing unless explain asks for it: these are the grant and its slot,
+// the redirect and its location, and the refusal with its text.
+func TestADecisionAllocatesWhatItReturns(t *testing.T) { //nolint:paralleltest // testing.AllocsPerRun counts every goroutine's allocations
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t.Context(), t, setup{placements: explainMap})
+		r.join("a", "", 4, "m")
+		c := r.calls("")
+		for model, want := range map[string]float64{"m": 2, "far": 2, "none": 3} {
+			q := chat(model)
+			allocated := testing.AllocsPerRun(100, func() { giveBack(c.Decide(q)) })
+			require.LessOrEqual(t, allocated, want, model)
+		}
+	})
 }

@@ -68,31 +68,37 @@ func (r *rig) explain(q admin.ExplainQuery) *admin.Explanation {
 	return e
 }
 
-// decided is what Decide does, as Explain says it. What it took is given back.
-func (r *rig) decided(q admin.ExplainQuery) string {
-	call := &call{d: r.Decider, key: r.o.Keys.Current().ByID(q.KeyID), hops: q.Hops}
-	return did(call.Decide(&extproc.Request{
-		Caller: call.Caller(), Method: "POST", PathAndQuery: "/v1/chat/completions",
-		Endpoint: &extproc.Endpoint{Kind: q.Kind}, Model: call.Resolve(q.Model), Patience: -1,
-	}))
+// decide is Decide for a request as explain describes it.
+func (r *rig) decide(q admin.ExplainQuery) extproc.Decision {
+	c := &call{d: r.Decider, key: r.o.Keys.Current().ByID(q.KeyID), hops: q.Hops}
+	request := chat(c.Resolve(q.Model))
+	request.Endpoint = &extproc.Endpoint{Kind: q.Kind}
+	return c.Decide(request)
 }
 
-// did is a decision as Explain says it. What it took is given back.
+// did is a decision as said has it.
 func did(d extproc.Decision) string {
 	switch {
 	case d.Grant != nil:
-		d.Grant.Release()
 		return "serve"
+	case d.Held:
+		return "hold " + d.Budget.String()
 	case d.Waiter != nil:
-		d.Waiter.Tell(holdstate.Drain)
-		if d.Held {
-			return "hold " + d.Budget.String()
-		}
 		return "queue"
 	case d.Redirect != nil:
 		return "redirect " + d.Redirect.Site
 	}
 	return fmt.Sprintf("refuse %d %s", d.Refusal.Status, d.Refusal.Code)
+}
+
+// giveBack ends what a decision began.
+func giveBack(d extproc.Decision) {
+	if d.Grant != nil {
+		d.Grant.Release()
+	}
+	if d.Waiter != nil {
+		d.Waiter.Tell(holdstate.Drain)
+	}
 }
 
 func said(e *admin.Explanation) string {
@@ -118,12 +124,11 @@ func TestTokensAreCountedWhereTheRequestWouldGo(t *testing.T) {
 			"far":  {"redirect b", "redirect b"},
 		} {
 			for i, countTokens := range []bool{false, true} {
-				call := &call{d: r.Decider, key: r.o.Keys.Current().ByID("free")}
-				got := did(call.Decide(&extproc.Request{
-					Caller: call.Caller(), Method: "POST", PathAndQuery: "/v1/messages",
-					Endpoint: &extproc.Endpoint{Kind: target.Chat, CountTokens: countTokens}, Model: model, Patience: -1,
-				}))
-				require.Equal(r.t, want[i], got, "%s, counting tokens: %t", model, countTokens)
+				request := chat(model)
+				request.Endpoint = &extproc.Endpoint{Kind: target.Chat, CountTokens: countTokens}
+				d := r.calls("free").Decide(request)
+				require.Equal(r.t, want[i], did(d), "%s, counting tokens: %t", model, countTokens)
+				giveBack(d)
 			}
 		}
 	})
@@ -141,7 +146,9 @@ func (r *rig) compareAll(seen map[string]int) {
 					q := admin.ExplainQuery{Model: model, Kind: kind, KeyID: key, Hops: hops}
 					e := r.explain(q)
 					require.Equal(r.t, e, r.explain(q), "asking changes nothing")
-					require.Equal(r.t, said(e), r.decided(q), "%+v", e)
+					d := r.decide(q)
+					require.Equal(r.t, said(e), did(d), "%+v", e)
+					giveBack(d)
 					seen[said(e)]++
 				}
 			}

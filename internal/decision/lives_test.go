@@ -16,6 +16,7 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/admission"
 )
 
 // livesPolicies are what a policy file says in turn.
@@ -186,6 +187,18 @@ func (r *rig) recheckWaiters() {
 	}
 }
 
+// look returns whether the gate has room and whether a slot is free; the error says that
+// there never is room.
+func look(a *admission.Attempts) (room, slot bool, err error) {
+	claim := a.Looking()
+	reservation, err := claim.Admit(false)
+	if err != nil {
+		return false, false, err
+	}
+	_, result := claim.Take(reservation)
+	return reservation != nil, result == holdstate.Taken, nil
+}
+
 // check demands that nobody waits for what is there, and that the books are right.
 func (l *life) check() {
 	second := l.changed || l.rand.IntN(2) == 0
@@ -201,7 +214,7 @@ func (l *life) check() {
 		if g.grant == nil {
 			state = g.waiter.Status().State
 		}
-		room, slot, err := g.call.attempts.Look()
+		room, slot, err := look(&g.call.attempts)
 		switch state { //nolint:exhaustive // the others have a slot, or are no guests any more
 		case holdstate.Held:
 			require.Zero(l.t, l.o.Registry.Serving(chatOfM), "held though it is served")

@@ -71,7 +71,7 @@ func (d *Decider) Models() []Model {
 	return list
 }
 
-// model is one model of Models.
+// model returns one model of Models.
 func (d *Decider) model(name string) (m Model, found bool) {
 	p := d.placements()
 	s, offered := d.o.Registry.Model(name)
@@ -101,7 +101,7 @@ func (d *Decider) view(p Placements, s agentreg.ModelState) Model {
 	return m
 }
 
-// mustMarshal writes values whose text was checked to be UTF-8 when it came in.
+// mustMarshal encodes values whose text was checked to be UTF-8 when it was received.
 func mustMarshal(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -19,10 +19,10 @@ type Placements struct {
 	Backends *backend.Set
 }
 
-// placements are the present ones.
+// placements returns the placements in force.
 func (d *Decider) placements() Placements { return Placements{d.o.Maps.Current(), d.o.Backends} }
 
-// Here is the placement of a target at this site.
+// Here returns the placement of a target at this site.
 func (p Placements) Here(t target.Target) (sitemap.Placement, bool) {
 	own, mine := p.Backends.Here(t)
 	if p.Map == nil {
@@ -52,7 +52,7 @@ func (p Placements) Holds(model string) bool {
 	})
 }
 
-// HoldsOthers reports whether requests for other models than this one may be held here.
+// HoldsOthers reports whether requests for models other than this one may be held here.
 func (p Placements) HoldsOthers(model string) bool {
 	return slices.ContainsFunc(p.Held(), func(other string) bool { return other != model })
 }
@@ -88,7 +88,7 @@ func (p Placements) has(model string) bool {
 	return p.Map != nil && p.Map.Has(model) || p.Backends.Has(model)
 }
 
-// MapWake is the webhook that the map has for a target, nil without one.
+// MapWake returns the webhook that the map has for a target, nil without one.
 func (p Placements) MapWake(t target.Target) *sitemap.Wake {
 	if p.Map == nil {
 		return nil
@@ -100,7 +100,7 @@ func (p Placements) MapWake(t target.Target) *sitemap.Wake {
 	return placed.Wake
 }
 
-// sortedNames gives the names in order, each once.
+// sortedNames returns the names in order, each once.
 func sortedNames(names []string) []string {
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -3,6 +3,7 @@
 package decision
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/holdgate/holdgate/extproc"
@@ -10,90 +11,93 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// serve gives the request a slot, or a place among those who wait for room or for a
-// slot.
-func (d *Decider) serve(r *extproc.Request, who *call) extproc.Decision {
-	model, q := r.Model, d.waiting(r, who)
+// serve gives the request a slot, or a place among those that wait for a reservation or
+// for a slot.
+func (x *run) serve() verdict {
+	q := x.waiting()
 	q.Bytes = 0 // only held bodies count against the limit of held bytes
 	// Newcomers stand behind those that wait already.
-	if !d.o.Machine.Waiting(q.Target) {
-		room, err := q.Claim.Admit(false)
-		if err != nil {
-			return d.turnedAway(model, err)
+	if !x.o.Machine.Waiting(q.Target) {
+		var err error
+		if q.Reservation, err = q.Claim.Admit(false); err != nil {
+			return x.reject(&q, err)
 		}
-		q.Reservation = room
-		if g, took := d.take(&q); took {
-			return d.granted(g, who)
+		if g, taken := take(&q); taken {
+			return verdict{Decision: extproc.Decision{Grant: g}}
 		}
 	}
-	w, err := d.o.Machine.Queue(q)
+	w, err := x.do.queue(q)
 	if err == nil {
-		return extproc.Decision{Waiter: w}
+		x.trace.queued(q.Reservation != nil)
+		return verdict{Decision: extproc.Decision{Waiter: w}, queued: true}
 	}
-	if errors.Is(err, holdstate.ErrNoQueue) {
-		g, why := d.further(&q)
-		if g != nil {
-			return d.granted(g, who)
-		}
-		err = why
+	if !errors.Is(err, holdstate.ErrNoQueue) {
+		return x.reject(&q, err)
 	}
-	if q.Reservation != nil {
-		q.Reservation.Release()
-		d.o.Machine.Update(q.Target) // somebody else may have that room
+	g, err := x.further(&q)
+	if err != nil {
+		return x.reject(&q, err)
 	}
-	return d.turnedAway(model, err)
+	x.trace.why("a further step of the policy has a slot")
+	return verdict{Decision: extproc.Decision{Grant: g}}
 }
 
-// granted serves a request that did not wait. Should its replica fail, it has a place
-// before all who came later.
-func (d *Decider) granted(g holdstate.Grant, who *call) extproc.Decision {
-	if who.seq == 0 {
-		who.seq = d.o.Machine.Place()
+// waiting returns the request as one that waits.
+func (x *run) waiting() holdstate.Request {
+	c, r := x.who, x.r
+	a := &c.attempts
+	if a.Key == nil {
+		// Whether the model has a token budget does not matter: a reload of the policy
+		// may add one while the request waits.
+		*a = x.o.Capacity.Attempts(r.Target(), c.key, r.Footprint())
 	}
-	return extproc.Decision{Grant: g}
+	a.Target = r.Target()
+	return holdstate.Request{
+		Target: a.Target, Key: c.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
+		Seq: cmp.Or(r.Seq, c.seq), Retry: a.Again(), Counted: c.held, Claim: x.do.claim(),
+	}
 }
 
-// take takes a slot for a request that has room.
-func (d *Decider) take(q *holdstate.Request) (holdstate.Grant, bool) {
+// take takes a slot for a request that has a reservation.
+func take(q *holdstate.Request) (g holdstate.Grant, taken bool) {
 	if q.Reservation == nil {
 		return nil, false
 	}
-	g, took := q.Claim.Take(q.Reservation)
-	return g, took == holdstate.Taken
+	g, result := q.Claim.Take(q.Reservation)
+	return g, result == holdstate.Taken
 }
 
-// further is for a request that may not wait: it takes a slot of the policy's
-// further steps, if one is free.
-func (d *Decider) further(q *holdstate.Request) (holdstate.Grant, error) {
+// further is for a request that may not wait: it takes a slot of the policy's further
+// steps, if one is free.
+func (x *run) further(q *holdstate.Request) (holdstate.Grant, error) {
 	if q.Reservation == nil {
-		if !q.Retry && d.roomAwaited(q.Target.Model) {
-			return nil, holdstate.ErrNoRoom
+		if gated, _ := x.o.Machine.Depths(q.Target.Model); gated > 0 && !q.Retry {
+			return nil, holdstate.ErrNoRoom // nobody overtakes those that wait for one
 		}
-		room, err := q.Claim.Admit(false)
-		if err != nil {
+		var err error
+		if q.Reservation, err = q.Claim.Admit(false); err != nil {
 			return nil, err
 		}
-		if room == nil {
+		if q.Reservation == nil {
 			return nil, holdstate.ErrNoRoom
 		}
-		q.Reservation = room
 	}
 	for q.Claim.Next() {
-		if g, took := d.take(q); took {
+		if g, taken := take(q); taken {
 			return g, nil
 		}
 	}
 	return nil, holdstate.ErrNoQueue
 }
 
-// roomAwaited says whether requests for a model wait for room: nobody overtakes them.
-func (d *Decider) roomAwaited(model string) bool {
-	gate, _ := d.o.Machine.Depths(model)
-	return gate > 0
-}
-
-// turnedAway refuses a request that may not wait.
-func (d *Decider) turnedAway(model string, err error) extproc.Decision {
-	d.o.Events.Rejected(model, err)
-	return refuse(refusal.For(err, refusal.Wait{Model: model}))
+// reject refuses a request that may not wait.
+func (x *run) reject(q *holdstate.Request, err error) verdict {
+	x.trace.failed(err)
+	v := refuse(refusal.For(err, refusal.Wait{Model: x.r.Model}))
+	v.rejected = err
+	if q.Reservation != nil {
+		q.Reservation.Release()
+		v.freed = true
+	}
+	return v
 }

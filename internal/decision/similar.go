@@ -9,51 +9,41 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// similar is the model, or the alias, whose name is most like the one that was asked
-// for and of which nobody knows; empty when none is like it.
-func (x *explaining) similar() string {
-	if x.knows(x.t.Model) {
+// similar returns the model or the alias whose name is most like the one that was asked
+// for; empty when none is like it, or when that one exists.
+func (t *trace) similar() string {
+	if _, found := t.model(t.target.Model); found {
 		return ""
 	}
-	names := x.o.Policies().Aliases()
-	for _, m := range x.Models() {
+	names := t.o.Policies().Aliases()
+	for _, m := range t.Models() {
 		names = append(names, m.Model)
 	}
-	best, least := "", len(x.asked)/3+1 // a third of the name may differ
+	best, least := "", len(t.asked)/3+1 // a third of the name may differ
 	for _, name := range sortedNames(names) {
-		if d := distance(strings.ToLower(name), strings.ToLower(x.asked)); d < least {
+		if d := distance(strings.ToLower(name), strings.ToLower(t.asked)); d < least {
 			best, least = name, d
 		}
 	}
 	return best
 }
 
-// otherKind names a kind for which the model is here, when it is not here for the one
-// that was asked for.
-func (x *explaining) otherKind() string {
-	if _, here := x.placements().Here(x.t); here {
+// otherKind names a kind for which the model is here, when it is not here for the one that
+// was asked for.
+func (t *trace) otherKind() string {
+	if _, here := t.placements().Here(t.target); here {
 		return ""
 	}
 	for _, kind := range target.Kinds {
-		t := target.Target{Model: x.t.Model, Kind: kind}
-		if _, here := x.placements().Here(t); here || x.o.Registry.Capacity(t).Replicas > 0 {
-			return fmt.Sprintf(", which is %s; it is here for the kind %s: is --kind %s meant?", x.t.Kind, kind, kind)
+		other := target.Target{Model: t.target.Model, Kind: kind}
+		if _, here := t.placements().Here(other); here || t.o.Registry.Serving(other) > 0 {
+			return fmt.Sprintf(", which is %s; it is here for the kind %s: is --kind %s meant?", t.target.Kind, kind, kind)
 		}
 	}
 	return ""
 }
 
-// knows says whether the model is placed anywhere or has an agent here.
-func (d *Decider) knows(model string) bool {
-	for _, m := range d.Models() {
-		if m.Model == model {
-			return true
-		}
-	}
-	return false
-}
-
-// distance is how many bytes must be put in, taken out or replaced to make b of a.
+// distance returns how many bytes must be added, removed or replaced to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
