@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Needs Go 1.21 or newer, which fetches the Go named here by itself, and
-# Python 3.10 or newer with venv. The tests also need a C compiler, for the race
-# detector, use Node where it is there, and need apt-get, or Prometheus,
-# nginx and HAProxy on PATH.
-# Everything else is installed below .tools/ by tools/setup.sh.
+# Requires Go 1.21 or newer, which downloads the Go version below by itself, and
+# Python 3.10 or newer with venv. The tests also require a C compiler for the race
+# detector, and apt-get, or Prometheus, nginx and HAProxy on PATH; they use Node if it
+# is installed. tools/setup.sh installs everything else below .tools/.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,13 +19,13 @@ TOOL := $(GO) tool -modfile=tools/go.mod
 TOOLS := $(abspath .tools)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 E2E_PACKAGES := ./e2e/... ./envoy/...
-# Oldest first: the floor and the last patch of each minor version since.
+# Oldest first: the oldest supported version, then the last patch of each later minor version.
 ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 
-# What the programs are told about the tools below .tools/.
+# Environment with the paths of the tools below .tools/.
 ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYTHON='$(TOOLS)/venv/bin/python'
 
-# Settings for one call, as in `make fuzz FUZZ_TIME=5m`.
+# Settings for one call, such as `make fuzz FUZZ_TIME=5m`.
 FUZZ ?= .
 FUZZ_TIME ?= 30s
 FLAKY_COUNT ?= 20
@@ -46,51 +45,51 @@ help: ## list the targets
 build: go ## build bin/holdgate
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/holdgate ./cmd/holdgate
 
-run: build tools ## serve a small model that sleeps until it is asked; Ctrl-C ends it
+run: build tools ## serve a small model that sleeps until a request comes; Ctrl-C ends it
 	@$(ENV) bin/holdgate up examples/local/models.yaml
 
-demo: build tools ## watch a sleeping model answer real requests, in under a minute
+demo: build tools ## show how a sleeping model answers real requests, in under a minute
 	@$(ENV) $(GO) run ./examples/demo
 
-two-sites: build tools ## two sites, of which one has an engine and the other redirects to it; Ctrl-C ends them
+two-sites: build tools ## run two sites, one with an engine and one that redirects to it; Ctrl-C ends them
 	@$(ENV) $(GO) run ./examples/two-sites
 
 ##@ Test
 
-test: unit e2e ## all tests: unit, then e2e
+test: unit e2e ## run all tests: unit, then e2e
 
-unit: go ## unit tests, with the race detector
+unit: go ## run the unit tests, with the race detector
 	$(GO) test -race -shuffle=on -p 2 -run '$(RUN)' $(PKG)
 
-e2e: build tools-test ## tests with the real Envoy, engine and clients
+e2e: build tools-test ## run the tests with the real Envoy, engine and clients
 	$(ENV) $(GO) test -tags e2e -p 1 -count=1 -timeout 25m -run '$(RUN)' $(E2E_PACKAGES)
 
-e2e-matrix: build tools-test ## e2e tests with each Envoy of ENVOY_VERSIONS
+e2e-matrix: build tools-test ## run the e2e tests with each Envoy of ENVOY_VERSIONS
 	@for version in $(ENVOY_VERSIONS); do \
 		envoy=$$(tools/envoy.sh $$version); echo "===== Envoy $$version"; \
 		$(ENV) HOLDGATE_ENVOY=$$envoy $(GO) test -tags e2e -p 1 -count=1 -timeout 25m -run '$(RUN)' $(E2E_PACKAGES); \
 	done
 
-differential: build tools-test ## send DIFFERENTIAL (5000) generated requests in each way and compare what both ends get
+differential: build tools-test ## send DIFFERENTIAL (5000) generated requests over each path and compare what arrives
 	$(ENV) HOLDGATE_DIFFERENTIAL='$(DIFFERENTIAL)' $(GO) test -tags e2e -count=1 -timeout 2h -v -run TestEveryWayCarriesTheSame ./e2e
 
-groups: build tools ## random traffic for four models with room for one, for GROUPS_TIME (5m)
+groups: build tools ## send random traffic to four models with room for one, for GROUPS_TIME (5m)
 	$(ENV) GROUPS_TIME='$(GROUPS_TIME)' $(GO) test -tags e2e -count=1 -timeout 25m -v -run TestAGroupForMinutes ./e2e
 
-fuzz: go ## fuzz each target for FUZZ_TIME (30s), or those that FUZZ matches
+fuzz: go ## fuzz each target that FUZZ matches for FUZZ_TIME (30s)
 	tools/fuzz.sh '$(FUZZ_TIME)' '$(FUZZ)'
 
 flaky: go ## run the unit tests FLAKY_COUNT (20) times
 	$(GO) test -race -shuffle=on -count=$(FLAKY_COUNT) -p 2 -run '$(RUN)' $(PKG)
 
-bench: build tools ## measure what Holdgate costs, beside Envoy alone and the floor
+bench: build tools ## measure the cost of Holdgate compared with Envoy alone and with the floor
 	@$(ENV) $(GO) run ./bench speed $(BENCH_FLAGS)
 	@$(ENV) $(GO) run ./bench need
 	@$(ENV) $(GO) run ./bench wake
 	@$(ENV) $(GO) run ./bench memory
 	@$(ENV) $(GO) run ./bench scale
 
-bench-smoke: build tools ## run each benchmark once, to see that it works
+bench-smoke: build tools ## run each benchmark once, to check that it works
 	$(ENV) $(GO) test -run '^$$' -bench . -benchtime 1x -p 2 ./...
 	$(ENV) $(GO) run ./bench -quick
 	$(ENV) $(GO) run ./bench need -repeats 5
@@ -98,19 +97,19 @@ bench-smoke: build tools ## run each benchmark once, to see that it works
 
 ##@ Code
 
-lint: go ## read the code for faults
+lint: go ## run the linters
 	tools/checks.sh
 	$(TOOL) golangci-lint run
 	$(TOOL) buf lint
 	@dead=$$($(TOOL) deadcode -tags e2e ./...); \
 	if grep -vE '^[^:]*test/' <<< "$$dead" | grep .; then \
-		echo 'error: no program reaches these: delete them, or move what tests need into _test.go files' >&2; exit 1; \
+		echo 'error: unreachable from any program: delete it, or move it to a _test.go file if tests need it' >&2; exit 1; \
 	fi
 
-fix: go ## repair what lint found and can repair by itself
+fix: go ## apply the automatic fixes of lint
 	$(TOOL) golangci-lint run --fix
 
-vet: go ## read the code as the Go team does
+vet: go ## run go vet
 	$(GO) vet ./...
 	$(GO) vet -tags e2e ./...
 
@@ -122,13 +121,13 @@ fmt-check: go ## fail if the code is not formatted
 	$(TOOL) golangci-lint fmt --diff
 	$(TOOL) buf format --diff --exit-code
 
-vuln: go ## look for known vulnerabilities in what is used; VULN_DB names another database
+vuln: go ## look for known vulnerabilities in the dependencies; VULN_DB names another database
 	$(TOOL) govulncheck $(if $(VULN_DB),-db '$(VULN_DB)') ./...
 
-generate: go ## make the Go code of the agent protocol
+generate: go ## generate the Go code of the agent protocol
 	$(TOOL) buf generate
 
-check: ## what CI does, then fail if that changed the tree
+check: ## do what CI does, then fail if that changed the tree
 	@before=$$(git status --porcelain; git diff | cksum); \
 	$(MAKE) fmt-check vet lint generate test bench-smoke; \
 	[[ $$before == "$$(git status --porcelain; git diff | cksum)" ]] || \
@@ -136,21 +135,21 @@ check: ## what CI does, then fail if that changed the tree
 
 ##@ Tools
 
-tools: ## install what Holdgate runs with below .tools/
+tools: ## install what Holdgate needs to run below .tools/
 	@tools/setup.sh run
 
-tools-test: ## install what the e2e tests run with as well
+tools-test: ## also install what the e2e tests need
 	@tools/setup.sh test
 
-clean: ## remove what was built
+clean: ## remove the build output
 	rm -rf bin
 
-clean-tools: ## remove what was installed
+clean-tools: ## remove the installed tools
 	rm -rf .tools e2e/clients/node/node_modules
 
 go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
-		{ echo "error: Go 1.21 or newer is needed, it fetches $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
+		{ echo "error: Go 1.21 or newer is required, which downloads $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
 .PHONY: help build run demo two-sites test unit e2e e2e-matrix differential groups fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
 	tools tools-test clean clean-tools go

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Rules of the house that no linter knows. Prints each file that breaks one.
+# Checks rules of this project that no linter covers. Prints each file that breaks one.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 failed=0
 git rev-parse --is-inside-work-tree >/dev/null
 
-# fault TEXT reads names of files, and says TEXT of each.
+# fault TEXT reads names of files and prints each with TEXT.
 fault() {
 	local file
 	while read -r file; do
@@ -17,7 +17,7 @@ fault() {
 	done
 }
 
-# files PATTERN... lists the files of the project, those not yet committed too.
+# files PATTERN... lists the files of the project, including those not yet committed.
 files() { git ls-files --cached --others --exclude-standard -- "$@" | while read -r f; do [[ ! -f $f ]] || echo "$f"; done; }
 
 # without TEXT reads names of files and prints those that lack TEXT in their
@@ -29,7 +29,7 @@ without() {
 	done
 }
 
-# A text that says so is there for tools to find.
+# The license line is there for tools to find.
 fault 'does not begin with the SPDX line' < <(
 	files '*.go' '*.proto' '*.sh' '*.py' '*.mjs' Makefile .ci/run | without 'SPDX-License-Identifier: Apache-2.0'
 )
@@ -39,7 +39,7 @@ fault 'sleeps outside of testing/synctest' < <(
 	files '*_test.go' | xargs -r grep -l 'time\.Sleep(' | xargs -r grep -LE '"testing/synctest"|^//go:build e2e'
 )
 
-# A test that is never built is no test.
+# Such a test would never run.
 fault 'is for Envoy but make e2e does not run it: see E2E_PACKAGES in the Makefile' < <(
 	files '*_test.go' | xargs -r grep -l '^//go:build e2e' | grep -vE '^(e2e|envoy)/'
 )

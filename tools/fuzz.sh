@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-#   tools/fuzz.sh TIME PATTERN
+#  tools/fuzz.sh TIME PATTERN
 #
 # Fuzzes each FuzzX function that PATTERN matches, one after the other, for TIME.
 set -euo pipefail

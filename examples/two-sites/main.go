@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command two-sites starts two sites that know each other: each has an Envoy and
-// a holdgate serve, and site b alone has an engine. A request to site a is
+// Command two-sites starts two sites that list each other in their maps. Each has an
+// Envoy and a holdgate serve, and only site b has an engine. A request to site a is
 // redirected to site b and is still authenticated there. Ctrl-C ends everything.
 //
-// With -once it makes the request itself, checks the answer and ends.
+// With -once it sends the request itself, checks the answer and ends.
 package main
 
 import (
@@ -27,15 +27,15 @@ import (
 const (
 	model = "hello"
 	keyID = "demo"
-	// agentName is the part that registers the engine.
+	// agentName is the name of the part that registers the engine.
 	agentName = "the agent"
-	// startLimit is how long the parts may take until a request can be made.
+	// startLimit is how long the parts may take until a request can be sent.
 	startLimit = 30 * time.Second
 )
 
 func main() {
 	once := flag.Bool("once", false, "make the request, check its answer and end")
-	holdgate := flag.String("holdgate", "bin/holdgate", "the `program` that make build makes")
+	holdgate := flag.String("holdgate", "bin/holdgate", "the `program` that make build creates")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Stdout, *holdgate, *once)
@@ -46,30 +46,30 @@ func main() {
 	}
 }
 
-// fleet is everything that runs.
+// fleet is the two sites and the engine.
 type fleet struct {
 	holdgate string // the program
 	dir      string
 	key      string // the caller's
 	a, b     *site
 	agent    int // its process id
-	// registered: the agent was seen at site b.
+	// registered is set once the agent has registered at site b.
 	registered bool
 	parts      []part // in the order of their start
 }
 
-// part is something that runs and may end by itself.
+// part is a process or server, which may end by itself.
 type part struct {
 	name string
 	done <-chan struct{}
 	stop func() error
 }
 
-// run returns when ctx ends, or with an error when a part fails. Nothing that it
-// started is left then.
+// run returns when ctx ends, or with an error when a part fails. Everything that it
+// started has ended then.
 func run(ctx context.Context, out io.Writer, holdgate string, once bool) (err error) {
 	f := &fleet{holdgate: holdgate, key: access.NewKey()}
-	if f.dir, err = os.MkdirTemp("", "hg"); err != nil { // short, for the names of sockets
+	if f.dir, err = os.MkdirTemp("", "hg"); err != nil { // short, because paths of sockets are limited
 		return fmt.Errorf("making a directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(f.dir) }()
@@ -98,8 +98,8 @@ func (f *fleet) start(ctx context.Context) error {
 	if err := f.writeFiles(); err != nil {
 		return err
 	}
-	// Clients drop the Authorization header when the host changes, so the sites
-	// have names of their own.
+	// Clients drop the Authorization header when the host changes, so the sites have
+	// different host names.
 	for _, s := range []struct {
 		at         **site
 		name, host string
@@ -119,7 +119,7 @@ func (f *fleet) start(ctx context.Context) error {
 	return f.untilWarm(ctx)
 }
 
-// writeFiles writes the keys and the secret, which both sites have.
+// writeFiles writes the keys and the secret, which both sites use.
 func (f *fleet) writeFiles() error {
 	entry, err := access.Entry{ID: keyID, Tenant: "demo"}.YAML(f.key)
 	if err != nil {
@@ -127,7 +127,7 @@ func (f *fleet) writeFiles() error {
 	}
 	for name, text := range map[string]string{
 		"keys.yaml": "keys:\n" + entry,
-		// A key is random, and long enough for a secret.
+		// A key is random, and long enough to be a secret.
 		"hop-secret": access.NewKey() + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(text), 0o600); err != nil {
@@ -148,8 +148,8 @@ func (f *fleet) stop() error {
 	return errors.Join(errs...)
 }
 
-// ended gives an error when a part is no longer there. The agent is there to be
-// ended, once it has registered.
+// ended returns an error if a part has ended. Once the agent has registered, the user
+// may end it.
 func (f *fleet) ended() error {
 	for _, p := range f.parts {
 		if p.name == agentName && f.registered {

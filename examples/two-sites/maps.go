@@ -13,7 +13,7 @@ import (
 	"github.com/holdgate/holdgate/internal/admin/client"
 )
 
-// refresh is how often the hints are written; a router believes them for 30 s.
+// refresh is how often the hints are written; they are valid for 30 s.
 const refresh = 2 * time.Second
 
 // document is a sibling map.
@@ -25,7 +25,7 @@ type document struct {
 type siteEntry struct {
 	ID       string `json:"id"`
 	URL      string `json:"url"`
-	Insecure bool   `json:"insecure"` // http, for this machine alone
+	Insecure bool   `json:"insecure"` // http, only for this machine
 }
 
 type placement struct {
@@ -43,8 +43,7 @@ type hint struct {
 	ObservedAt time.Time `json:"observed_at"`
 }
 
-// pushMap puts the map of the fleet in force at a site: both sites may hold the
-// model.
+// pushMap pushes the map of the fleet to a site: both sites may hold the model.
 func (f *fleet) pushMap(ctx context.Context, to *site) error {
 	var d document
 	for _, s := range []*site{f.a, f.b} {
@@ -59,7 +58,7 @@ func (f *fleet) pushMap(ctx context.Context, to *site) error {
 	return err
 }
 
-// untilWarm waits for the agent of site b, and tells site a of it.
+// untilWarm waits for the agent of site b, and reports it to site a.
 func (f *fleet) untilWarm(ctx context.Context) error {
 	if err := f.until(ctx, "the engine of site b is registered", func() bool {
 		warm, err := f.b.warm(ctx)
@@ -71,7 +70,7 @@ func (f *fleet) untilWarm(ctx context.Context) error {
 	return f.pushHints(ctx)
 }
 
-// warm asks a site whether it serves the model.
+// warm reports whether a site serves the model.
 func (s *site) warm(ctx context.Context) (bool, error) {
 	var status admin.Status
 	if err := s.admin.JSON(ctx, client.Call{Method: http.MethodGet, Path: "/v1/status"}, &status); err != nil {
@@ -85,7 +84,7 @@ func (s *site) warm(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// pushHints tells each site what the other has: this is the work of a map writer.
+// pushHints reports the state of each site to the other, as a map writer does.
 func (f *fleet) pushHints(ctx context.Context) error {
 	for _, pair := range [][2]*site{{f.a, f.b}, {f.b, f.a}} {
 		to, other := pair[0], pair[1]

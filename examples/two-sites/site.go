@@ -24,7 +24,7 @@ const stopGrace = 10 * time.Second
 // site is an Envoy with a holdgate serve behind it.
 type site struct {
 	id, dir  string
-	url      string // what clients reach
+	url      string // where clients connect
 	adminURL string
 	admin    *client.Client
 }
@@ -91,13 +91,13 @@ func (f *fleet) startEnvoy(ctx context.Context, bin envoy.Binary, s *site, host 
 	return nil
 }
 
-// launch starts the program with arguments and gives its process id.
+// launch starts the program with arguments and returns its process id.
 func (f *fleet) launch(name string, args ...string) (pid int, err error) {
 	cmd := exec.Command(f.holdgate, args...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	p, err := proc.Start(cmd)
 	if err != nil {
-		return 0, fmt.Errorf("%w; `make build` makes it", err)
+		return 0, fmt.Errorf("%w; `make build` creates it", err)
 	}
 	f.parts = append(f.parts, part{name, p.Done(), func() error { return p.Stop(stopGrace) }})
 	return p.Pid(), nil
@@ -127,7 +127,7 @@ func engine(id string) http.Handler {
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
-			return // the caller has gone
+			return // the caller has disconnected
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprintf(w, `{"object":"chat.completion","model":%q,"choices":[{"index":0,"finish_reason":"stop","message":`+
@@ -138,7 +138,7 @@ func engine(id string) http.Handler {
 
 func greeting(id string) string { return "hello from site " + id }
 
-// until looks every 20 ms whether something has come about.
+// until checks every 20 ms whether ok returns true.
 func (f *fleet) until(ctx context.Context, what string, ok func() bool) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
