@@ -4,7 +4,6 @@ package agentreg
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,16 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/memtest"
 )
-
-// allocated is how many bytes f allocates. Tests that use it must not be parallel.
-func allocated(f func()) int64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int64(after.TotalAlloc - before.TotalAlloc)
-}
 
 // crowd is a registry with so many agents that are asleep, each in a group of its own.
 func crowd(t *testing.T, n int) (r *Registry, one *registration) {
@@ -51,14 +42,14 @@ func TestAStatusCostsTheSameHoweverManyGroupsThereAre(t *testing.T) { //nolint:p
 		defer r.dismissAll()
 		for name, healthy := range map[string][]bool{"nothing new": {true, true}, "health changes": {true, false}} {
 			one.onStatus(&pb.Status{State: pb.State_STATE_SERVING, Healthy: !healthy[0]})
-			cost := allocated(func() {
+			cost := memtest.Allocated(func() {
 				for i := range 100 {
 					one.onStatus(&pb.Status{State: pb.State_STATE_SERVING, Healthy: healthy[i%2]})
 				}
 			})
 			require.Less(t, cost, int64(100*8<<10), name)
 		}
-		cost := allocated(func() {
+		cost := memtest.Allocated(func() {
 			for i := range 100 {
 				r.SetWanted("a0", i%2 == 0)
 			}
@@ -79,7 +70,7 @@ func TestARegistrationCostsTheSameHoweverManyTargetsThereAre(t *testing.T) { //n
 				}
 			}))
 		}
-		cost := allocated(func() {
+		cost := memtest.Allocated(func() {
 			for i := range 20 {
 				offline(t, r, aHello(named(fmt.Sprint("b", i)), func(h *pb.Hello) { h.Instance = instance(1000 + i) }))
 			}

@@ -5,7 +5,6 @@ package agentreg
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,30 +13,14 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/grpctest"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
 var llama = target.Target{Model: "llama", Kind: target.Chat}
-
-// unixListener makes connections that look as if they came over a unix socket.
-type unixListener struct{ net.Listener }
-
-type unixConn struct{ net.Conn }
-
-func (unixConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
-
-func (l unixListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return unixConn{c}, nil
-}
 
 // router is a registry behind a real gRPC server, with what it called back.
 type router struct {
@@ -68,19 +51,9 @@ func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
 		},
 		OnServing: func(a *AgentInfo) { rt.mu.Lock(); rt.serving = append(rt.serving, a.ID); rt.mu.Unlock() },
 	})
-	lis := bufconn.Listen(1 << 16)
 	srv := grpc.NewServer(append(rt.ServerOptions(), options...)...)
 	pb.RegisterAgentRegistryServer(srv, rt.Service())
-	go func() { _ = srv.Serve(unixListener{lis}) }()
-	conn, err := grpc.NewClient("passthrough:///router",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_ = conn.Close()
-		srv.Stop()
-	})
-	rt.client = pb.NewAgentRegistryClient(conn)
+	rt.client = pb.NewAgentRegistryClient(grpctest.Serve(t, srv, grpctest.Unix))
 	return rt
 }
 

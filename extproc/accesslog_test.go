@@ -74,19 +74,19 @@ func TestARecordOfAnotherRequestWithTheSameId(t *testing.T) {
 		record, end := r.logStream(t, envoy.LogEdge)
 		r.slots.up(engineA, 1)
 		id := r.served(t)
-		require.ErrorIs(t, r.ask(t, request(chatPath, `{"model":"none"}`, headerRequestID, id)).end(), io.EOF)
+		require.ErrorIs(t, r.ask(t, extproctest.Request(chatPath, `{"model":"none"}`, headerRequestID, id)).End(), io.EOF)
 		record(id, envoy.ModeLocal)
-		require.ErrorIs(t, r.ask(t, request("/nothing", "", headerRequestID, id)).end(), io.EOF)
+		require.ErrorIs(t, r.ask(t, extproctest.Request("/nothing", "", headerRequestID, id)).End(), io.EOF)
 		record(id, envoy.ModeLocal)
 		record(id, "") // its client left before Envoy had our answer
 		require.Equal(t, 1, r.slots.taken(), "Envoy still carries the first")
 		record(id, envoy.ModeNative)
 		require.Zero(t, r.slots.taken())
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
-		require.Len(t, x.all(), 2)
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
+		require.Len(t, x.Events(), 2)
 		r.record(&wire.LogEntry{RequestID: id, StreamID: "s1"}) // a client that left before Envoy had our answer
 		require.Zero(t, r.slots.taken())
-		x.reset()
+		x.Reset()
 		end()
 	})
 }
@@ -107,11 +107,11 @@ func TestARecordThatComesBeforeTheSlotIsCarried(t *testing.T) {
 			r.record(&wire.LogEntry{StreamID: "s1", Left: true}) // it was sent before Envoy had an answer
 			return Decision{Grant: g}
 		}
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
-		require.Empty(t, x.all())
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
+		require.Empty(t, x.Events())
 		require.Zero(t, r.slots.taken())
 		require.Zero(t, r.InFlight())
-		x.reset()
+		x.Reset()
 		r.decide = usual
 		record(id, envoy.ModeNative)
 		end()
@@ -127,7 +127,7 @@ func TestRequestsEndWhenEnvoyHasGone(t *testing.T) {
 		_, endTwo := r.logStream(t, envoy.LogEdge)
 		r.served(t)
 		r.served(t)
-		third := r.ask(t, request("/v1/messages", `{"model":"m"}`))
+		third := r.ask(t, extproctest.Request("/v1/messages", `{"model":"m"}`))
 		elapse(time.Second)
 		endOne()
 		elapse(time.Minute)
@@ -145,7 +145,7 @@ func TestRequestsEndWhenEnvoyHasGone(t *testing.T) {
 		elapse(envoyGone)
 		require.Equal(t, 1, r.slots.taken(), "what began after the end is another Envoy's")
 		require.Contains(t, r.log.String(), "its requests count as ended")
-		third.reset()
+		third.Reset()
 		record, end := r.logStream(t, envoy.LogEdge)
 		record(later, envoy.ModeNative)
 		end()

@@ -43,7 +43,7 @@ func TestNothingCutsASlowEngineAfterARelease(t *testing.T) {
 					_, _ = io.WriteString(body, "late")
 					_ = body.Close()
 					at := 29*time.Second + c.head
-					x.requireEnded(t, fmt.Sprintf("%v head 200", at), fmt.Sprintf("%v %q", at+c.first, "late"), fmt.Sprintf("%v %q end", at+c.first, ""))
+					x.RequireEnded(t, fmt.Sprintf("%v head 200", at), fmt.Sprintf("%v %q", at+c.first, "late"), fmt.Sprintf("%v %q end", at+c.first, ""))
 				}, func(o *Options) { o.Keepalive, o.RequestTimeout = 100*time.Hour, time.Second })
 			})
 		}
@@ -71,7 +71,7 @@ func TestAReleaseTakesNoTimeWhateverTheSettings(t *testing.T) {
 				at := time.Now()
 				r.slots.up(engineA, 1)
 				_ = r.engine.call(t, 1).respond(200).Close()
-				require.ErrorIs(t, x.end(), io.EOF)
+				require.ErrorIs(t, x.End(), io.EOF)
 				require.Equal(t, at, time.Now())
 			}, change)
 		})
@@ -87,11 +87,11 @@ func TestAStreamThatHasDoneItsWorkIsNoDisconnect(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
 				t := r.t
-				held := r.ask(t, request(chatPath, `{"model":"m"}`, headerKeepalive, "off"))
+				held := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerKeepalive, "off"))
 				r.slots.up(engineA, 2)
 				warm := r.ask(t, chat(false))
-				for _, x := range []*exchange{held, warm} {
-					require.Contains(t, x.all()[0], "serve on ")
+				for _, x := range []*extproctest.Exchange{held, warm} {
+					require.Contains(t, x.Events()[0], "serve on ")
 					leave(x)
 				}
 				synctest.Wait()
@@ -124,14 +124,14 @@ func TestALeavingInAnUploadIsNoFault(t *testing.T) {
 				bubble(t, func(r *rig) {
 					t := r.t
 					x := r.open(t, envoy.LaneEdge)
-					x.send(begin...)
+					x.Send(begin...)
 					synctest.Wait()
 					leave(x)
 					elapse(logWait)
 					rec := r.only(t)
 					require.Equal(t, StatusClientGone, rec.Status)
 					require.Empty(t, rec.ErrorCode)
-					require.Empty(t, x.all(), "nobody is there to be told")
+					require.Empty(t, x.Events(), "nobody is there to be told")
 				})
 			})
 		}
@@ -142,7 +142,7 @@ func TestALeavingInAnUploadIsNoFault(t *testing.T) {
 // not stream gets nothing after the spaces, and one that streams is told.
 func TestAnEmptyErrorOfAnEngine(t *testing.T) {
 	t.Parallel()
-	answer := func(r *rig, stream bool, after time.Duration) *exchange {
+	answer := func(r *rig, stream bool, after time.Duration) *extproctest.Exchange {
 		t := r.t
 		t.Helper()
 		x := r.ask(t, chat(stream))
@@ -153,15 +153,15 @@ func TestAnEmptyErrorOfAnEngine(t *testing.T) {
 	}
 	for _, stream := range []bool{true, false} {
 		bubble(t, func(r *rig) {
-			answer(r, stream, time.Second).requireEnded(r.t, "1s head 400", `1s "" end`)
+			answer(r, stream, time.Second).RequireEnded(r.t, "1s head 400", `1s "" end`)
 		})
 	}
 	bubble(t, func(r *rig) {
-		answer(r, false, interval).requireEnded(r.t, "15s head 200", "15s "+space, `15s "" end`)
+		answer(r, false, interval).RequireEnded(r.t, "15s head 200", "15s "+space, `15s "" end`)
 	})
 	bubble(t, func(r *rig) {
 		want := `data: {"error":{"code":"backend_error","message":"the engine answered with status 400","source":"engine"}}` + "\n\n"
-		answer(r, true, interval).requireEnded(r.t, "15s head 200", "15s "+comment, fmt.Sprintf("15s %q end", want))
+		answer(r, true, interval).RequireEnded(r.t, "15s head 200", "15s "+comment, fmt.Sprintf("15s %q end", want))
 	})
 }
 
@@ -173,10 +173,10 @@ func TestACrowdThatLeavesIsGoneInTheSameInstant(t *testing.T) {
 		t := r.t
 		const crowd = 680
 		body := `{"model":"m","x":"` + strings.Repeat("x", 5000) + `"}`
-		var all []*exchange
+		var all []*extproctest.Exchange
 		for range crowd {
 			x := r.open(t, envoy.LaneEdge)
-			x.send(request(chatPath, body)...)
+			x.Send(extproctest.Request(chatPath, body)...)
 			all = append(all, x)
 		}
 		synctest.Wait()
@@ -185,7 +185,7 @@ func TestACrowdThatLeavesIsGoneInTheSameInstant(t *testing.T) {
 		elapse(20 * time.Second)
 		at := time.Now()
 		for _, x := range all {
-			x.reset()
+			x.Reset()
 		}
 		synctest.Wait()
 		require.Equal(t, at, time.Now())

@@ -6,19 +6,18 @@ import (
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/holdgate/holdgate/extproc/extproctest"
+
+	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
 // headOf reads headers given as pairs.
 func headOf(t *testing.T, kv ...string) head {
 	t.Helper()
-	m := &corev3.HeaderMap{}
-	for i := 0; i < len(kv); i += 2 {
-		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: kv[i], RawValue: []byte(kv[i+1])})
-	}
-	block, err := proto.Marshal(m)
+	block, err := proto.Marshal(extproctest.HeaderMap(kv...))
 	require.NoError(t, err)
 	return readHead(block)
 }
@@ -85,10 +84,10 @@ func TestKeepalivesComeInTimeForTheClientsReads(t *testing.T) {
 func TestAShortReadTimeoutBringsTheFirstKeepaliveForward(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		x := r.ask(r.t, request(chatPath, `{"model":"m","stream":true}`, "x-stainless-read-timeout", "4"))
+		x := r.ask(r.t, extproctest.Request(chatPath, `{"model":"m","stream":true}`, "x-stainless-read-timeout", "4"))
 		elapse(5 * time.Second)
-		require.Equal(r.t, []string{`2s head 200`, `2s ": keep-alive\n"`, `4s ": keep-alive\n"`}, shorten(x.all()))
-		x.reset()
+		require.Equal(r.t, []string{`2s head 200`, `2s ": keep-alive\n"`, `4s ": keep-alive\n"`}, shorten(x.Events()))
+		x.Reset()
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
 const page = "https://app.example.com"
@@ -92,29 +93,29 @@ func TestAnswersToPages(t *testing.T) {
 			}
 			bubble(t, func(r *rig) {
 				t := r.t
-				x := r.ask(t, request(chatPath, `{"model":"m"}`, headers...))
+				x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headers...))
 				elapse(interval)
-				require.Equal(t, c.committed, corsOf(x.messages()[0]), "committed")
-				x.reset()
+				require.Equal(t, c.committed, corsOf(x.Messages()[0]), "committed")
+				x.Reset()
 
-				x = r.ask(t, request(chatPath, `{"model":"m"}`, headers...))
+				x = r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headers...))
 				r.slots.up(engineA, 1)
 				call := r.engine.call(t, 1)
 				require.Equal(t, len(c.allowed) == 0 && c.origin != "", call.Header.Get("Origin") != "", "the engine learns of it")
 				_ = call.respond(200, "Access-Control-Allow-Origin", "engine", "Access-Control-Allow-Credentials", "true", "Vary", "accept").Close()
-				_ = x.end()
-				require.Equal(t, c.relayed, corsOf(x.messages()[0]), "relayed")
+				_ = x.End()
+				require.Equal(t, c.relayed, corsOf(x.Messages()[0]), "relayed")
 
-				x = r.ask(t, request(chatPath, `{`, headers...))
-				_ = x.end()
-				require.Equal(t, c.refused, corsOf(x.messages()[0]), "refused")
+				x = r.ask(t, extproctest.Request(chatPath, `{`, headers...))
+				_ = x.End()
+				require.Equal(t, c.refused, corsOf(x.Messages()[0]), "refused")
 
-				x = r.ask(t, request("/v1/models", "", append(headers, ":method", "GET")...)[:1])
-				_ = x.end()
-				require.Equal(t, c.refused, corsOf(x.messages()[0]), "the models API")
+				x = r.ask(t, extproctest.Request("/v1/models", "", append(headers, ":method", "GET")...)[:1])
+				_ = x.End()
+				require.Equal(t, c.refused, corsOf(x.Messages()[0]), "the models API")
 
-				x = r.ask(t, request(chatPath, `{"model":"m"}`, headers...))
-				answer := x.messages()[0]
+				x = r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headers...))
+				answer := x.Messages()[0]
 				metadata := map[string]string{}
 				for key, v := range answer.GetDynamicMetadata().GetFields()[envoy.Namespace].GetStructValue().GetFields() {
 					if strings.HasPrefix(key, "cors_") {
@@ -125,7 +126,7 @@ func TestAnswersToPages(t *testing.T) {
 				common := answer.GetRequestHeaders().GetResponse()
 				require.Equal(t, len(c.allowed) > 0, common.GetClearRouteCache())
 				require.Equal(t, len(c.allowed) > 0, strings.Contains(strings.Join(common.GetHeaderMutation().GetRemoveHeaders(), " "), headerOrigin))
-				x.reset()
+				x.Reset()
 				require.Equal(t, 1, r.endAllNow())
 			}, configured)
 		})

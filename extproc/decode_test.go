@@ -61,7 +61,7 @@ func TestACodedAnswerBehindKeepalives(t *testing.T) {
 				elapse(2 * interval) // its first byte is slow: keepalives go on
 				z := c.begin(body)
 				kept := keptAlive(comment, interval, 3*interval)
-				require.Equal(t, kept, x.all())
+				require.Equal(t, kept, x.Events())
 				got := ""
 				for i := range 3 {
 					event := fmt.Sprintf("data: %d\n\n", i)
@@ -69,12 +69,12 @@ func TestACodedAnswerBehindKeepalives(t *testing.T) {
 					require.NoError(t, z.Flush())
 					elapse(time.Second)
 					got += event
-					require.Equal(t, got, passedOn(x.messages()[len(kept):]), "it is passed on as it comes")
+					require.Equal(t, got, passedOn(x.Messages()[len(kept):]), "it is passed on as it comes")
 				}
 				_ = z.Close()
 				_ = body.Close()
-				require.ErrorIs(t, x.end(), io.EOF)
-				require.Equal(t, got, passedOn(x.messages()[len(kept):]))
+				require.ErrorIs(t, x.End(), io.EOF)
+				require.Equal(t, got, passedOn(x.Messages()[len(kept):]))
 			})
 		})
 	}
@@ -99,7 +99,7 @@ func TestACodedAnswerWithItsOwnHeadIsPassedAsItIs(t *testing.T) {
 		body := r.engine.call(t, 1).respond(200, "Content-Encoding", "br")
 		_, _ = io.WriteString(body, "as it is")
 		_ = body.Close()
-		x.requireEnded(t, "0s head 200", `0s "as it is"`, `0s "" end`)
+		x.RequireEnded(t, "0s head 200", `0s "as it is"`, `0s "" end`)
 	})
 }
 
@@ -127,8 +127,8 @@ func TestAnAnswerThatCannotBeDecoded(t *testing.T) {
 						_, _ = io.WriteString(body, c.text)
 						_ = body.Close()
 					}()
-					require.ErrorIs(t, x.end(), io.EOF)
-					got := x.all()
+					require.ErrorIs(t, x.End(), io.EOF)
+					got := x.Events()
 					require.Equal(t, fmt.Sprintf("15s %q end", want), got[len(got)-1])
 				})
 			}
@@ -153,9 +153,9 @@ func TestADecodedAnswerIsBounded(t *testing.T) {
 				r.slots.up(engineA, 1)
 				body := r.engine.call(t, 1).respond(200, "Content-Encoding", c.coding)
 				go func() { _, _ = body.Write(coded.Bytes()) }()
-				require.Equal(t, codes.Aborted, status.Code(x.end()))
+				require.Equal(t, codes.Aborted, status.Code(x.End()))
 				n := 0
-				for _, m := range x.messages() {
+				for _, m := range x.Messages() {
 					n += len(m.GetStreamedImmediateResponse().GetBodyResponse().GetBody())
 				}
 				require.LessOrEqual(t, n, 1<<20+1, "the limit, and a keepalive")
@@ -182,8 +182,8 @@ func TestACodedErrorBehindKeepalives(t *testing.T) {
 				_, _ = io.WriteString(body, coded.String())
 				_ = body.Close()
 			}()
-			require.ErrorIs(t, x.end(), io.EOF)
-			require.Contains(t, strings.Join(x.all(), " "), "too long", name)
+			require.ErrorIs(t, x.End(), io.EOF)
+			require.Contains(t, strings.Join(x.Events(), " "), "too long", name)
 		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
 func TestAWrongPathNamesTheRightOne(t *testing.T) {
@@ -31,7 +33,7 @@ func TestAWrongPathNamesTheRightOne(t *testing.T) {
 		require.Equal(t, want, meantPath(path), path)
 	}
 	bubble(t, func(r *rig) {
-		r.ask(r.t, request("/v1/v1/messages?beta=true", `{"model":"m"}`)).requireEnded(r.t,
+		r.ask(r.t, extproctest.Request("/v1/v1/messages?beta=true", `{"model":"m"}`)).RequireEnded(r.t,
 			`0s 404 {"error":{"code":"not_found","message":"this path is not an endpoint of the router: use /v1/messages","source":"router"}}`)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
 // special wants everything in its own way.
@@ -68,9 +69,9 @@ func TestAnEngineGetsItsRequestsAsItWantsThem(t *testing.T) {
 		r.engineIs(engineA, special)
 		r.slots.up(engineA, 1)
 		id := uuid.NewString()
-		x := r.ask(t, request(chatPath+"?x=1", `{"model":"m"}`, headerRequestID, id, "origin", "https://page.example"))
-		s := sentOnBy(x.messages()[0])
-		_ = x.stream.CloseSend()
+		x := r.ask(t, extproctest.Request(chatPath+"?x=1", `{"model":"m"}`, headerRequestID, id, "origin", "https://page.example"))
+		s := sentOnBy(x.Messages()[0])
+		_ = x.Stream.CloseSend()
 		require.Equal(t, map[string]string{
 			":authority": "llm.example:8443", ":path": "/serve/llama" + chatPath + "?x=1", envoy.SNIHeader: "inside.example",
 		}, s.set)
@@ -81,9 +82,9 @@ func TestAnEngineGetsItsRequestsAsItWantsThem(t *testing.T) {
 
 		r.slots.up(engineB, 1)
 		lane := r.open(t, envoy.LaneRehold)
-		lane.send(request("/serve/llama"+chatPath+"?x=1", `{"model":"m"}`, headerRequestID, id, ":authority", "llm.example:8443",
+		lane.Send(extproctest.Request("/serve/llama"+chatPath+"?x=1", `{"model":"m"}`, headerRequestID, id, ":authority", "llm.example:8443",
 			envoy.FailedHeader, engineA+";sent=200;received=98")...)
-		s = sentOnBy(lane.messages()[0])
+		s = sentOnBy(lane.Messages()[0])
 		requireServed(t, lane, "0s", engineB)
 		require.Equal(t, map[string]string{":authority": "api.example.com", ":path": chatPath + "?x=1"}, s.set)
 		require.False(t, s.rerouted)
@@ -98,7 +99,7 @@ func TestARelayedRequestIsAsItsEngineWantsIt(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		r.engineIs(engineA, special)
-		x := r.ask(t, request(chatPath+"?x=1", `{"model":"m"}`, "origin", "https://page.example"))
+		x := r.ask(t, extproctest.Request(chatPath+"?x=1", `{"model":"m"}`, "origin", "https://page.example"))
 		r.slots.up(engineA, 1)
 		call := r.engine.call(t, 1)
 		require.Equal(t, "llm.example:8443", call.Host)
@@ -114,9 +115,9 @@ func TestARelayedRequestIsAsItsEngineWantsIt(t *testing.T) {
 			r.slots.up(engineA, 1)
 			call = r.engine.call(t, n)
 		}
-		require.Empty(t, x.all())
+		require.Empty(t, x.Events())
 		_ = call.respond(503, "content-type", "application/json").Close()
-		x.requireEnded(t, "0s head 503", `0s "" end`)
+		x.RequireEnded(t, "0s head 503", `0s "" end`)
 	})
 }
 
@@ -125,10 +126,10 @@ func TestAnEnginesStatusPasses(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		x := r.ask(t, request(chatPath, `{"model":"m"}`))
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`))
 		r.slots.up(engineA, 1)
 		_ = r.engine.call(t, 1).respond(503, "content-type", "text/plain").Close()
-		x.requireEnded(t, "0s head 503", `0s "" end`)
+		x.RequireEnded(t, "0s head 503", `0s "" end`)
 	})
 }
 
@@ -146,7 +147,7 @@ func TestARequestThatIsNotTakenGoesOnInTheLane(t *testing.T) {
 			r.engineIs(next, Engine{NotTaken: "503"})
 			r.slots.up(next, 1)
 			x := r.open(t, envoy.LaneRehold)
-			x.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, last+";sent=200;received=98")...)
+			x.Send(extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, last+";sent=200;received=98")...)
 			requireServed(t, x, "0s", next)
 			last = next
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -63,7 +64,7 @@ func TestTheEnginesOwnKeyTakesThePlaceOfTheCallers(t *testing.T) {
 				t := r.t
 				r.engineKey = c.key
 				r.authenticate = func(Credentials) (fakeCall, *refusal.Refusal) { return fakeCall{strip: c.strip}, nil }
-				held := r.ask(t, request(chatPath, `{"model":"m"}`, callers...))
+				held := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, callers...))
 				r.slots.up(engineA, 2)
 				call := r.engine.call(t, 1)
 				got := map[string]string{}
@@ -75,12 +76,12 @@ func TestTheEnginesOwnKeyTakesThePlaceOfTheCallers(t *testing.T) {
 				}
 				require.Equal(t, c.relayed, got)
 				_ = call.respond(200).Close()
-				require.ErrorContains(t, held.end(), "EOF")
+				require.ErrorContains(t, held.End(), "EOF")
 
 				id := uuid.NewString()
-				served := r.ask(t, request(chatPath, `{"model":"m"}`, append(callers, headerRequestID, id)...))
-				require.Equal(t, c.native, keysSent(t, served.messages()[0]))
-				_ = served.stream.CloseSend()
+				served := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, append(callers, headerRequestID, id)...))
+				require.Equal(t, c.native, keysSent(t, served.Messages()[0]))
+				_ = served.Stream.CloseSend()
 				record, end := r.logStream(t, envoy.LogEdge)
 				record(id, "native")
 				end()
@@ -106,7 +107,7 @@ func TestTheLaneTakesAKeyAwayThatIsNoLongerThere(t *testing.T) {
 		r.engineKey = [2]string{}
 		r.mu.Unlock()
 		x := r.again(t, id, engineA, 0)
-		require.Equal(t, []string{"no authorization", "no x-api-key"}, keysSent(t, x.messages()[0]))
+		require.Equal(t, []string{"no authorization", "no x-api-key"}, keysSent(t, x.Messages()[0]))
 		requireServed(t, x, "0s", engineB)
 		record, end := r.logStream(t, envoy.LogEdge)
 		record(id, "native")

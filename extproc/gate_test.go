@@ -30,7 +30,7 @@ func TestAReleasedRequestWaitsForRoomUntilItsBudgetEnds(t *testing.T) {
 		elapse(40 * time.Second)
 		r.slots.up(engineA, 1)
 		// No keepalive is missing, and --request-timeout does not count here.
-		x.requireEnded(t, append(keptAlive(comment, 7*time.Second, 294*time.Second), `5m0s "data: {\"error\":{`+quoted(atCapacity)+`}\n\n" end`)...)
+		x.RequireEnded(t, append(keptAlive(comment, 7*time.Second, 294*time.Second), `5m0s "data: {\"error\":{`+quoted(atCapacity)+`}\n\n" end`)...)
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased), "it was woken in time")
 		r.slots.down(engineA)
 	}, func(o *Options) { o.Keepalive = 7 * time.Second })
@@ -43,7 +43,7 @@ func TestTheBudgetEndsTheWaitForRoomPlainlyWithoutKeepalives(t *testing.T) {
 		r.slots.shutGate(true, nil)
 		x := r.ask(t, chat(false))
 		r.slots.up(engineA, 1)
-		x.requireEnded(t, `5m0s 503 {"error":{`+atCapacity+`}`)
+		x.RequireEnded(t, `5m0s 503 {"error":{`+atCapacity+`}`)
 		r.slots.down(engineA)
 	}, silent)
 }
@@ -57,7 +57,7 @@ func TestTheWaitForASlotBeginsWithTheRoom(t *testing.T) {
 		r.slots.up(engineA, 0)
 		elapse(2 * time.Minute)
 		r.slots.shutGate(false, nil)
-		x.requireEnded(t, `3m0s 504 {"error":{"code":"request_timeout","message":"no replica of model m had a free slot in time","source":"router"}}`)
+		x.RequireEnded(t, `3m0s 504 {"error":{"code":"request_timeout","message":"no replica of model m had a free slot in time","source":"router"}}`)
 		r.slots.down(engineA)
 	}, silent)
 }
@@ -78,7 +78,7 @@ func TestAnOrdinaryRequestParks(t *testing.T) {
 				t := r.t
 				r.slots.up(engineA, 1)
 				r.slots.shutGate(true, nil)
-				r.ask(t, chat(false)).requireEnded(t, c.want)
+				r.ask(t, chat(false)).RequireEnded(t, c.want)
 				r.slots.down(engineA)
 			}, func(o *Options) { o.AdmitPark = c.park })
 		})
@@ -90,8 +90,8 @@ func TestAnOrdinaryRequestParks(t *testing.T) {
 		x := r.ask(t, chat(false))
 		elapse(200 * time.Millisecond)
 		r.slots.shutGate(false, nil)
-		require.Len(t, x.all(), 2, "room in time: it is served")
-		x.reset()
+		require.Len(t, x.Events(), 2, "room in time: it is served")
+		x.Reset()
 		require.Equal(t, 1, r.endAllNow())
 		r.slots.down(engineA)
 	})
@@ -109,8 +109,8 @@ func TestRoomInTheLastMomentCounts(t *testing.T) {
 			<-time.After(250 * time.Millisecond) // not pass: what follows comes in the same moment
 			r.slots.shutGate(false, nil)
 			elapse(time.Minute)
-			require.Len(t, x.all(), 1)
-			require.NotContains(t, x.all()[0], "250ms 504", "it has waited for a slot for no time")
+			require.Len(t, x.Events(), 1)
+			require.NotContains(t, x.Events()[0], "250ms 504", "it has waited for a slot for no time")
 			r.slots.down(engineA)
 		}
 	})
@@ -127,9 +127,9 @@ func TestWhatCanNeverHaveRoomEndsAtTheRelease(t *testing.T) {
 		elapse(time.Second)
 		r.slots.up(engineA, 1)
 		const tooLarge = `"code":"concurrency_limit_exceeded","message":"the request is larger than what the replicas of model m may have in hand: make it shorter, or ask for less output","source":"router","retry_after":1}`
-		early.requireEnded(t, "15s head 200", `15s " "`, `21s "{\"error\":{`+quoted(tooLarge)+`}" end`)
-		late.requireEnded(t, "15s head 200", `15s ": keep-alive\n"`, `21s "data: {\"error\":{`+quoted(tooLarge)+`}\n\n" end`)
-		quick.requireEnded(t, `1s 429 {"error":{`+tooLarge+`}`)
+		early.RequireEnded(t, "15s head 200", `15s " "`, `21s "{\"error\":{`+quoted(tooLarge)+`}" end`)
+		late.RequireEnded(t, "15s head 200", `15s ": keep-alive\n"`, `21s "data: {\"error\":{`+quoted(tooLarge)+`}\n\n" end`)
+		quick.RequireEnded(t, `1s 429 {"error":{`+tooLarge+`}`)
 		r.slots.down(engineA)
 	})
 }
@@ -151,6 +151,6 @@ func TestARelayThatComesBackWaitsForRoomAgain(t *testing.T) {
 		body := r.engine.call(t, 2).respond(200)
 		_, _ = io.WriteString(body, "data: 1\n\n")
 		_ = body.Close()
-		x.requireEnded(t, append(keptAlive(comment, interval, 30*time.Second), `40s "data: 1\n\n"`, `40s "" end`)...)
+		x.RequireEnded(t, append(keptAlive(comment, interval, 30*time.Second), `40s "data: 1\n\n"`, `40s "" end`)...)
 	})
 }

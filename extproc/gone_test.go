@@ -23,57 +23,57 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 	t.Parallel()
 	none, disconnected, released := holdstate.Pending, holdstate.OutcomeDisconnected, holdstate.OutcomeReleased
 	for name, phase := range map[string]struct {
-		begin   func(r *rig) *exchange
+		begin   func(r *rig) *extproctest.Exchange
 		outcome holdstate.Outcome
 	}{
-		"before its headers": {func(r *rig) *exchange {
+		"before its headers": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			return r.open(t, envoy.LaneEdge)
 		}, none},
-		"before its body": {func(r *rig) *exchange {
+		"before its body": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			return r.ask(t, chat(false)[:1])
 		}, none},
-		"in its upload": {func(r *rig) *exchange {
+		"in its upload": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900000"), extproctest.RequestBody(strings.Repeat(" ", 5000), false))
+			x.Send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900000"), extproctest.RequestBody(strings.Repeat(" ", 5000), false))
 			return x
 		}, none},
-		"held": {func(r *rig) *exchange {
+		"held": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			return r.ask(t, chat(false))
 		}, disconnected},
-		"held, after a keepalive": {func(r *rig) *exchange {
+		"held, after a keepalive": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			x := r.ask(t, chat(true))
 			elapse(20 * time.Second)
 			return x
 		}, disconnected},
-		"held, without keepalives": {func(r *rig) *exchange {
+		"held, without keepalives": {func(r *rig) *extproctest.Exchange {
 			t := r.t
-			return r.ask(t, request(chatPath, `{"model":"m"}`, headerKeepalive, "off"))
+			return r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerKeepalive, "off"))
 		}, disconnected},
-		"released": {func(r *rig) *exchange {
+		"released": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 0)
 			elapse(time.Second)
 			return x
 		}, disconnected},
-		"queued": {func(r *rig) *exchange {
+		"queued": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			r.slots.up(engineA, 0)
 			return r.ask(t, chat(false))
 		}, none},
-		"the engine has not answered": {func(r *rig) *exchange {
+		"the engine has not answered": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 1)
 			r.engine.call(t, 1)
 			return x
 		}, released},
-		"the engine has not answered, committed": {func(r *rig) *exchange {
+		"the engine has not answered, committed": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 1)
@@ -81,7 +81,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 			elapse(20 * time.Second)
 			return x
 		}, released},
-		"held again": {func(r *rig) *exchange {
+		"held again": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 1)
@@ -89,7 +89,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 			elapse(time.Second)
 			return x
 		}, disconnected},
-		"the answer has begun": {func(r *rig) *exchange {
+		"the answer has begun": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			x := r.ask(t, chat(true))
 			r.slots.up(engineA, 1)
@@ -98,7 +98,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 			elapse(time.Second)
 			return x
 		}, released},
-		"the head has come, but no byte": {func(r *rig) *exchange {
+		"the head has come, but no byte": {func(r *rig) *extproctest.Exchange {
 			t := r.t
 			x := r.ask(t, chat(true))
 			elapse(20 * time.Second)
@@ -107,9 +107,9 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 			elapse(time.Second)
 			return x
 		}, released},
-		"refused": {func(r *rig) *exchange {
+		"refused": {func(r *rig) *extproctest.Exchange {
 			t := r.t
-			return r.ask(t, request("/nothing", ""))
+			return r.ask(t, extproctest.Request("/nothing", ""))
 		}, none},
 	} {
 		for way, leave := range leavings {
@@ -131,7 +131,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 						require.Equal(t, want, r.outcome(o), o)
 					}
 					r.requireAtRest(t)
-					_ = x.end()
+					_ = x.End()
 					for _, f := range r.slots.failures() {
 						require.Contains(t, f, "refused", "a client that leaves is no fault of a replica")
 					}
@@ -171,7 +171,7 @@ func TestALeavingClientIsNotAFailedReplica(t *testing.T) {
 			x := r.ask(t, chat(false))
 			r.slots.free(1)
 			synctest.Wait()
-			x.reset()
+			x.Reset()
 			synctest.Wait()
 			require.Empty(t, r.slots.failures())
 			r.slots.free(-1)
@@ -200,7 +200,7 @@ func TestTheSlotOutlivesTheEnginesCall(t *testing.T) {
 		x := r.ask(t, chat(false))
 		r.slots.up(engineA, 1)
 		synctest.Wait()
-		x.reset()
+		x.Reset()
 		elapse(2 * time.Second)
 		require.Equal(t, 1, r.slots.taken())
 		elapse(2 * time.Second)
@@ -212,7 +212,7 @@ func TestAServerThatStopsEndsItsHolds(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		var all []*exchange
+		var all []*extproctest.Exchange
 		for range 50 {
 			all = append(all, r.ask(t, chat(true)))
 		}
@@ -225,8 +225,8 @@ func TestAServerThatStopsEndsItsHolds(t *testing.T) {
 		r.WaitForHolds(t.Context())
 		r.grpc.GracefulStop()
 		for _, x := range all {
-			require.ErrorIs(t, x.end(), io.EOF)
-			got := x.all()
+			require.ErrorIs(t, x.End(), io.EOF)
+			got := x.Events()
 			require.True(t, strings.HasSuffix(got[len(got)-1], " end"))
 		}
 		require.Equal(t, 50, r.outcome(holdstate.OutcomeDraining))

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
@@ -62,21 +63,21 @@ func TestAHoldThatExpires(t *testing.T) {
 	}{
 		"chat, streaming":     {chat(true), comment, "data: {\"error\":{" + wakingObject + "}\n\n"},
 		"chat, not streaming": {chat(false), space, `{"error":{` + wakingObject + `}`},
-		"completions":         {request("/v1/completions", `{"model":"m","stream":true}`), comment, "data: {\"error\":{" + wakingObject + "}\n\n"},
+		"completions":         {extproctest.Request("/v1/completions", `{"model":"m","stream":true}`), comment, "data: {\"error\":{" + wakingObject + "}\n\n"},
 		"messages, streaming": {
-			request(messagesPath, `{"model":"m","stream":true}`), ping,
+			extproctest.Request(messagesPath, `{"model":"m","stream":true}`), ping,
 			"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"," + strings.Replace(wakingObject, "model m", "model_waking: model m", 1) + "}\n\n",
 		},
 		"messages, not streaming": {
-			request(messagesPath, `{"model":"m"}`), space,
+			extproctest.Request(messagesPath, `{"model":"m"}`), space,
 			`{"type":"error","error":{"type":"overloaded_error",` + wakingObject + `}`,
 		},
 		"responses, streaming": {
-			request("/v1/responses", `{"model":"m","stream":true}`), comment,
+			extproctest.Request("/v1/responses", `{"model":"m","stream":true}`), comment,
 			"event: error\ndata: {\"type\":\"error\",\"sequence_number\":0,\"code\":\"model_waking\",\"message\":\"model m is waking up; retry in 30 seconds\",\"param\":null,\"error\":{" + wakingObject + "}\n\n" +
 				"event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":1,\"response\":{\"object\":\"response\",\"status\":\"failed\",\"error\":{\"code\":\"model_waking\",\"message\":\"model m is waking up; retry in 30 seconds\"}}}\n\n",
 		},
-		"responses, not streaming": {request("/v1/responses", `{"model":"m"}`), space, `{"error":{` + wakingObject + `}`},
+		"responses, not streaming": {extproctest.Request("/v1/responses", `{"model":"m"}`), space, `{"error":{` + wakingObject + `}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,24 +86,24 @@ func TestAHoldThatExpires(t *testing.T) {
 				t := r.t
 				r.holding(100 * time.Second)
 				x := r.ask(t, c.send)
-				x.requireEnded(t, append(kept, fmt.Sprintf("1m40s %q end", c.late))...)
+				x.RequireEnded(t, append(kept, fmt.Sprintf("1m40s %q end", c.late))...)
 				require.Equal(t, 1, r.outcome(holdstate.OutcomeExpired))
 			})
 			bubble(t, func(r *rig) {
 				t := r.t
 				r.holding(100 * time.Second)
 				x := r.ask(t, c.send)
-				require.Equal(t, codes.Aborted, status.Code(x.end()), "an error cuts the answer")
-				require.Equal(t, append(kept, fmt.Sprintf("1m40s %q", c.late)), x.all(), "and says why before")
-				require.Equal(t, 100*time.Second, time.Since(x.begin))
+				require.Equal(t, codes.Aborted, status.Code(x.End()), "an error cuts the answer")
+				require.Equal(t, append(kept, fmt.Sprintf("1m40s %q", c.late)), x.Events(), "and says why before")
+				require.Equal(t, 100*time.Second, time.Since(x.Begin))
 			}, aborting)
 			bubble(t, func(r *rig) {
 				t := r.t
 				r.holding(100 * time.Second)
 				x := r.ask(t, c.send)
-				require.ErrorIs(t, x.end(), io.EOF)
-				require.Len(t, x.all(), 1)
-				require.True(t, strings.HasPrefix(x.all()[0], "1m40s 503 {"), "nothing was sent before: the status is the real one")
+				require.ErrorIs(t, x.End(), io.EOF)
+				require.Len(t, x.Events(), 1)
+				require.True(t, strings.HasPrefix(x.Events()[0], "1m40s 503 {"), "nothing was sent before: the status is the real one")
 			}, silent, aborting)
 		})
 	}
@@ -116,14 +117,14 @@ func TestTheHeadThatBeginsAnAnswerEarly(t *testing.T) {
 			x := r.ask(t, chat(stream))
 			elapse(interval)
 			headers := map[string]string{}
-			for _, h := range x.messages()[0].GetStreamedImmediateResponse().GetHeadersResponse().GetHeaders().GetHeaders() {
+			for _, h := range x.Messages()[0].GetStreamedImmediateResponse().GetHeadersResponse().GetHeaders().GetHeaders() {
 				headers[h.GetKey()] = string(h.GetRawValue())
 			}
 			require.Equal(t, map[string]string{
-				headerRequestID: x.id(),
+				headerRequestID: idOf(x),
 				":status":       "200", "content-type": contentType, "cache-control": "no-cache", "x-accel-buffering": "no",
 			}, headers)
-			x.reset()
+			x.Reset()
 		})
 	}
 }
@@ -135,9 +136,9 @@ func TestTheBudgetIsTheOnlyClockOfAHold(t *testing.T) {
 		x := r.ask(t, chat(false))
 		elapse(budget - time.Second)
 		r.slots.up(engineA, 1)
-		require.Equal(t, "4m59s serve on "+engineA+", 28 bytes", x.all()[0])
+		require.Equal(t, "4m59s serve on "+engineA+", 28 bytes", x.Events()[0])
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
-		x.reset()
+		x.Reset()
 		require.Equal(t, 1, r.endAllNow())
 	}, silent)
 	bubble(t, func(r *rig) { // one second after
@@ -145,7 +146,7 @@ func TestTheBudgetIsTheOnlyClockOfAHold(t *testing.T) {
 		x := r.ask(t, chat(false))
 		elapse(budget + time.Second)
 		r.slots.up(engineA, 1)
-		x.requireEnded(t, `5m0s 503 {"error":{`+wakingObject+`}`)
+		x.RequireEnded(t, `5m0s 503 {"error":{`+wakingObject+`}`)
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeExpired))
 	}, silent)
 }
@@ -166,10 +167,10 @@ func TestTheBudgetRunsFromArrival(t *testing.T) {
 		t := r.t
 		x := r.open(t, "edge")
 		m := chat(false)
-		x.send(m[0])
+		x.Send(m[0])
 		elapse(time.Minute) // a slow upload
-		x.send(m[1])
-		x.requireEnded(t, `5m0s 503 {"error":{`+wakingObject+`}`)
+		x.Send(m[1])
+		x.RequireEnded(t, `5m0s 503 {"error":{`+wakingObject+`}`)
 	}, silent)
 }
 
@@ -179,8 +180,8 @@ func TestAWholeHour(t *testing.T) {
 		t := r.t
 		r.holding(time.Hour)
 		x := r.ask(t, chat(true))
-		require.ErrorIs(t, x.end(), io.EOF)
-		got := x.all()
+		require.ErrorIs(t, x.End(), io.EOF)
+		got := x.Events()
 		require.Equal(t, keptAlive(comment, 7*time.Second, 3598*time.Second), got[:len(got)-1])
 		require.True(t, strings.HasPrefix(got[len(got)-1], "1h0m0s "))
 	}, func(o *Options) { o.Keepalive = 7 * time.Second })
@@ -203,7 +204,7 @@ func TestTheKeepaliveClockRunsThroughARelease(t *testing.T) {
 		body := call.respond(200)
 		elapse(30 * time.Second) // the head has come, but no byte of the answer
 		go func() { _, _ = io.WriteString(body, "data: 1\n\n"); elapse(time.Hour); _ = body.Close() }()
-		x.requireEnded(t, append(keptAlive(comment, interval, 90*time.Second), `1m32s "data: 1\n\n"`, `1h1m32s "" end`)...)
+		x.RequireEnded(t, append(keptAlive(comment, interval, 90*time.Second), `1m32s "data: 1\n\n"`, `1h1m32s "" end`)...)
 	})
 }
 
@@ -219,13 +220,13 @@ func TestAHeadBeforeTheFirstKeepaliveIsTheEnginesOwn(t *testing.T) {
 		elapse(time.Minute)
 		_, _ = io.WriteString(body, "no")
 		_ = body.Close()
-		x.requireEnded(t, `14.5s head 418`, `1m14.5s "no"`, `1m14.5s "" end`)
+		x.RequireEnded(t, `14.5s head 418`, `1m14.5s "no"`, `1m14.5s "" end`)
 		headers := map[string][]string{}
-		for _, h := range x.messages()[0].GetStreamedImmediateResponse().GetHeadersResponse().GetHeaders().GetHeaders() {
+		for _, h := range x.Messages()[0].GetStreamedImmediateResponse().GetHeadersResponse().GetHeaders().GetHeaders() {
 			headers[h.GetKey()] = append(headers[h.GetKey()], string(h.GetRawValue()))
 		}
 		require.Equal(t, map[string][]string{
-			":status": {"418"}, headerRequestID: {x.id()}, "x-engine": {"a, b"}, "content-length": {"2"},
+			":status": {"418"}, headerRequestID: {idOf(x)}, "x-engine": {"a, b"}, "content-length": {"2"},
 			"server-timing": {"gpu;dur=1, hold;dur=14000, queue;dur=0"},
 		}, headers)
 	})
@@ -253,11 +254,11 @@ func TestAnEngineThatRefusesCostsOnlyTime(t *testing.T) {
 			call = r.engine.call(t, 6)
 			body := call.respond(200)
 			_ = body.Close()
-			first.requireEnded(t, "5s head 200", `5s "" end`)
-			require.Empty(t, second.all(), "the first kept its place")
+			first.RequireEnded(t, "5s head 200", `5s "" end`)
+			require.Empty(t, second.Events(), "the first kept its place")
 			body = r.engine.call(t, 7).respond(200)
 			_ = body.Close()
-			second.requireEnded(t, "5s head 200", `5s "" end`)
+			second.RequireEnded(t, "5s head 200", `5s "" end`)
 			require.Equal(t, 2, r.routedNow(), "counted once")
 			require.Equal(t, 2, r.outcome(holdstate.OutcomeReleased), "one outcome each")
 		})
@@ -282,7 +283,7 @@ func TestKeepalivesGoOnWhileAReplicaIsLeftAlone(t *testing.T) {
 			elapse(time.Millisecond)
 		}
 		_ = r.engine.call(t, 3).respond(200).Close()
-		x.requireEnded(t, "15s head 200", "15s "+space, `16.4s "" end`)
+		x.RequireEnded(t, "15s head 200", "15s "+space, `16.4s "" end`)
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
 	})
 	bubble(t, func(r *rig) { // the third death of the same engine ends the request
@@ -293,7 +294,7 @@ func TestKeepalivesGoOnWhileAReplicaIsLeftAlone(t *testing.T) {
 			r.engine.call(t, 1+n).fail("UC")
 			synctest.Wait()
 		}
-		x.requireEnded(t, bothDied)
+		x.RequireEnded(t, bothDied)
 	})
 }
 
@@ -312,14 +313,14 @@ func TestTwoEnginesThatDieEndARequest(t *testing.T) {
 		x := r.ask(t, chat(true))
 		r.slots.up(engineA, 1)
 		die(r, 1)
-		require.Empty(t, x.all(), "the first costs time")
+		require.Empty(t, x.Events(), "the first costs time")
 		r.slots.up(engineB, 1)
 		r.engine.call(t, 2).fail("UF") // and does not count when it refused
 		elapse(time.Second)
 		r.slots.up(engineB, 1)
 		r.engine.call(t, 3)
 		die(r, 3)
-		x.requireEnded(t, `2s 502 {"error":{`+object)
+		x.RequireEnded(t, `2s 502 {"error":{`+object)
 		require.Len(t, r.slots.failures(), 3)
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
 	})
@@ -331,7 +332,7 @@ func TestTwoEnginesThatDieEndARequest(t *testing.T) {
 		die(r, 1)
 		r.slots.up(engineB, 1)
 		die(r, 2)
-		x.requireEnded(t, "15s head 200", "15s "+comment, fmt.Sprintf("21s %q end", `data: {"error":{`+object+"\n\n"))
+		x.RequireEnded(t, "15s head 200", "15s "+comment, fmt.Sprintf("21s %q end", `data: {"error":{`+object+"\n\n"))
 	})
 }
 
@@ -346,7 +347,7 @@ func TestARequestThatDiedTwiceIsCutInAbortMode(t *testing.T) {
 		elapse(time.Second)
 		r.slots.up(engineB, 1)
 		r.engine.call(t, 2).fail("UC,URX")
-		require.Equal(t, codes.Aborted, status.Code(x.end()))
+		require.Equal(t, codes.Aborted, status.Code(x.End()))
 	}, aborting)
 }
 
@@ -360,10 +361,10 @@ func TestTheBudgetGoesOnWhenARequestIsHeldAgain(t *testing.T) {
 		elapse(95 * time.Second)
 		r.slots.up(engineA, 0)
 		elapse(30 * time.Second) // beyond it: but a slot is what it waits for now
-		require.Equal(t, 8, strings.Count(strings.Join(x.all(), " "), space))
+		require.Equal(t, 8, strings.Count(strings.Join(x.Events(), " "), space))
 		r.slots.down(engineA)
-		require.ErrorIs(t, x.end(), io.EOF)
-		got := x.all()
+		require.ErrorIs(t, x.End(), io.EOF)
+		got := x.Events()
 		require.Equal(t, fmt.Sprintf("2m5s %q end", `{"error":{`+wakingObject+`}`), got[len(got)-1])
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeExpired))
 	})
@@ -376,15 +377,15 @@ func TestAWaitForASlotThatTakesTooLong(t *testing.T) {
 		t := r.t
 		r.slots.up(engineA, 0)
 		x := r.ask(t, chat(true))
-		x.requireEnded(t, "1m0s 504 "+timeout)
+		x.RequireEnded(t, "1m0s 504 "+timeout)
 	})
 	bubble(t, func(r *rig) { // held and released
 		t := r.t
 		x := r.ask(t, chat(false))
 		elapse(20 * time.Second)
 		r.slots.up(engineA, 0)
-		require.ErrorIs(t, x.end(), io.EOF)
-		got := x.all()
+		require.ErrorIs(t, x.End(), io.EOF)
+		got := x.Events()
 		require.Equal(t, fmt.Sprintf("1m20s %q end", timeout), got[len(got)-1])
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
 	})
@@ -397,9 +398,9 @@ func TestAWaitForASlotThatTakesTooLong(t *testing.T) {
 		elapse(30 * time.Second)
 		r.slots.up(engineB, 0)
 		elapse(50 * time.Second)
-		require.NotContains(t, strings.Join(x.all(), " "), "request_timeout")
-		require.ErrorIs(t, x.end(), io.EOF)
-		require.Equal(t, 140*time.Second, time.Since(x.begin))
+		require.NotContains(t, strings.Join(x.Events(), " "), "request_timeout")
+		require.ErrorIs(t, x.End(), io.EOF)
+		require.Equal(t, 140*time.Second, time.Since(x.Begin))
 	})
 }
 
@@ -410,12 +411,12 @@ func TestAQueuedRequestIsServedByEnvoy(t *testing.T) {
 		r.slots.up(engineA, 0)
 		x := r.ask(t, chat(true))
 		elapse(50 * time.Second)
-		require.Empty(t, x.all(), "no keepalive for a request that was not held")
+		require.Empty(t, x.Events(), "no keepalive for a request that was not held")
 		r.slots.up(engineB, 1)
-		require.Equal(t, []string{"50s serve on " + engineB + ", 27 bytes", "50s body 27 end"}, x.all())
-		fields := x.messages()[0].GetDynamicMetadata().GetFields()["holdgate"].GetStructValue().GetFields()
+		require.Equal(t, []string{"50s serve on " + engineB + ", 27 bytes", "50s body 27 end"}, x.Events())
+		fields := x.Messages()[0].GetDynamicMetadata().GetFields()["holdgate"].GetStructValue().GetFields()
 		require.Equal(t, "hold;dur=0, queue;dur=50000", fields["server_timing"].GetStringValue())
-		x.reset()
+		x.Reset()
 		require.Equal(t, 1, r.endAllNow())
 	})
 }
@@ -427,9 +428,9 @@ func TestAQueuedRequestIsHeldWhenTheLastReplicaLeaves(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		r.slots.up(engineA, 0)
-		var all []*exchange
+		var all []*extproctest.Exchange
 		for i := range 10 {
-			all = append(all, r.ask(t, request(chatPath, `{"model":"m"}`, "x-n", strconv.Itoa(i))))
+			all = append(all, r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, "x-n", strconv.Itoa(i))))
 		}
 		r.slots.down(engineA)
 		synctest.Wait()
@@ -439,7 +440,7 @@ func TestAQueuedRequestIsHeldWhenTheLastReplicaLeaves(t *testing.T) {
 			call := r.engine.call(t, i+1)
 			require.Equal(t, strconv.Itoa(i), call.Header.Get("X-N"))
 			_ = call.respond(200).Close()
-			x.requireEnded(t, "0s head 200", `0s "" end`)
+			x.RequireEnded(t, "0s head 200", `0s "" end`)
 		}
 	})
 }
@@ -448,12 +449,12 @@ func TestKeepalivesThatACallerTurnedOff(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		x := r.ask(t, request(chatPath, `{"model":"m","stream":true}`, "x-wake-keepalive", "OFF"))
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m","stream":true}`, "x-wake-keepalive", "OFF"))
 		elapse(time.Minute)
 		r.slots.up(engineA, 1)
-		require.Equal(t, []string{"1m0s serve on " + engineA + ", 27 bytes", "1m0s body 27 end"}, x.all())
+		require.Equal(t, []string{"1m0s serve on " + engineA + ", 27 bytes", "1m0s body 27 end"}, x.Events())
 		require.True(t, r.noBodies())
-		x.reset()
+		x.Reset()
 		require.Equal(t, 1, r.endAllNow())
 	})
 }
@@ -483,7 +484,7 @@ func TestWhatEndsAHold(t *testing.T) {
 				t := r.t
 				x := r.ask(t, chat(false))
 				c.end(r)
-				x.requireEnded(t, "0s "+c.answer)
+				x.RequireEnded(t, "0s "+c.answer)
 				require.Equal(t, 1, r.outcome(c.outcome))
 			})
 			bubble(t, func(r *rig) {
@@ -491,7 +492,7 @@ func TestWhatEndsAHold(t *testing.T) {
 				x := r.ask(t, chat(false))
 				elapse(20 * time.Second)
 				c.end(r)
-				x.requireEnded(t, "15s head 200", "15s "+space, fmt.Sprintf("20s %q end", c.answer[4:]))
+				x.RequireEnded(t, "15s head 200", "15s "+space, fmt.Sprintf("20s %q end", c.answer[4:]))
 				require.Equal(t, 1, r.outcome(c.outcome))
 			})
 		})
@@ -510,6 +511,6 @@ func TestHoldsAreWaitedFor(t *testing.T) {
 		}()
 		r.WaitForHolds(t.Context())
 		require.InDelta(t, 10, time.Since(begin).Seconds(), 0.02)
-		require.ErrorIs(t, x.end(), io.EOF)
+		require.ErrorIs(t, x.End(), io.EOF)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -58,7 +59,7 @@ func TestAnIdentityIsReadFromMetadata(t *testing.T) {
 					return fakeCall{}, refusal.Unauthorized("")
 				}
 				// Headers with the same names say nothing.
-				r.ask(r.t, identified(r.t, request(chatPath, `{"model":"m"}`, "auth", "x", "tenant", "x"), c.metadata))
+				r.ask(r.t, identified(r.t, extproctest.Request(chatPath, `{"model":"m"}`, "auth", "x", "tenant", "x"), c.metadata))
 				require.Equal(t, 1, asked)
 				if c.want == nil {
 					require.Nil(t, got)
@@ -83,9 +84,9 @@ func TestTheLaneKeepsTheIdentity(t *testing.T) {
 		}
 		r.slots.up(engineA, 1)
 		id := uuid.NewString()
-		x := r.ask(t, identified(t, request(chatPath, `{"model":"m"}`, headerRequestID, id), map[string]any{"auth": map[string]any{"key_id": "k"}}))
-		require.Contains(t, x.all()[0], "serve on ")
-		_ = x.stream.CloseSend()
+		x := r.ask(t, identified(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id), map[string]any{"auth": map[string]any{"key_id": "k"}}))
+		require.Contains(t, x.Events()[0], "serve on ")
+		_ = x.Stream.CloseSend()
 		r.slots.up(engineB, 1)
 		x = r.again(t, id, engineA, 0)
 		requireServed(t, x, "0s", engineB)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
@@ -23,10 +24,10 @@ import (
 const bothDied = `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`
 
 // again is a pass through the rehold lane after an attempt on address.
-func (r *rig) again(t *testing.T, id, address string, sent int) *exchange {
+func (r *rig) again(t *testing.T, id, address string, sent int) *extproctest.Exchange {
 	t.Helper()
 	x := r.open(t, envoy.LaneRehold)
-	x.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, fmt.Sprintf("%s;sent=%d", address, sent))...)
+	x.Send(extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, fmt.Sprintf("%s;sent=%d", address, sent))...)
 	return x
 }
 
@@ -34,16 +35,16 @@ func (r *rig) again(t *testing.T, id, address string, sent int) *exchange {
 func (r *rig) served(t *testing.T) string {
 	t.Helper()
 	id := uuid.NewString()
-	x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id))
-	require.Contains(t, x.all()[0], "serve on ")
-	_ = x.stream.CloseSend()
+	x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id))
+	require.Contains(t, x.Events()[0], "serve on ")
+	_ = x.Stream.CloseSend()
 	return id
 }
 
-func requireServed(t *testing.T, x *exchange, at, address string) {
+func requireServed(t *testing.T, x *extproctest.Exchange, at, address string) {
 	t.Helper()
-	_ = x.stream.CloseSend()
-	x.requireEnded(t, at+" serve on "+address+", 13 bytes", at+" body 13 end")
+	_ = x.Stream.CloseSend()
+	x.RequireEnded(t, at+" serve on "+address+", 13 bytes", at+" body 13 end")
 }
 
 func TestTheLaneTriesTheNextReplica(t *testing.T) {
@@ -55,14 +56,14 @@ func TestTheLaneTriesTheNextReplica(t *testing.T) {
 		r.slots.up(engineB, 1)
 		require.Equal(t, 1, r.slots.taken())
 		x := r.again(t, id, engineA, 200)
-		require.Equal(t, 1, len(x.all())-1)
+		require.Equal(t, 1, len(x.Events())-1)
 		requireServed(t, x, "0s", engineB)
 		require.Equal(t, []string{engineA + " ended the connection before its answer"}, r.slots.failures())
 		require.Equal(t, 1, r.slots.taken(), "one slot, on the replica that it is on")
 		require.Equal(t, 1, r.InFlight())
 		require.Equal(t, 1, r.routedNow(), "counted once")
 
-		r.again(t, id, engineB, 200).requireEnded(t, bothDied)
+		r.again(t, id, engineB, 200).RequireEnded(t, bothDied)
 		require.Zero(t, r.InFlight())
 	})
 }
@@ -94,10 +95,10 @@ func TestTheLaneKnowsTheClientsClocks(t *testing.T) {
 					return Decision{Grant: g}
 				}
 				id := uuid.NewString()
-				x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, c.header, c.value))
-				require.Contains(t, x.all()[0], "serve on ")
-				_ = x.stream.CloseSend()
-				r.again(t, id, engineA, 0).requireEnded(t, c.want...)
+				x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, c.header, c.value))
+				require.Contains(t, x.Events()[0], "serve on ")
+				_ = x.Stream.CloseSend()
+				r.again(t, id, engineA, 0).RequireEnded(t, c.want...)
 			})
 		})
 	}
@@ -114,12 +115,12 @@ func TestARefusedConnectionDoesNotCountAsADeath(t *testing.T) {
 			next := fmt.Sprintf("10.0.1.%d:8000", i)
 			r.slots.up(next, 1)
 			x := r.again(t, id, last, 0)
-			x.all()
+			x.Events()
 			requireServed(t, x, "0s", next)
 			last = next
 		}
 		r.slots.up(engineB, 1)
-		r.again(t, id, last, 0).requireEnded(t, bothDied) // but not for ever
+		r.again(t, id, last, 0).RequireEnded(t, bothDied) // but not for ever
 		require.Contains(t, r.slots.failures(), last+" refused the connection")
 	})
 }
@@ -132,11 +133,11 @@ func TestTheSameEngineMayDieTwice(t *testing.T) {
 		id := r.served(t)
 		for range 2 {
 			x := r.again(t, id, engineA, 200)
-			require.Empty(t, x.all())
+			require.Empty(t, x.Events())
 			r.slots.up(engineA, 1)
 			requireServed(t, x, "0s", engineA)
 		}
-		r.again(t, id, engineA, 200).requireEnded(t, bothDied)
+		r.again(t, id, engineA, 200).RequireEnded(t, bothDied)
 	}, silent)
 }
 
@@ -149,41 +150,41 @@ func TestARequestThatComesBackIsRefused(t *testing.T) {
 		t := r.t
 		r.slots.up(engineA, 3)
 		id := uuid.NewString()
-		first := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
-		require.Contains(t, first.all()[0], "serve on")
-		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s2", envoy.ViaHeader, "another, s1")).requireEnded(t, "0s "+loop)
-		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s3", envoy.ViaHeader, "another", envoy.ViaHeader, "s1")).requireEnded(t, "0s "+loop)
+		first := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
+		require.Contains(t, first.Events()[0], "serve on")
+		r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s2", envoy.ViaHeader, "another, s1")).RequireEnded(t, "0s "+loop)
+		r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s3", envoy.ViaHeader, "another", envoy.ViaHeader, "s1")).RequireEnded(t, "0s "+loop)
 		require.Equal(t, []string{engineA, engineA}, r.slots.cameBack)
 
-		other := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s4", envoy.ViaHeader, "another", envoy.ViaHeader, ""))
-		require.Contains(t, other.all()[0], "serve on")
+		other := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s4", envoy.ViaHeader, "another", envoy.ViaHeader, ""))
+		require.Contains(t, other.Events()[0], "serve on")
 		lane := r.open(t, envoy.LaneRehold)
-		lane.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.ViaHeader, "s1")...)
-		require.Empty(t, lane.all(), "the lane's pass is the request itself")
+		lane.Send(extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.ViaHeader, "s1")...)
+		require.Empty(t, lane.Events(), "the lane's pass is the request itself")
 		require.Len(t, r.slots.cameBack, 2)
-		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s5", envoy.ViaHeader, "s1")).requireEnded(t, "0s "+loop)
+		r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s5", envoy.ViaHeader, "s1")).RequireEnded(t, "0s "+loop)
 		require.Len(t, r.slots.cameBack, 3, "one replica has had it")
-		lane.reset()
+		lane.Reset()
 		synctest.Wait()
 		r.record(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
 		r.record(&wire.LogEntry{StreamID: "s4", Native: true, Status: 200})
 	})
 	bubble(t, func(r *rig) { // in the relay
 		t := r.t
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1", envoy.ViaHeader, "another"))
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1", envoy.ViaHeader, "another"))
 		r.slots.up(engineA, 1)
 		call := r.engine.call(t, 1)
 		require.Equal(t, []string{"another", "s1"}, call.Header.Values(envoy.ViaHeader))
-		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s2", envoy.ViaHeader, "another,s1")).requireEnded(t, "0s "+loop)
+		r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s2", envoy.ViaHeader, "another,s1")).RequireEnded(t, "0s "+loop)
 		require.Equal(t, []string{engineA}, r.slots.cameBack)
 		call.fail("UC")
 		synctest.Wait()
 		r.slots.up(engineB, 1)
 		second := r.engine.call(t, 2)
-		r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s3", envoy.ViaHeader, "s1")).requireEnded(t, "0s "+loop)
+		r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s3", envoy.ViaHeader, "s1")).RequireEnded(t, "0s "+loop)
 		require.Equal(t, []string{engineA}, r.slots.cameBack, "which of the two sent it is not known")
 		_ = second.respond(508).Close()
-		require.ErrorIs(t, x.end(), io.EOF)
+		require.ErrorIs(t, x.End(), io.EOF)
 	})
 }
 
@@ -196,8 +197,8 @@ func TestAnAnswerThatIsNoHTTPIsNotTriedAgain(t *testing.T) {
 		id := r.served(t)
 		r.slots.up(engineB, 1)
 		x := r.open(t, envoy.LaneRehold)
-		x.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=200;received=17")...)
-		x.requireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engine of model m sent an answer that is not valid HTTP, or has more headers than Envoy takes","source":"router"}}`)
+		x.Send(extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=200;received=17")...)
+		x.RequireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engine of model m sent an answer that is not valid HTTP, or has more headers than Envoy takes","source":"router"}}`)
 		require.Empty(t, r.slots.failures())
 		require.Zero(t, r.slots.taken())
 	})
@@ -216,7 +217,7 @@ func TestTheLaneHolds(t *testing.T) {
 		require.Equal(t, 1, r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineB, 1)
 		_ = r.engine.call(t, 1).respond(200).Close()
-		x.requireEnded(t, "15s head 200", "15s "+space, `20s "" end`)
+		x.RequireEnded(t, "15s head 200", "15s "+space, `20s "" end`)
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
 	})
 	bubble(t, func(r *rig) { // a second death, this time in the relay
@@ -224,10 +225,10 @@ func TestTheLaneHolds(t *testing.T) {
 		r.slots.up(engineA, 1)
 		id := r.served(t)
 		x := r.again(t, id, engineA, 200)
-		require.Empty(t, x.all())
+		require.Empty(t, x.Events())
 		r.slots.up(engineB, 1)
 		r.engine.call(t, 1).fail("UC")
-		x.requireEnded(t, bothDied)
+		x.RequireEnded(t, bothDied)
 	})
 }
 
@@ -237,7 +238,7 @@ func TestAPlaceIsKeptAcrossTheLane(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		id := uuid.NewString()
-		first := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, headerKeepalive, "off"))
+		first := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, headerKeepalive, "off"))
 		second := r.ask(t, chat(false))
 		r.slots.up(engineA, 1)
 		requireServed(t, first, "0s", engineA)
@@ -246,10 +247,10 @@ func TestAPlaceIsKeptAcrossTheLane(t *testing.T) {
 		require.Equal(t, 2, r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineB, 1)
 		requireServed(t, third, "1s", engineB)
-		require.Empty(t, second.all())
+		require.Empty(t, second.Events())
 		require.Equal(t, 1, r.endAllNow())
 		_ = r.engine.call(t, 1).respond(200).Close()
-		require.ErrorIs(t, second.end(), io.EOF)
+		require.ErrorIs(t, second.End(), io.EOF)
 	})
 }
 
@@ -261,7 +262,7 @@ func TestTheLaneAfterARestart(t *testing.T) {
 		r.slots.up(engineA, 1)
 		id := uuid.NewString()
 		x := r.again(t, id, engineB, 200)
-		x.all()
+		x.Events()
 		requireServed(t, x, "0s", engineA)
 		require.Empty(t, r.slots.failures())
 		record, end := r.logStream(t, envoy.LogEdge)
@@ -279,7 +280,7 @@ func TestALaneThatAnybodyCouldNameSkipsNoKeys(t *testing.T) {
 		r.authenticate = func(Credentials) (fakeCall, *refusal.Refusal) { return fakeCall{}, refusal.Unauthorized("no key") }
 		r.slots.up(engineA, 1)
 		x := r.again(t, uuid.NewString(), engineB, 200)
-		x.requireEnded(t, `0s 503 {"error":{"code":"router_unavailable","message":"the router was started again while this request was under way; retry in 5 seconds","source":"router","retry_after":5}}`)
+		x.RequireEnded(t, `0s 503 {"error":{"code":"router_unavailable","message":"the router was started again while this request was under way; retry in 5 seconds","source":"router","retry_after":5}}`)
 		require.Zero(t, r.slots.taken())
 
 		r.authenticate = nil
@@ -303,9 +304,9 @@ func TestTheLaneWithoutAWordOnTheAttempt(t *testing.T) {
 			next := fmt.Sprintf("10.0.1.%d:8000", i)
 			r.slots.up(next, 1)
 			x := r.open(t, envoy.LaneRehold)
-			x.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, value)...)
-			require.True(t, strings.HasSuffix(x.all()[0], "serve on "+next+", 13 bytes"))
-			_ = x.stream.CloseSend()
+			x.Send(extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, value)...)
+			require.True(t, strings.HasSuffix(x.Events()[0], "serve on "+next+", 13 bytes"))
+			_ = x.Stream.CloseSend()
 		}
 		record, end := r.logStream(t, envoy.LogEdge)
 		record(id, envoy.ModeNative)
@@ -328,7 +329,7 @@ func TestAClientThatLeavesTheLane(t *testing.T) {
 			if recordFirst {
 				record(id, envoy.ModeNative)
 			}
-			x.reset()
+			x.Reset()
 			elapse(0)
 			if !recordFirst {
 				record(id, envoy.ModeNative)
@@ -348,17 +349,17 @@ func TestALanePassOfARequestWhoseClientLeft(t *testing.T) {
 		t := r.t
 		r.slots.up(engineA, 1)
 		id := uuid.NewString()
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
 		require.Equal(t, 1, r.slots.taken())
 		r.record(&wire.LogEntry{RequestID: id, StreamID: "s1", Left: true})
 		require.Zero(t, r.slots.taken())
 		lane := r.open(t, envoy.LaneRehold)
-		lane.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=10")...)
-		require.Empty(t, lane.all())
+		lane.Send(extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=10")...)
+		require.Empty(t, lane.Events())
 		require.Zero(t, r.slots.taken())
 		require.Zero(t, r.InFlight())
-		x.reset()
-		lane.reset()
+		x.Reset()
+		lane.Reset()
 		elapse(logWait + time.Second)
 		require.Equal(t, StatusClientGone, r.only(t).Status)
 	})

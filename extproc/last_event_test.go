@@ -58,7 +58,7 @@ func TestAClientThatHangsUpAfterTheLastEventHasItsAnswer(t *testing.T) {
 			body := r.engine.call(t, 1).respond(200, "Content-Type", "text/event-stream")
 			_, _ = io.WriteString(body, c.text)
 			elapse(time.Millisecond)
-			x.reset()
+			x.Reset()
 			elapse(logWait + time.Second)
 			rec := r.only(t)
 			if c.whole {

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
 func automatic(o *Options) { o.LateError = LateErrorAuto }
@@ -48,9 +50,9 @@ func TestLateErrorsInAutoMode(t *testing.T) {
 					d.Impatient = c.impatient
 					return d
 				}
-				x := r.ask(t, request(chatPath, fmt.Sprintf(`{"model":"m","stream":%t}`, c.stream), c.headers...))
-				err := x.end()
-				got := x.all()
+				x := r.ask(t, extproctest.Request(chatPath, fmt.Sprintf(`{"model":"m","stream":%t}`, c.stream), c.headers...))
+				err := x.End()
+				got := x.Events()
 				last := fmt.Sprintf("1m40s %q", c.want)
 				if c.cut {
 					require.Equal(t, codes.Aborted, status.Code(err))
@@ -75,7 +77,7 @@ func TestAnEnginesLateErrorInAutoMode(t *testing.T) {
 				if sdk {
 					headers = []string{"x-stainless-lang", "python"}
 				}
-				x := r.ask(t, request(chatPath, `{"model":"m"}`, headers...))
+				x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headers...))
 				elapse(20 * time.Second)
 				r.slots.up(engineA, 1)
 				body := r.engine.call(t, 1).respond(code)
@@ -83,9 +85,9 @@ func TestAnEnginesLateErrorInAutoMode(t *testing.T) {
 					_, _ = io.WriteString(body, `{"error":"no"}`)
 					_ = body.Close()
 				}()
-				err := x.end()
+				err := x.End()
 				require.Equal(t, sdk, status.Code(err) == codes.Aborted, err)
-				require.Equal(t, []string{"15s head 200", "15s " + space, `20s "{\"error\":\"no\"}"`, ending}, x.all())
+				require.Equal(t, []string{"15s head 200", "15s " + space, `20s "{\"error\":\"no\"}"`, ending}, x.Events())
 			}, automatic)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 )
@@ -137,8 +138,8 @@ func TestALostRecordIsNoticedBehindAHold(t *testing.T) {
 		elapse(settle + 1)
 		r.twice(1, 0) // that of the second
 		require.Len(t, r.records, 2)
-		waits.reset()
-		second.reset()
+		waits.Reset()
+		second.Reset()
 		elapse(settle + logWait)
 		r.twice(0, 0)
 	})
@@ -186,7 +187,7 @@ func TestARequestWithoutItsSlotSurvivesItsEngine(t *testing.T) {
 		require.Zero(t, r.slots.taken())
 		r.slots.up(engineB, 1)
 		x := r.open(t, envoy.LaneRehold)
-		x.send(request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=10")...)
+		x.Send(extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=10")...)
 		synctest.Wait()
 		require.Len(t, r.slots.failures(), 1)
 		require.Equal(t, 1, r.slots.taken())
@@ -194,7 +195,7 @@ func TestARequestWithoutItsSlotSurvivesItsEngine(t *testing.T) {
 		require.Equal(t, 1, r.slots.taken(), "a new attempt is young")
 		record(id, envoy.ModeNative)
 		require.Empty(t, r.only(t).ErrorCode)
-		x.reset()
+		x.Reset()
 	})
 }
 

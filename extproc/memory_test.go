@@ -26,23 +26,23 @@ func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		var all []*exchange
+		var all []*extproctest.Exchange
 		headers := []string{":method", "POST", ":path", chatPath, "content-length", "1048576"}
 		for range 6 { // the large ones have room for three
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestHeaders(false, headers...))
+			x.Send(extproctest.RequestHeaders(false, headers...))
 			for range 5 {
-				x.send(extproctest.RequestBody(largeChunk, false))
+				x.Send(extproctest.RequestBody(largeChunk, false))
 			}
 			all = append(all, x)
 			synctest.Wait()
 		}
 		require.False(t, r.bodies.large.TryAcquire(1))
 		// Small requests have their own.
-		r.ask(t, request(chatPath, `{"model":"none"}`)).requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
+		r.ask(t, extproctest.Request(chatPath, `{"model":"none"}`)).RequireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
 		for _, x := range all {
-			x.send(extproctest.RequestBody(`{"model":"none"}`, true))
-			x.requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
+			x.Send(extproctest.RequestBody(`{"model":"none"}`, true))
+			x.RequireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
 		}
 	})
 }
@@ -52,21 +52,21 @@ func TestIdleUploadsStandInNobodysWay(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		var idle []*exchange
+		var idle []*extproctest.Exchange
 		for range 100 {
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "1048576"), extproctest.RequestBody("x", false))
+			x.Send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "1048576"), extproctest.RequestBody("x", false))
 			idle = append(idle, x)
 		}
 		x := r.open(t, envoy.LaneEdge)
-		x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
+		x.Send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 		for range 10 {
-			x.send(extproctest.RequestBody(largeChunk, false))
+			x.Send(extproctest.RequestBody(largeChunk, false))
 		}
-		x.send(extproctest.RequestBody(`{"model":"none"}`, true))
-		require.ErrorIs(t, x.end(), io.EOF)
+		x.Send(extproctest.RequestBody(`{"model":"none"}`, true))
+		require.ErrorIs(t, x.End(), io.EOF)
 		for _, x := range idle {
-			x.reset()
+			x.Reset()
 		}
 	})
 }
@@ -79,7 +79,7 @@ func TestMemoryThatStaysTakenIsNoCapacity(t *testing.T) {
 		require.True(t, r.bodies.small.TryAcquire(maxTotal/4))
 		require.True(t, r.bodies.large.TryAcquire(maxTotal-maxTotal/4))
 		x := r.ask(t, chat(false))
-		x.requireEnded(t, `30s 503 {"error":{"code":"no_capacity","message":"the router holds too many request bodies; retry in 1 second","source":"router","retry_after":1}}`)
+		x.RequireEnded(t, `30s 503 {"error":{"code":"no_capacity","message":"the router holds too many request bodies; retry in 1 second","source":"router","retry_after":1}}`)
 		r.bodies.small.Release(maxTotal / 4)
 		r.bodies.large.Release(maxTotal - maxTotal/4)
 	})
@@ -91,22 +91,22 @@ func TestUploadsOfUnknownLengthDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		var all []*exchange
+		var all []*extproctest.Exchange
 		for range 12 {
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
+			x.Send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 			all = append(all, x)
 			go func() {
 				for range 16 {
-					x.send(extproctest.RequestBody(largeChunk, false))
+					x.Send(extproctest.RequestBody(largeChunk, false))
 					<-time.After(time.Millisecond) // side by side
 				}
-				x.send(extproctest.RequestBody(`{"model":"none"}`, true))
+				x.Send(extproctest.RequestBody(`{"model":"none"}`, true))
 			}()
 		}
 		for _, x := range all {
-			require.ErrorIs(t, x.end(), io.EOF)
-			require.Len(t, x.all(), 1)
+			require.ErrorIs(t, x.End(), io.EOF)
+			require.Len(t, x.Events(), 1)
 		}
 	})
 }
@@ -117,16 +117,16 @@ func TestAHeldBodyCountsWithItsSize(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.open(t, envoy.LaneEdge)
-		x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
+		x.Send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 		for range 10 {
-			x.send(extproctest.RequestBody(largeChunk, false))
+			x.Send(extproctest.RequestBody(largeChunk, false))
 		}
-		x.send(extproctest.RequestBody(`{"model":"m"}`, true))
+		x.Send(extproctest.RequestBody(`{"model":"m"}`, true))
 		synctest.Wait()
 		require.True(t, r.bodies.large.TryAcquire(maxTotal-maxTotal/4-600_013))
 		require.False(t, r.bodies.large.TryAcquire(1))
 		r.bodies.large.Release(maxTotal - maxTotal/4 - 600_013)
-		x.reset()
+		x.Reset()
 	})
 }
 
@@ -138,8 +138,8 @@ func TestAClientMayLeaveWhileReadingPauses(t *testing.T) {
 		require.True(t, r.bodies.large.TryAcquire(maxTotal-maxTotal/4))
 		for range 10 {
 			x := r.ask(t, chat(false))
-			require.Empty(t, x.all())
-			x.reset()
+			require.Empty(t, x.Events())
+			x.Reset()
 			synctest.Wait()
 			require.Zero(t, r.InFlight())
 		}
@@ -155,10 +155,10 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 	wire.Buffers = pool
 	defer func() { wire.Buffers = usual }()
 	long := append([]string{":method", "POST", ":path", chatPath, "x-long", strings.Repeat("x", 3000)}, headerRequestID)
-	send := func(x *exchange, id, last string, end bool) {
-		x.send(extproctest.RequestHeaders(false, append(long, id)...), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk+last, end))
+	send := func(x *extproctest.Exchange, id, last string, end bool) {
+		x.Send(extproctest.RequestHeaders(false, append(long, id)...), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk+last, end))
 		if !end {
-			x.send(extproctest.RequestTrailers("x", largeChunk))
+			x.Send(extproctest.RequestTrailers("x", largeChunk))
 		}
 		synctest.Wait()
 	}
@@ -170,9 +170,9 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			id := uuid.NewString()
 			x := r.open(t, envoy.LaneEdge)
 			send(x, id, model, true)
-			require.Len(t, x.all(), 4)
-			_ = x.stream.CloseSend()
-			require.ErrorIs(t, x.end(), io.EOF)
+			require.Len(t, x.Events(), 4)
+			_ = x.Stream.CloseSend()
+			require.ErrorIs(t, x.End(), io.EOF)
 			r.endAllNow()
 		},
 		"served, with trailers": func(r *rig) {
@@ -180,15 +180,15 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			r.slots.up(engineA, 1)
 			x := r.open(t, envoy.LaneEdge)
 			send(x, uuid.NewString(), model, false)
-			require.Len(t, x.all(), 1)
-			x.reset()
+			require.Len(t, x.Events(), 1)
+			x.Reset()
 			r.endAllNow()
 		},
 		"relayed": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
 			send(x, uuid.NewString(), model, true)
-			x.send(extproctest.RequestBody(largeChunk, true))
+			x.Send(extproctest.RequestBody(largeChunk, true))
 			elapse(20 * time.Second)
 			require.LessOrEqual(t, pool.OutNow(), 1, "while it waits only the headers stay in their buffer")
 			r.slots.up(engineA, 1)
@@ -196,68 +196,68 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			require.Len(t, call.body, 3*len(largeChunk)+len(model))
 			require.Len(t, call.Header.Get("X-Long"), 3000)
 			_ = call.respond(200).Close()
-			require.ErrorIs(t, x.end(), io.EOF)
+			require.ErrorIs(t, x.End(), io.EOF)
 		},
 		"refused": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
 			send(x, "", `{"model":"none"}`, true)
-			require.ErrorIs(t, x.end(), io.EOF)
+			require.ErrorIs(t, x.End(), io.EOF)
 		},
 		"not JSON": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
 			send(x, "", `{`, true)
-			require.ErrorIs(t, x.end(), io.EOF)
+			require.ErrorIs(t, x.End(), io.EOF)
 		},
 		"left in its largeChunk": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestHeaders(false, append(long, "")...), extproctest.RequestBody(largeChunk, false))
+			x.Send(extproctest.RequestHeaders(false, append(long, "")...), extproctest.RequestBody(largeChunk, false))
 			synctest.Wait()
-			x.reset()
+			x.Reset()
 		},
 		"left while held": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
 			send(x, "", model, true)
 			elapse(20 * time.Second)
-			_ = x.stream.CloseSend()
+			_ = x.Stream.CloseSend()
 		},
 		"passed": func(r *rig) {
 			t := r.t
 			x := r.open(t, "")
-			x.send(extproctest.RequestHeaders(false, ":method", "PUT", ":path", "/"+largeChunk[:3000]), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk, true))
-			_ = x.stream.CloseSend()
-			require.ErrorIs(t, x.end(), io.EOF)
-			require.Len(t, x.all(), 3)
+			x.Send(extproctest.RequestHeaders(false, ":method", "PUT", ":path", "/"+largeChunk[:3000]), extproctest.RequestBody(largeChunk, false), extproctest.RequestBody(largeChunk, true))
+			_ = x.Stream.CloseSend()
+			require.ErrorIs(t, x.End(), io.EOF)
+			require.Len(t, x.Events(), 3)
 		},
 		"a crash": func(r *rig) {
 			t := r.t
 			r.decide = func(*Request) Decision { crash(2); return Decision{} }
 			x := r.open(t, envoy.LaneEdge)
 			send(x, "", model, true)
-			require.Error(t, x.end())
+			require.Error(t, x.End())
 		},
 		"nobody reads the body": func(r *rig) {
 			t := r.t
 			r.slots.up(engineA, 1)
 			x := r.mute(t)
 			m := extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath)
-			x.send(m)
+			x.Send(m)
 			for range 10 {
-				x.send(extproctest.RequestBody(largeChunk, false))
+				x.Send(extproctest.RequestBody(largeChunk, false))
 			}
-			x.send(extproctest.RequestBody(model, true))
+			x.Send(extproctest.RequestBody(model, true))
 			synctest.Wait()
 			require.False(t, r.noBodies(), "the window is full: the rest waits")
-			x.reset()
+			x.Reset()
 			r.endAllNow()
 		},
 		"nobody reads the answer": func(r *rig) {
 			t := r.t
 			x := r.mute(t)
-			x.send(chat(true)...)
+			x.Send(chat(true)...)
 			synctest.Wait()
 			r.slots.up(engineA, 1)
 			call := r.engine.call(t, 1)
@@ -265,15 +265,15 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 			go func() { _, _ = io.WriteString(body, strings.Repeat(largeChunk, 10)) }()
 			elapse(time.Minute)
 			require.Equal(t, 1, r.slots.taken())
-			x.reset()
+			x.Reset()
 			synctest.Wait()
 			require.Zero(t, r.slots.taken())
 		},
 		"a body first": func(r *rig) {
 			t := r.t
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestBody(largeChunk, true))
-			require.Error(t, x.end())
+			x.Send(extproctest.RequestBody(largeChunk, true))
+			require.Error(t, x.End())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -291,20 +291,20 @@ func TestDecodingWaitsForMemory(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		require.True(t, r.bodies.large.TryAcquire(1), "somebody has a byte of it")
-		first := r.ask(t, request(chatPath, small, "content-encoding", "zstd"))
-		second := r.ask(t, request(chatPath, small, "content-encoding", "zstd"))
+		first := r.ask(t, extproctest.Request(chatPath, small, "content-encoding", "zstd"))
+		second := r.ask(t, extproctest.Request(chatPath, small, "content-encoding", "zstd"))
 		elapse(29 * time.Second)
-		require.Empty(t, first.all())
+		require.Empty(t, first.Events())
 		r.bodies.large.Release(1)
-		for _, x := range []*exchange{first, second} {
-			x.requireEnded(t, `29s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
+		for _, x := range []*extproctest.Exchange{first, second} {
+			x.RequireEnded(t, `29s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
 		}
 		require.True(t, r.bodies.large.TryAcquire(large))
-		x := r.ask(t, request(chatPath, small, "content-encoding", "zstd"))
-		require.ErrorIs(t, x.end(), io.EOF)
-		require.Contains(t, x.all()[0], "30s 503")
+		x := r.ask(t, extproctest.Request(chatPath, small, "content-encoding", "zstd"))
+		require.ErrorIs(t, x.End(), io.EOF)
+		require.Contains(t, x.Events()[0], "30s 503")
 		// A body that is not compressed needs none of it.
-		r.ask(t, request(chatPath, `{"model":"none"}`)).requireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
+		r.ask(t, extproctest.Request(chatPath, `{"model":"none"}`)).RequireEnded(t, `0s 404 {"error":{"code":"model_not_found","message":"model none does not exist here","source":"router"}}`)
 		r.bodies.large.Release(large)
 	})
 }
@@ -322,14 +322,14 @@ func TestAHeldCompressedBodyCountsWithWhatIsKept(t *testing.T) {
 		came := string(extproctest.Encoders["gzip"]([]byte(text)))
 		bubble(t, func(r *rig) {
 			t := r.t
-			x := r.ask(t, request(chatPath, came, "content-encoding", "gzip"))
-			require.Empty(t, x.all())
+			x := r.ask(t, extproctest.Request(chatPath, came, "content-encoding", "gzip"))
+			require.Empty(t, x.Events())
 			require.Equal(t, 1, r.machine.Demand(chatOfM.Model))
 			free := int64(large - kept(len(came), len(text)))
 			require.True(t, r.bodies.large.TryAcquire(free))
 			require.False(t, r.bodies.large.TryAcquire(1))
 			r.bodies.large.Release(free)
-			x.reset()
+			x.Reset()
 		})
 	}
 }
@@ -345,23 +345,23 @@ func TestCompressedUploadsDoNotWaitForEachOther(t *testing.T) {
 	require.Greater(t, len(body), smallBody)
 	bubble(t, func(r *rig) {
 		t := r.t
-		var all []*exchange
+		var all []*extproctest.Exchange
 		for range 12 {
 			x := r.open(t, envoy.LaneEdge)
-			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-encoding", "gzip"))
+			x.Send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-encoding", "gzip"))
 			all = append(all, x)
 			go func() {
 				for rest := body; len(rest) > 0; {
 					n := min(len(rest), len(largeChunk))
-					x.send(extproctest.RequestBody(string(rest[:n]), n == len(rest)))
+					x.Send(extproctest.RequestBody(string(rest[:n]), n == len(rest)))
 					rest = rest[n:]
 					<-time.After(time.Millisecond) // side by side
 				}
 			}()
 		}
 		for _, x := range all {
-			require.ErrorIs(t, x.end(), io.EOF)
-			require.Contains(t, x.all()[0], " 404 ")
+			require.ErrorIs(t, x.End(), io.EOF)
+			require.Contains(t, x.Events()[0], " 404 ")
 		}
 		elapse(time.Second)
 	})

@@ -20,20 +20,20 @@ func passThrough(gs extprocv3.ExternalProcessor_ProcessServer, first *wire.Inbou
 		if gs.RecvMsg(&in) != nil {
 			return nil
 		}
-		var err error
+		sent := true
 		switch in.Kind {
 		case wire.RequestBody:
 			begun = true
-			err = gs.SendMsg(wire.ForwardBody(in.Body, in.End))
+			sent = gs.SendMsg(wire.ForwardBody(in.Body, in.End)) == nil
 		case wire.RequestTrailers:
-			err = gs.SendMsg(endWithTrailers(begun))
+			sent = gs.SendMsg(endWithTrailers(begun)) == nil
 		case wire.ResponseHeaders, wire.ResponseBody, wire.ResponseTrailers:
-			err = gs.SendMsg(wire.PassResponse(&in, first.DuplexResponse))
+			sent = gs.SendMsg(wire.PassResponse(&in, first.DuplexResponse)) == nil
 		default:
 			in.Free()
 		}
-		if err != nil || in.End && in.Kind.OfRequest() {
-			return nil //nolint:nilerr // the client or Envoy has gone; else the stream ends as in forward
+		if !sent || in.End && in.Kind.OfRequest() {
+			return nil // the stream ends as in forward
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/holdstate"
 )
 
@@ -31,10 +32,10 @@ func TestAReleaseRacesATickAndADisconnect(t *testing.T) {
 			}()
 		}
 		for range rounds {
-			all := make([]*exchange, requests)
+			all := make([]*extproctest.Exchange, requests)
 			for i := range all {
 				all[i] = r.open(t, "edge")
-				all[i].send(chat(true)...)
+				all[i].Send(chat(true)...)
 				if i%3 == 0 {
 					time.AfterFunc(interval, func() { leavings[[]string{"reset", "half-close"}[i%2]](all[i]) })
 				}
@@ -45,11 +46,11 @@ func TestAReleaseRacesATickAndADisconnect(t *testing.T) {
 			elapse(interval)
 			r.slots.down(engineA)
 			for i, x := range all {
-				err := x.end()
+				err := x.End()
 				if i%3 != 0 {
 					require.ErrorIs(t, err, io.EOF)
 				}
-				requireFenced(t, x.all(), i%3 != 0)
+				requireFenced(t, x.Events(), i%3 != 0)
 			}
 		}
 		require.Empty(t, r.slots.failures())
@@ -91,12 +92,12 @@ func TestTheBudgetEndsInTheInstantOfARelease(t *testing.T) {
 			r.slots.before = func() { <-time.After(time.Millisecond) } // under the machine's lock
 			r.slots.up(engineA, 0)
 			elapse(time.Second)
-			require.Empty(t, x.all(), "it was released")
+			require.Empty(t, x.Events(), "it was released")
 			r.slots.down(engineA)
 			synctest.Wait()
-			require.Len(t, x.all(), 1, "held again, it has no time left")
-			require.Contains(t, x.all()[0], "503")
-			require.ErrorIs(t, x.end(), io.EOF)
+			require.Len(t, x.Events(), 1, "held again, it has no time left")
+			require.Contains(t, x.Events()[0], "503")
+			require.ErrorIs(t, x.End(), io.EOF)
 		}
 	}, silent)
 }
@@ -108,7 +109,7 @@ func TestAWaitForASlotRacesANewRelease(t *testing.T) {
 		for range 20 {
 			r.holding(time.Hour)
 			r.slots.up(engineA, 0)
-			var all []*exchange
+			var all []*extproctest.Exchange
 			for range 50 {
 				all = append(all, r.ask(t, chat(false)))
 			}
@@ -118,9 +119,9 @@ func TestAWaitForASlotRacesANewRelease(t *testing.T) {
 			r.slots.up(engineB, 0)
 			elapse(3 * time.Minute)
 			for _, x := range all {
-				require.Len(t, x.all(), 1, "the new wait has a clock too")
-				require.Contains(t, x.all()[0], "504")
-				require.ErrorIs(t, x.end(), io.EOF)
+				require.Len(t, x.Events(), 1, "the new wait has a clock too")
+				require.Contains(t, x.Events()[0], "504")
+				require.ErrorIs(t, x.End(), io.EOF)
 			}
 			r.slots.down(engineB)
 		}
@@ -135,17 +136,17 @@ func TestOneRegistrationReleasesAThousand(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		r.engine.script = func(c *call) { _ = c.respond(200).Close() }
-		var all []*exchange
+		var all []*extproctest.Exchange
 		for range requests {
 			x := r.open(t, "edge")
-			x.send(chat(false)...)
+			x.Send(chat(false)...)
 			all = append(all, x)
 		}
 		synctest.Wait()
 		require.Equal(t, requests, r.machine.Demand(chatOfM.Model))
 		r.slots.up(engineA, 4)
 		for _, x := range all {
-			x.requireEnded(t, "0s head 200", `0s "" end`)
+			x.RequireEnded(t, "0s head 200", `0s "" end`)
 		}
 		r.engine.call(t, requests)
 		require.Equal(t, requests, r.outcome(holdstate.OutcomeReleased))

@@ -43,9 +43,9 @@ func TestTheRecordOfAServedRequestComesFromEnvoy(t *testing.T) {
 		defer end()
 		r.slots.up(engineA, 1)
 		id := uuid.NewString()
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id, headerClientID, "mine",
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, headerClientID, "mine",
 			"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
-		x.reset()
+		x.Reset()
 		r.noRecord(t)
 		record(id, envoy.ModeNative)
 		rec := r.only(t)
@@ -67,8 +67,8 @@ func TestAnAnswerOfOursIsJoinedWithItsRecord(t *testing.T) {
 		t := r.t
 		_, end := r.logStream(t, envoy.LogEdge)
 		defer end()
-		x := r.ask(t, request(chatPath, `{"model":"none"}`, headerRequestID, "no uuid", envoy.StreamHeader, "s1"))
-		require.ErrorIs(t, x.end(), io.EOF)
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"none"}`, headerRequestID, "no uuid", envoy.StreamHeader, "s1"))
+		require.ErrorIs(t, x.End(), io.EOF)
 		require.Zero(t, r.InFlight(), "it was answered")
 		r.noRecord(t)
 		r.record(&wire.LogEntry{RequestID: "no uuid", StreamID: "s1", Local: true, Status: 404, BytesOut: 7})
@@ -87,8 +87,8 @@ func TestARecordOfOursIsNotWaitedForForEver(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		_, end := r.logStream(t, envoy.LogEdge)
-		x := r.ask(t, request("/nothing", ""))
-		require.ErrorIs(t, x.end(), io.EOF)
+		x := r.ask(t, extproctest.Request("/nothing", ""))
+		require.ErrorIs(t, x.End(), io.EOF)
 		elapse(logWait - time.Second)
 		r.noRecord(t)
 		elapse(2 * time.Second)
@@ -103,7 +103,7 @@ func TestARecordOfOursIsNotWaitedForForEver(t *testing.T) {
 func TestHowRequestsEndOnRecord(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		run     func(r *rig, x *exchange)
+		run     func(r *rig, x *extproctest.Exchange)
 		stream  bool
 		status  int
 		code    string
@@ -111,41 +111,41 @@ func TestHowRequestsEndOnRecord(t *testing.T) {
 		held    time.Duration
 	}{
 		"expired": {
-			func(*rig, *exchange) { elapse(budget + time.Second) }, false, 503, "model_waking", holdstate.OutcomeExpired, budget,
+			func(*rig, *extproctest.Exchange) { elapse(budget + time.Second) }, false, 503, "model_waking", holdstate.OutcomeExpired, budget,
 		},
 		"the client left": {
-			func(_ *rig, x *exchange) { elapse(time.Minute); x.reset() }, true, StatusClientGone, "", holdstate.OutcomeDisconnected, time.Minute,
+			func(_ *rig, x *extproctest.Exchange) { elapse(time.Minute); x.Reset() }, true, StatusClientGone, "", holdstate.OutcomeDisconnected, time.Minute,
 		},
 		"draining": {
-			func(r *rig, _ *exchange) { elapse(time.Second); r.machine.Drain() }, false, 503, "draining", holdstate.OutcomeDraining, time.Second,
+			func(r *rig, _ *extproctest.Exchange) { elapse(time.Second); r.machine.Drain() }, false, 503, "draining", holdstate.OutcomeDraining, time.Second,
 		},
 		"the wake failed": {
-			func(r *rig, _ *exchange) { elapse(time.Second); r.machine.Fail("m", "no room") }, false, 503, "model_waking", holdstate.OutcomeWakeFailed, time.Second,
+			func(r *rig, _ *extproctest.Exchange) { elapse(time.Second); r.machine.Fail("m", "no room") }, false, 503, "model_waking", holdstate.OutcomeWakeFailed, time.Second,
 		},
 		"answered by the engine": {
-			func(r *rig, _ *exchange) {
+			func(r *rig, _ *extproctest.Exchange) {
 				elapse(time.Second)
 				r.slots.up(engineA, 1)
 				_ = r.engine.call(r.t, 1).respond(429).Close()
 			}, false, 429, "", holdstate.OutcomeReleased, time.Second,
 		},
 		"the engine's error came late": {
-			func(r *rig, _ *exchange) {
+			func(r *rig, _ *extproctest.Exchange) {
 				elapse(interval + time.Second)
 				r.slots.up(engineA, 1)
 				_ = r.engine.call(r.t, 1).respond(500).Close()
 			}, true, 500, "backend_error", holdstate.OutcomeReleased, interval + time.Second,
 		},
 		"the client left in the answer": {
-			func(r *rig, x *exchange) {
+			func(r *rig, x *extproctest.Exchange) {
 				r.slots.up(engineA, 1)
 				r.engine.call(r.t, 1).respond(200)
 				elapse(time.Second)
-				x.reset()
+				x.Reset()
 			}, true, StatusClientGone, "", holdstate.OutcomeReleased, 0,
 		},
 		"the wait for a slot took too long": {
-			func(r *rig, _ *exchange) { elapse(time.Second); r.slots.up(engineA, 0); elapse(time.Hour) }, false, 504, "request_timeout", holdstate.OutcomeReleased, time.Second,
+			func(r *rig, _ *extproctest.Exchange) { elapse(time.Second); r.slots.up(engineA, 0); elapse(time.Hour) }, false, 504, "request_timeout", holdstate.OutcomeReleased, time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestHowRequestsEndOnRecord(t *testing.T) {
 				x := r.ask(r.t, chat(c.stream))
 				c.run(r, x)
 				elapse(time.Millisecond)
-				x.reset()
+				x.Reset()
 				elapse(logWait + time.Millisecond)
 				rec := r.only(r.t)
 				require.Equal(r.t, VerdictHold, rec.Verdict)
@@ -189,7 +189,7 @@ func TestTheOutcomeOfARefusedHoldIsOnRecord(t *testing.T) {
 			d.Outcome = holdstate.OutcomeFull
 			return d
 		}
-		require.ErrorIs(r.t, r.ask(r.t, chat(false)).end(), io.EOF)
+		require.ErrorIs(r.t, r.ask(r.t, chat(false)).End(), io.EOF)
 		elapse(logWait + time.Second)
 		rec := r.only(r.t)
 		require.Equal(r.t, []any{VerdictRefuse, holdstate.OutcomeFull}, []any{rec.Verdict, rec.Outcome})
@@ -201,10 +201,10 @@ func TestTheHoldOfANativeAnswerIsOnRecord(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
 		elapse(time.Minute)
 		r.slots.up(engineA, 1)
-		require.Contains(t, x.all()[0], "serve on")
+		require.Contains(t, x.Events()[0], "serve on")
 		r.record(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
 		rec := r.only(t)
 		require.Equal(t, VerdictHold, rec.Verdict)
@@ -212,7 +212,7 @@ func TestTheHoldOfANativeAnswerIsOnRecord(t *testing.T) {
 		require.Equal(t, time.Minute, rec.Held)
 		require.Equal(t, 200, rec.Status)
 		r.requireOutcomes(t)
-		x.reset()
+		x.Reset()
 	}, silent)
 }
 
@@ -247,11 +247,11 @@ func TestARequestThatIsHeldAgainHasItsFirstOutcomeOnRecord(t *testing.T) {
 			return Decision{Waiter: w, Held: true, Budget: budget}
 		}
 		id := uuid.NewString()
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, id))
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id))
 		elapse(time.Minute)
 		r.slots.up(engineA, 1)
 		requireServed(t, x, "1m0s", engineA)
-		require.ErrorIs(t, r.again(t, id, engineA, 200).end(), io.EOF)
+		require.ErrorIs(t, r.again(t, id, engineA, 200).End(), io.EOF)
 		elapse(logWait + time.Second)
 		rec := r.only(t)
 		require.Equal(t, holdstate.OutcomeReleased, rec.Outcome)
@@ -275,7 +275,7 @@ func TestARequestThatIsDecidedAnewHasBothWaitsOnRecord(t *testing.T) {
 		}
 		r.machine.Reconcile(func(target.Target) bool { return false })
 		r.machine.Reconcile(func(target.Target) bool { return true })
-		require.ErrorIs(t, x.end(), io.EOF)
+		require.ErrorIs(t, x.End(), io.EOF)
 		elapse(logWait + time.Second)
 		rec := r.only(t)
 		require.Equal(t, holdstate.OutcomeRemoved, rec.Outcome)
@@ -293,10 +293,10 @@ func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
 				t := r.t
-				held := r.ask(t, request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
+				held := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
 				elapse(time.Second)
 				r.machine.Drain()
-				require.ErrorIs(t, held.end(), io.EOF)
+				require.ErrorIs(t, held.End(), io.EOF)
 				r.slots.up(engineA, 1)
 				carried := r.served(t)
 				begin := time.Now()
@@ -328,13 +328,13 @@ func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
 // The shutdown cuts what has not ended by the drain timeout: those clients did not leave.
 func TestARequestThatTheShutdownCutsDidNotLeave(t *testing.T) {
 	t.Parallel()
-	for name, begin := range map[string]func(r *rig) *exchange{
-		"in its upload": func(r *rig) *exchange {
+	for name, begin := range map[string]func(r *rig) *extproctest.Exchange{
+		"in its upload": func(r *rig) *extproctest.Exchange {
 			x := r.open(r.t, envoy.LaneEdge)
-			x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900"), extproctest.RequestBody(" ", false))
+			x.Send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "content-length", "900"), extproctest.RequestBody(" ", false))
 			return x
 		},
-		"in its relayed answer": func(r *rig) *exchange {
+		"in its relayed answer": func(r *rig) *extproctest.Exchange {
 			x := r.ask(r.t, chat(true))
 			r.slots.up(engineA, 1)
 			_, _ = io.WriteString(r.engine.call(r.t, 1).respond(200), "data: 1\n\n")
@@ -347,7 +347,7 @@ func TestARequestThatTheShutdownCutsDidNotLeave(t *testing.T) {
 				x := begin(r)
 				elapse(time.Second)
 				r.EndLogs()
-				x.reset()
+				x.Reset()
 				synctest.Wait()
 				r.EndAll()
 				rec := r.only(r.t)
@@ -363,12 +363,12 @@ func TestAHeldRequestThatTheLaneRefusesIsOnRecordAsHeld(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		id := uuid.NewString()
-		x := r.ask(t, request(chatPath, `{"model":"m"}`, headerKeepalive, "off", headerRequestID, id))
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerKeepalive, "off", headerRequestID, id))
 		elapse(time.Second)
 		r.slots.up(engineA, 1)
-		require.ErrorIs(t, x.end(), io.EOF)
+		require.ErrorIs(t, x.End(), io.EOF)
 		r.decide = func(*Request) Decision { return Decision{Refusal: refusal.BackendError("m")} }
-		require.ErrorIs(t, r.again(t, id, engineA, 100).end(), io.EOF)
+		require.ErrorIs(t, r.again(t, id, engineA, 100).End(), io.EOF)
 		elapse(logWait + time.Second)
 		rec := r.only(t)
 		require.Equal(t, []any{VerdictHold, holdstate.OutcomeReleased, 502}, []any{rec.Verdict, rec.Outcome, rec.Status})

@@ -2,7 +2,11 @@
 
 package extproc
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/holdgate/holdgate/extproc/extproctest"
+)
 
 // A client that does not follow a redirect shows the error in its body.
 func TestARedirectSaysWhatItIs(t *testing.T) {
@@ -18,7 +22,7 @@ func TestARedirectSaysWhatItIs(t *testing.T) {
 			r.decide = func(*Request) Decision {
 				return Decision{Redirect: &Redirect{Site: "s-b", Location: "https://b.example" + path}}
 			}
-			r.ask(t, request(path, `{"model":"m"}`)).requireEnded(t, "0s 307 "+want)
+			r.ask(t, extproctest.Request(path, `{"model":"m"}`)).RequireEnded(t, "0s 307 "+want)
 		})
 	}
 }

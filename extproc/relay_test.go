@@ -26,7 +26,7 @@ func TestTheEngineGetsTheClientsRequest(t *testing.T) {
 		t := r.t
 		id := uuid.NewString()
 		const body = `{"model":"m","messages":[]}`
-		x := r.ask(t, request("/v1/messages?beta=true&x=%2F%20", body,
+		x := r.ask(t, extproctest.Request("/v1/messages?beta=true&x=%2F%20", body,
 			headerRequestID, id, "authorization", "Bearer k", "x-custom", "1", "x-custom", "2", "content-type", "application/json",
 			"x-empty", "", "content-length", "27",
 			// These are between two hops, ours, or would change the answer's coding.
@@ -52,7 +52,7 @@ func TestTheEngineGetsTheClientsRequest(t *testing.T) {
 			"Upgrade-Insecure": {"1"}, "X-Holdgate-Destination": {engineA}, "User-Agent": nil, "Accept-Encoding": {"identity"},
 		}, call.Header)
 		_ = call.respond(200).Close()
-		x.requireEnded(t, "0s head 200", `0s "" end`)
+		x.RequireEnded(t, "0s head 200", `0s "" end`)
 	})
 }
 
@@ -62,14 +62,14 @@ func TestAnOddHostIsNoFaultOfAReplica(t *testing.T) {
 	for host, want := range map[string]string{"a@b": "", "a b": "", "": "", "[::1]:80": "[::1]:80", "a-b.c:1": "a-b.c:1"} {
 		bubble(t, func(r *rig) {
 			t := r.t
-			x := r.ask(t, request(chatPath, `{"model":"m"}`, ":authority", host))
+			x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, ":authority", host))
 			r.slots.up(engineA, 1)
 			call := r.engine.call(t, 1)
 			require.Equal(t, want, call.Host)
 			call.Body, _ = call.GetBody()
 			require.NoError(t, call.Write(io.Discard), "it can be sent")
 			_ = call.respond(200).Close()
-			require.ErrorIs(t, x.end(), io.EOF)
+			require.ErrorIs(t, x.End(), io.EOF)
 		})
 	}
 }
@@ -87,10 +87,10 @@ func TestTheEngineGetsTheBodyAsItCame(t *testing.T) {
 			if name != "" {
 				kv = append(kv, "content-encoding", extproctest.CodingName(name))
 			}
-			x.send(extproctest.RequestHeaders(false, kv...))
+			x.Send(extproctest.RequestHeaders(false, kv...))
 			for rest := data; len(rest) > 0; {
 				n := min(len(rest), 64<<10)
-				x.send(extproctest.RequestBody(string(rest[:n]), n == len(rest)))
+				x.Send(extproctest.RequestBody(string(rest[:n]), n == len(rest)))
 				rest = rest[n:]
 			}
 			elapse(interval)
@@ -103,7 +103,7 @@ func TestTheEngineGetsTheBodyAsItCame(t *testing.T) {
 			elapse(time.Second)
 			require.True(t, r.noBodies(), "and no longer")
 			_ = body.Close()
-			require.ErrorIs(t, x.end(), io.EOF)
+			require.ErrorIs(t, x.End(), io.EOF)
 		})
 	}
 }
@@ -124,14 +124,14 @@ func TestPiecesOfAnAnswerArePassedAtOnceAndWhole(t *testing.T) {
 			elapse(time.Millisecond)
 		}
 		_ = body.Close()
-		require.ErrorIs(t, x.end(), io.EOF)
+		require.ErrorIs(t, x.End(), io.EOF)
 		var got strings.Builder
-		messages := x.messages()
+		messages := x.Messages()
 		for _, m := range messages[2:] {
 			got.Write(m.GetStreamedImmediateResponse().GetBodyResponse().GetBody())
 		}
 		require.Equal(t, want.String(), got.String())
-		require.Equal(t, 1, strings.Count(strings.Join(x.all(), " "), comment), "no keepalive after the answer's first byte")
+		require.Equal(t, 1, strings.Count(strings.Join(x.Events(), " "), comment), "no keepalive after the answer's first byte")
 	}, func(o *Options) { o.RelayMaxBytes = 100 << 20 })
 }
 
@@ -166,7 +166,7 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			answer := func(r *rig) *exchange {
+			answer := func(r *rig) *extproctest.Exchange {
 				t := r.t
 				t.Helper()
 				x := r.ask(t, chat(c.stream))
@@ -181,17 +181,17 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 			}
 			bubble(t, func(r *rig) {
 				t := r.t
-				answer(r).requireEnded(t, "15s head 200", "15s "+comment, fmt.Sprintf("20s %q end", c.want))
+				answer(r).RequireEnded(t, "15s head 200", "15s "+comment, fmt.Sprintf("20s %q end", c.want))
 			})
 			bubble(t, func(r *rig) {
 				t := r.t
 				x := answer(r)
-				require.Equal(t, codes.Aborted, status.Code(x.end()))
-				require.Equal(t, fmt.Sprintf("20s %q", c.want), x.all()[2])
+				require.Equal(t, codes.Aborted, status.Code(x.End()))
+				require.Equal(t, fmt.Sprintf("20s %q", c.want), x.Events()[2])
 			}, aborting)
 		})
 	}
-	notStreaming := func(r *rig) *exchange {
+	notStreaming := func(r *rig) *extproctest.Exchange {
 		t := r.t
 		t.Helper()
 		x := r.ask(t, chat(false))
@@ -206,13 +206,13 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 	}
 	bubble(t, func(r *rig) {
 		t := r.t
-		notStreaming(r).requireEnded(t, "15s head 200", "15s "+space, fmt.Sprintf("20s %q", engines), `20s "" end`)
+		notStreaming(r).RequireEnded(t, "15s head 200", "15s "+space, fmt.Sprintf("20s %q", engines), `20s "" end`)
 	})
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := notStreaming(r)
-		require.Equal(t, codes.Aborted, status.Code(x.end()), "an SDK must not take the error for an answer")
-		require.Equal(t, []string{"15s head 200", "15s " + space, fmt.Sprintf("20s %q", engines), `20s ""`}, x.all())
+		require.Equal(t, codes.Aborted, status.Code(x.End()), "an SDK must not take the error for an answer")
+		require.Equal(t, []string{"15s head 200", "15s " + space, fmt.Sprintf("20s %q", engines), `20s ""`}, x.Events())
 	}, aborting)
 }
 
@@ -230,7 +230,7 @@ func TestAnEnginesSlowError(t *testing.T) {
 				r.slots.up(engineA, 1)
 				r.engine.call(t, 1).respond(500)
 				elapse(30 * time.Second)
-				require.Equal(t, keptAlive(comment, interval, 45*time.Second), x.all())
+				require.Equal(t, keptAlive(comment, interval, 45*time.Second), x.Events())
 				leave(x)
 				elapse(0)
 				require.Zero(t, r.InFlight())
@@ -244,7 +244,7 @@ func TestAnAnswerThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	const half = `{"error":{"code":"backend_error","message":"the engine ended its answer half way","source":"router"}}`
 	for _, committed := range []bool{false, true} {
-		broken := func(r *rig, stream bool) *exchange {
+		broken := func(r *rig, stream bool) *extproctest.Exchange {
 			t := r.t
 			t.Helper()
 			x := r.ask(t, chat(stream))
@@ -260,20 +260,20 @@ func TestAnAnswerThatBreaksOff(t *testing.T) {
 		bubble(t, func(r *rig) {
 			t := r.t
 			x := broken(r, true)
-			require.ErrorIs(t, x.end(), io.EOF)
-			got := x.all()
+			require.ErrorIs(t, x.End(), io.EOF)
+			got := x.Events()
 			require.True(t, strings.HasSuffix(got[len(got)-1], fmt.Sprintf("%q end", "data: "+half+"\n\n")), got)
 			require.Empty(t, r.slots.failures(), "the head had come: nothing is tried again")
 		})
 		bubble(t, func(r *rig) {
 			t := r.t
-			require.Equal(t, codes.Aborted, status.Code(broken(r, false).end()), "what is no stream is cut")
+			require.Equal(t, codes.Aborted, status.Code(broken(r, false).End()), "what is no stream is cut")
 		})
 		bubble(t, func(r *rig) {
 			t := r.t
 			x := broken(r, true)
-			require.Equal(t, codes.Aborted, status.Code(x.end()))
-			got := x.all()
+			require.Equal(t, codes.Aborted, status.Code(x.End()))
+			got := x.Events()
 			require.True(t, strings.HasSuffix(got[len(got)-1], fmt.Sprintf("%q", "data: "+half+"\n\n")), got)
 		}, aborting)
 	}
@@ -298,13 +298,13 @@ func TestAnAnswerThatIsTooLarge(t *testing.T) {
 				}
 			}()
 			if !stream {
-				require.Equal(t, codes.Aborted, status.Code(x.end()))
+				require.Equal(t, codes.Aborted, status.Code(x.End()))
 				return
 			}
-			require.ErrorIs(t, x.end(), io.EOF)
+			require.ErrorIs(t, x.End(), io.EOF)
 			n := 0
-			got := x.all()
-			for _, m := range x.messages()[1 : len(got)-1] {
+			got := x.Events()
+			for _, m := range x.Messages()[1 : len(got)-1] {
 				n += len(m.GetStreamedImmediateResponse().GetBodyResponse().GetBody())
 			}
 			require.Equal(t, 100_000, n)
@@ -318,7 +318,7 @@ func TestAnAnswerThatIsTooLarge(t *testing.T) {
 		body := r.engine.call(t, 1).respond(200)
 		_, _ = io.WriteString(body, strings.Repeat("x", 100_000))
 		_ = body.Close()
-		require.ErrorIs(t, x.end(), io.EOF)
+		require.ErrorIs(t, x.End(), io.EOF)
 	}, limit)
 }
 
@@ -330,7 +330,7 @@ func TestARelayThatCannotBeReached(t *testing.T) {
 			x := r.ask(t, chat(false))
 			r.slots.up(engineA, 1)
 			r.engine.call(t, 1).answer <- result{err: &net.OpError{Op: op, Err: net.ErrClosed}}
-			x.requireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`)
+			x.RequireEnded(t, `0s 502 {"error":{"code":"backend_error","message":"the engines of model m ended the connection before they answered","source":"router"}}`)
 			require.Contains(t, r.log.String(), "--relay")
 			require.Empty(t, r.slots.failures(), "no replica is to blame")
 		})
@@ -371,8 +371,8 @@ func TestWhatTheLaneRefusesBlamesNoReplica(t *testing.T) {
 					}
 					r.slots.up(engineA, 1)
 					r.engine.call(t, 1).refuse(c.status, c.flags)
-					require.ErrorIs(t, x.end(), io.EOF)
-					events := x.all()
+					require.ErrorIs(t, x.End(), io.EOF)
+					events := x.Events()
 					require.Equal(t, want, events[len(events)-1])
 					require.Empty(t, r.slots.failures())
 					require.Zero(t, r.slots.taken())
@@ -391,8 +391,8 @@ func TestTheLanesOwnAnswersAreNotShown(t *testing.T) {
 		r.slots.up(engineA, 1)
 		r.engine.call(t, 1).fail("UC")
 		elapse(interval)
-		require.NotContains(t, strings.Join(x.all(), " "), "the lane's own text")
-		x.reset()
+		require.NotContains(t, strings.Join(x.Events(), " "), "the lane's own text")
+		x.Reset()
 		elapse(0)
 		require.Equal(t, 1, r.outcome(holdstate.OutcomeDisconnected))
 	})

@@ -8,11 +8,13 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
-// id is the request id in the first answer, empty without one.
-func (x *exchange) id() (id string) {
-	m := x.messages()[0]
+// idOf returns the request id in the first answer, empty without one.
+func idOf(x *extproctest.Exchange) (id string) {
+	m := x.Messages()[0]
 	for _, o := range m.GetImmediateResponse().GetHeaders().GetSetHeaders() {
 		if o.GetHeader().GetKey() == headerRequestID {
 			id += string(o.GetHeader().GetRawValue())
@@ -33,15 +35,15 @@ func TestEveryAnswerHasTheRequestIDOnRecord(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		const junk = "junk-77"
-		var all []*exchange
-		ask := func(path, body string, headers ...string) *exchange {
-			all = append(all, r.ask(t, request(path, body, headers...)))
+		var all []*extproctest.Exchange
+		ask := func(path, body string, headers ...string) *extproctest.Exchange {
+			all = append(all, r.ask(t, extproctest.Request(path, body, headers...)))
 			return all[len(all)-1]
 		}
-		relayed := func(x *exchange, n int) {
+		relayed := func(x *extproctest.Exchange, n int) {
 			call := r.engine.call(t, n)
 			_ = call.respond(200, "X-Request-Id", "engine's").Close()
-			require.Equal(t, x.id(), call.Header.Get(headerRequestID))
+			require.Equal(t, idOf(x), call.Header.Get(headerRequestID))
 		}
 		r.decide = func(q *Request) Decision {
 			if q.Model == "elsewhere" {
@@ -64,7 +66,7 @@ func TestEveryAnswerHasTheRequestIDOnRecord(t *testing.T) {
 		r.slots.up(engineA, 1)
 		relayed(first, 2)
 		relayed(second, 3)
-		require.Equal(t, id, first.id())
+		require.Equal(t, id, idOf(first))
 
 		ask(chatPath, `{`, headerRequestID, junk)
 		ask("/nothing", "", headerRequestID, junk)
@@ -72,8 +74,8 @@ func TestEveryAnswerHasTheRequestIDOnRecord(t *testing.T) {
 		elapse(logWait + time.Second)
 		answered, onRecord := map[string]int{}, map[string]int{}
 		for _, x := range all {
-			require.NoError(t, uuid.Validate(x.id()))
-			answered[x.id()]++
+			require.NoError(t, uuid.Validate(idOf(x)))
+			answered[idOf(x)]++
 		}
 		for _, rec := range r.records {
 			onRecord[rec.Request.ID]++

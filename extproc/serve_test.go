@@ -65,9 +65,9 @@ func TestServeSendsTheBodyBackAsItCame(t *testing.T) {
 				if c.want == nil {
 					head += ", whole"
 				}
-				require.Equal(t, append([]string{head}, c.want...), x.all())
+				require.Equal(t, append([]string{head}, c.want...), x.Events())
 				var sent []byte
-				for _, m := range x.messages() {
+				for _, m := range x.Messages() {
 					sent = append(sent, m.GetRequestHeaders().GetResponse().GetBodyMutation().GetBody()...)
 					sent = append(sent, m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()...)
 				}
@@ -76,8 +76,8 @@ func TestServeSendsTheBodyBackAsItCame(t *testing.T) {
 				require.True(t, r.noBodies(), "the body was handed over")
 				require.Equal(t, 1, r.routedNow())
 
-				_ = x.stream.CloseSend() // Envoy has all that it wants
-				require.ErrorIs(t, x.end(), io.EOF)
+				_ = x.Stream.CloseSend() // Envoy has all that it wants
+				require.ErrorIs(t, x.End(), io.EOF)
 				require.Equal(t, 1, r.InFlight())
 				record, end := r.logStream(t, envoy.LogEdge)
 				record(id, envoy.ModeNative)
@@ -91,10 +91,10 @@ func TestServeSendsTheBodyBackAsItCame(t *testing.T) {
 
 func TestWhatIsChangedOnARequestThatIsServed(t *testing.T) {
 	t.Parallel()
-	mutation := func(t *testing.T, x *exchange) (id string, removed []string) {
+	mutation := func(t *testing.T, x *extproctest.Exchange) (id string, removed []string) {
 		t.Helper()
-		require.NotEmpty(t, x.all())
-		m := x.messages()[0].GetRequestHeaders().GetResponse().GetHeaderMutation()
+		require.NotEmpty(t, x.Events())
+		m := x.Messages()[0].GetRequestHeaders().GetResponse().GetHeaderMutation()
 		for _, o := range m.GetSetHeaders() {
 			require.Equal(t, headerRequestID, o.GetHeader().GetKey(), "nothing else is set")
 			id = string(o.GetHeader().GetRawValue())
@@ -106,30 +106,30 @@ func TestWhatIsChangedOnARequestThatIsServed(t *testing.T) {
 		r.slots.up(engineA, 10)
 		record, end := r.logStream(t, envoy.LogEdge)
 		mine := uuid.NewString()
-		first := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, mine, "x-wake-keepalive", "off", "x-wake-x", "1", "x-waken", "2"))
+		first := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, mine, "x-wake-keepalive", "off", "x-wake-x", "1", "x-waken", "2"))
 		id, removed := mutation(t, first)
 		require.Empty(t, id, "a UUID that is free is kept")
 		require.Equal(t, []string{"x-wake-keepalive", "x-wake-x"}, removed)
 
-		second := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, mine))
+		second := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, mine))
 		taken, removed := mutation(t, second)
 		require.NoError(t, uuid.Validate(taken), "one that is in flight is replaced")
 		require.NotEqual(t, mine, taken)
 		require.Empty(t, removed)
 
 		for _, bad := range []string{"", "x", mine + "x", "urn:uuid:" + mine, strings.ReplaceAll(mine, "-", ""), strings.Repeat("g", 36)} {
-			x := r.ask(t, request(chatPath, `{"model":"m"}`, headerRequestID, bad))
+			x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, bad))
 			id, _ := mutation(t, x)
 			require.NoError(t, uuid.Validate(id), "%q is replaced", bad)
 			record(id, envoy.ModeNative)
-			x.reset()
+			x.Reset()
 		}
 		require.Equal(t, 2, r.slots.taken())
 		record(taken, envoy.ModeNative)
 		require.Equal(t, 1, r.slots.taken())
 		record(mine, envoy.ModeNative)
-		first.reset()
-		second.reset()
+		first.Reset()
+		second.Reset()
 		end()
 	})
 }
@@ -216,8 +216,8 @@ func TestRefusalsAtTheHeaders(t *testing.T) {
 				t := r.t
 				r.slots.up(engineA, 1)
 				x := r.open(t, envoy.LaneEdge)
-				x.send(extproctest.RequestHeaders(c.end, c.headers...))
-				x.requireEnded(t, "0s "+c.want)
+				x.Send(extproctest.RequestHeaders(c.end, c.headers...))
+				x.RequireEnded(t, "0s "+c.want)
 			})
 		})
 	}
@@ -251,12 +251,12 @@ func TestHeadersAtTheLimitAreRefused(t *testing.T) {
 					headers = append(headers, fmt.Sprintf("x-%d", i), "1")
 				}
 				x := r.open(t, c.lane)
-				x.send(request(chatPath, `{"model":"m"}`, headers...)...)
+				x.Send(extproctest.Request(chatPath, `{"model":"m"}`, headers...)...)
 				if c.want == "" {
 					c.want = "0s serve on " + engineA + ", 13 bytes"
 				}
-				require.Equal(t, c.want, x.all()[0])
-				x.reset()
+				require.Equal(t, c.want, x.Events()[0])
+				x.Reset()
 				r.endAllNow()
 			})
 		})
@@ -268,14 +268,14 @@ func TestABodyOverTheLimitIsRefusedBeforeItsEnd(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.open(t, envoy.LaneEdge)
-		x.send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
+		x.Send(extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath))
 		chunk := strings.Repeat(" ", 64<<10)
 		for range 16 {
-			x.send(extproctest.RequestBody(chunk, false))
+			x.Send(extproctest.RequestBody(chunk, false))
 		}
-		require.Empty(t, x.all(), "exactly the limit is still allowed")
-		x.send(extproctest.RequestBody(" ", false))
-		x.requireEnded(t, `0s 413 {"error":{"code":"request_too_large","message":"the request body is larger than 1048576 bytes","source":"router"}}`)
+		require.Empty(t, x.Events(), "exactly the limit is still allowed")
+		x.Send(extproctest.RequestBody(" ", false))
+		x.RequireEnded(t, `0s 413 {"error":{"code":"request_too_large","message":"the request body is larger than 1048576 bytes","source":"router"}}`)
 	})
 }
 
@@ -288,8 +288,8 @@ func TestBodiesThatCannotBeReadAreRefused(t *testing.T) {
 	} {
 		bubble(t, func(r *rig) {
 			t := r.t
-			x := r.ask(t, request("/v1/messages", body))
-			x.requireEnded(t, `0s 400 {"type":"error","error":{"type":"invalid_request_error","code":"request_invalid","message":"`+want+`","source":"router"}}`)
+			x := r.ask(t, extproctest.Request("/v1/messages", body))
+			x.RequireEnded(t, `0s 400 {"type":"error","error":{"type":"invalid_request_error","code":"request_invalid","message":"`+want+`","source":"router"}}`)
 		})
 	}
 }
@@ -306,16 +306,16 @@ func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		r.authenticate = func(Credentials) (fakeCall, *refusal.Refusal) { return fakeCall{}, refusal.Unauthorized("no key") }
-		ask := func(lane, method string) *exchange {
+		ask := func(lane, method string) *extproctest.Exchange {
 			x := r.open(t, lane)
-			x.send(extproctest.RequestHeaders(true, ":method", method, ":path", "/readyz?a"))
-			_ = x.stream.CloseSend()
+			x.Send(extproctest.RequestHeaders(true, ":method", method, ":path", "/readyz?a"))
+			_ = x.Stream.CloseSend()
 			return x
 		}
-		ask(envoy.LaneEdge, "GET").requireEnded(t, `0s 200 {"status":"ready"}`)
+		ask(envoy.LaneEdge, "GET").RequireEnded(t, `0s 200 {"status":"ready"}`)
 		r.notReady = "it rains"
-		ask(envoy.LaneEdge, "HEAD").requireEnded(t, `0s 503 {"status":"not ready"}`)
-		ask("", "GET").requireEnded(t, "0s untouched")
+		ask(envoy.LaneEdge, "HEAD").RequireEnded(t, `0s 503 {"status":"not ready"}`)
+		ask("", "GET").RequireEnded(t, "0s untouched")
 		elapse(logWait + time.Second)
 		require.Empty(t, r.records, "a question of a load balancer is on no record")
 	})
@@ -387,9 +387,9 @@ func TestOthersPassUntouched(t *testing.T) {
 			bubble(t, func(r *rig) {
 				t := r.t
 				x := r.open(t, "")
-				x.send(c.send...)
-				_ = x.stream.CloseSend()
-				x.requireEnded(t, c.want...)
+				x.Send(c.send...)
+				_ = x.Stream.CloseSend()
+				x.RequireEnded(t, c.want...)
 			})
 		})
 	}
@@ -400,12 +400,12 @@ func TestStreamsThatAreNoRequest(t *testing.T) {
 	bubble(t, func(r *rig) {
 		t := r.t
 		x := r.open(t, envoy.LaneEdge)
-		_ = x.stream.CloseSend()
-		x.requireEnded(t)
+		_ = x.Stream.CloseSend()
+		x.RequireEnded(t)
 		for _, m := range []*extprocv3.ProcessingRequest{extproctest.RequestBody(strings.Repeat("x", 5000), true), extproctest.RequestTrailers(), {}} {
 			x := r.open(t, envoy.LaneEdge)
-			x.send(m)
-			require.Equal(t, codes.InvalidArgument, status.Code(x.end()))
+			x.Send(m)
+			require.Equal(t, codes.InvalidArgument, status.Code(x.End()))
 		}
 	})
 }
@@ -424,7 +424,7 @@ func TestACrashInTheObserverLeavesNothing(t *testing.T) {
 			if held {
 				r.slots.up(engineA, 1)
 			}
-			require.Equal(t, codes.Internal, status.Code(x.end()))
+			require.Equal(t, codes.Internal, status.Code(x.End()))
 		})
 	}
 }
@@ -437,12 +437,12 @@ func TestACrashInTheDeciderEndsItsStreamOnly(t *testing.T) {
 		usual := r.decide
 		r.decide = func(*Request) Decision { crash(2); return Decision{} }
 		x := r.ask(t, chat(false))
-		require.Equal(t, codes.Internal, status.Code(x.end()))
+		require.Equal(t, codes.Internal, status.Code(x.End()))
 		require.Contains(t, r.log.String(), "programming error")
 		r.decide = usual
 		require.Equal(t, 1, r.InFlight())
-		require.Empty(t, other.all())
+		require.Empty(t, other.Events())
 		r.machine.Drain()
-		other.requireEnded(t, `0s 503 {"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`)
+		other.RequireEnded(t, `0s 503 {"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`)
 	})
 }

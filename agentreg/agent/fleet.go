@@ -54,7 +54,7 @@ const lookupsMissed = 5
 // of cfg, the next ones have a number after it. Without models the engine is first
 // asked for them. Of cfg neither Routers nor anything that is for Exec counts.
 func RunBackend(ctx context.Context, cfg Config, d Demand, dial func() (net.Conn, error)) error {
-	backend, err := parseRemote(cfg.BackendURL)
+	backend, err := parseElsewhere(cfg.BackendURL)
 	if err != nil {
 		return fmt.Errorf("backend %s: url: %w", cfg.ID, err)
 	}

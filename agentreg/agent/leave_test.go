@@ -9,11 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdgate/holdgate/agentreg"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/grpctest"
 )
 
 func TestEngineOutlivesItsAgentsRoutersRequests(t *testing.T) {
@@ -148,7 +148,7 @@ func TestAgentWaitsForTheEndOfItsStreamWithHeartbeats(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t)
-				srv, lis := grpc.NewServer(agentreg.New(agentreg.Options{}).ServerOptions()...), bufconn.Listen(1<<16)
+				srv, lis := grpc.NewServer(agentreg.New(agentreg.Options{}).ServerOptions()...), grpctest.Listen(nil)
 				pb.RegisterAgentRegistryServer(srv, &c.router)
 				n.at["127.0.0.1:9002"] = lis
 				go func() { _ = srv.Serve(lis) }()

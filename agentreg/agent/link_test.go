@@ -19,19 +19,19 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/protocol"
+	"github.com/holdgate/holdgate/internal/grpctest"
 )
 
 // network connects agents and routers in a bubble.
 type network struct {
 	t  *testing.T
 	mu sync.Mutex
-	at map[string]*bufconn.Listener
+	at map[string]*grpctest.Listener
 	// health is the status that every engine answers; 0: it refuses.
 	health atomic.Int64
 	checks atomic.Int64
@@ -41,24 +41,7 @@ type network struct {
 
 func newNetwork(t *testing.T) *network {
 	t.Helper()
-	return &network{t: t, at: map[string]*bufconn.Listener{}}
-}
-
-// loopbackConn looks like a connection over loopback.
-type loopbackConn struct{ net.Conn }
-
-func (loopbackConn) RemoteAddr() net.Addr {
-	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}
-}
-
-type loopbackListener struct{ net.Listener }
-
-func (l loopbackListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return loopbackConn{c}, nil
+	return &network{t: t, at: map[string]*grpctest.Listener{}}
 }
 
 // router starts a router at the addresses.
@@ -67,13 +50,13 @@ func (n *network) router(options []grpc.ServerOption, addresses ...string) (*age
 	reg := agentreg.New(agentreg.Options{Log: zerolog.New(zerolog.NewTestWriter(n.t))})
 	srv := grpc.NewServer(append(reg.ServerOptions(), options...)...)
 	agentregpb.RegisterAgentRegistryServer(srv, reg.Service())
-	lis := bufconn.Listen(1 << 16)
+	lis := grpctest.Listen(grpctest.Loopback)
 	n.mu.Lock()
 	for _, a := range addresses {
 		n.at[a] = lis
 	}
 	n.mu.Unlock()
-	go func() { _ = srv.Serve(loopbackListener{lis}) }()
+	go func() { _ = srv.Serve(lis) }()
 	n.t.Cleanup(srv.Stop)
 	return reg, srv
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// CheckProgram returns what is wrong with the program of a command that runs in dir, nil
-// if nothing is.
+// CheckProgram says what is wrong with the program of a command that runs in dir,
+// nil for nothing.
 func CheckProgram(program, dir string) error {
 	path := program
 	if dir != "" && strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
@@ -23,9 +23,9 @@ func CheckProgram(program, dir string) error {
 	return nil
 }
 
-// checkDir returns what is wrong with the directory of a command, nil if nothing is.
+// CheckDir says what is wrong with the directory of a command, nil for nothing.
 // Without a name it is that of this process.
-func checkDir(dir string) error {
+func CheckDir(dir string) error {
 	if dir == "" {
 		return nil
 	}

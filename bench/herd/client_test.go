@@ -10,13 +10,13 @@ import (
 	"strings"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
 // client is one request, seen from Envoy's side. Its results are valid once it has
@@ -47,17 +47,8 @@ func (d *router) ask(n int, key string, tokens int) *client {
 	c.leave = cancel
 	stream, err := extprocv3.NewExternalProcessorClient(d.envoy).Process(ctx)
 	require.NoError(d.t, err)
-	headers := &corev3.HeaderMap{}
-	for _, h := range [][2]string{
-		{":method", http.MethodPost}, {":path", "/v1/chat/completions"}, {":authority", "x"}, {"x-api-key", key}, {"x-request-id", id},
-	} {
-		headers.Headers = append(headers.Headers, &corev3.HeaderValue{Key: h[0], RawValue: []byte(h[1])})
-	}
 	body := fmt.Sprintf(`{"model":"m","stream":%t,"messages":[{"role":"user","content":%q}],"n":%d}`, c.stream, strings.Repeat("x", tokens*32/10), n)
-	for _, m := range []*extprocv3.ProcessingRequest{
-		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headers}}},
-		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}},
-	} {
+	for _, m := range extproctest.Request("/v1/chat/completions", body, "x-api-key", key, "x-request-id", id) {
 		require.NoError(d.t, stream.Send(m))
 	}
 	go c.receive(stream)

@@ -13,6 +13,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/grpctest"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -46,7 +47,7 @@ func newRouter(t *testing.T, policyText string, slotWait, more time.Duration) *r
 	}, extproc.Deps{Decider: d, Observer: d, Wakes: d.machine, Relay: engines{d.site, more}, Log: zerolog.Nop()})
 	server := grpc.NewServer(extproc.ServerOptions()...)
 	d.server.Register(server)
-	d.envoy = serve(t, server)
+	d.envoy = grpctest.Serve(t, server, grpctest.Unix)
 	return d
 }
 

@@ -5,7 +5,6 @@ package herd
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,14 +14,13 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/holdgate/holdgate/agentreg"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
+	"github.com/holdgate/holdgate/internal/grpctest"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -69,7 +67,7 @@ func newSite(t *testing.T, policyText string, inOrder bool) *site {
 	})
 	agents := grpc.NewServer()
 	pb.RegisterAgentRegistryServer(agents, s.registry.Service())
-	s.conn = serve(t, agents)
+	s.conn = grpctest.Serve(t, agents, grpctest.Unix)
 	background, end := context.WithCancel(t.Context())
 	go s.updateEachSecond(background)
 	t.Cleanup(func() {
@@ -91,36 +89,6 @@ func (s *site) updateEachSecond(ctx context.Context) {
 			s.machine.UpdateAll()
 		}
 	}
-}
-
-// localListener makes connections look as if they came over a unix socket.
-type localListener struct{ net.Listener }
-
-type localConn struct{ net.Conn }
-
-func (localConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
-
-func (l localListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return localConn{c}, nil
-}
-
-// serve starts a server in memory and returns a connection to it.
-func serve(t *testing.T, server *grpc.Server) *grpc.ClientConn {
-	t.Helper()
-	listener := bufconn.Listen(1 << 18)
-	go func() { _ = server.Serve(localListener{listener}) }()
-	conn, err := grpc.NewClient("passthrough:///herd", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_ = conn.Close()
-		server.Stop()
-	})
-	return conn
 }
 
 // join registers one more agent.

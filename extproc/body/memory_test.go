@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/extproc/extproctest"
+	"github.com/holdgate/holdgate/internal/memtest"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
@@ -56,13 +57,13 @@ func TestDecodingTakesNoMoreMemoryThanIsCharged(t *testing.T) { //nolint:paralle
 		c := ParseCoding(coded)
 		for name, text := range texts {
 			b := bodyOf(encode([]byte(text)), chunkSize)
-			took := extproctest.Allocated(func() { _, _ = b.ReadFields(target.Chat, c, limit) })
+			took := memtest.Allocated(func() { _, _ = b.ReadFields(target.Chat, c, limit) })
 			require.LessOrEqual(t, took, c.memory(limit), "%s of %s", name, coded)
 		}
 	}
 	for name, text := range texts {
 		b := bodyOf([]byte(text), chunkSize)
-		took := extproctest.Allocated(func() { _, _ = b.ReadFields(target.Chat, Identity, limit) })
+		took := memtest.Allocated(func() { _, _ = b.ReadFields(target.Chat, Identity, limit) })
 		require.LessOrEqual(t, took, int64(512<<10), "%s, not compressed", name)
 	}
 }

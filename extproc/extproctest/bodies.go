@@ -4,7 +4,6 @@ package extproctest
 
 import (
 	"bytes"
-	"runtime"
 	"strings"
 
 	"github.com/andybalholm/brotli"
@@ -54,13 +53,4 @@ func ChatBody(n int) []byte {
 	message := `{"role":"user","content":"` + strings.Repeat("A few words, \\\"quoted\\\" and \\n broken. ", 5) + `"},`
 	head, tail := `{"messages":[`, `{"role":"user","content":"x"}],"stream":true,"model":"llama-3-70b"}`
 	return []byte(head + strings.Repeat(message, max(0, (n-len(head)-len(tail))/len(message))) + tail)
-}
-
-// Allocated returns how many bytes f allocates.
-func Allocated(f func()) int64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int64(after.TotalAlloc - before.TotalAlloc) //nolint:gosec // a test allocates less than 2^63 bytes
 }

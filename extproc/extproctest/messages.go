@@ -40,6 +40,12 @@ func RequestTrailers(kv ...string) *extprocv3.ProcessingRequest {
 	}}
 }
 
+// Request is a whole POST; headers are names and values.
+func Request(path, body string, headers ...string) []*extprocv3.ProcessingRequest {
+	kv := append([]string{":method", "POST", ":path", path, ":authority", "api.example.com"}, headers...)
+	return []*extprocv3.ProcessingRequest{RequestHeaders(false, kv...), RequestBody(body, true)}
+}
+
 // Decorated adds what Envoy may add to any message.
 func Decorated(m *extprocv3.ProcessingRequest) *extprocv3.ProcessingRequest {
 	m = proto.CloneOf(m)

@@ -23,6 +23,7 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/grpctest"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
 )
@@ -68,7 +69,7 @@ func backed(t *testing.T, text string, f func(r *rig, e *elsewhere), flags ...st
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{App: backedApp(t, text, append([]string{"--agent-liveness=24h"}, flags...)...), t: t}
-		r.envoys, r.agents = r.serve(r.App.envoy), r.serve(r.App.agents)
+		r.envoys, r.agents = grpctest.Serve(t, r.App.envoy, grpctest.Unix), grpctest.Serve(t, r.App.agents, grpctest.Unix)
 		background, end := context.WithCancel(t.Context())
 		go r.notifiers.run(background)
 		e := &elsewhere{}

@@ -24,7 +24,7 @@ const (
 func hashOf(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(key))) }
 
 // words is a chat request of about this many tokens.
-func (r *rig) words(tokens int, headers ...string) *ask {
+func (r *rig) words(tokens int, headers ...string) ask {
 	r.t.Helper()
 	text := strings.Repeat("x", tokens*32/10)
 	return r.post("/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"`+text+`"}]}`, headers...)
@@ -187,7 +187,7 @@ func TestWithoutAQueueTheNextStepIsTriedAtOnce(t *testing.T) {
 		r.joinAs("c", pb.State_STATE_SERVING, inRegion("us", 1), "m")
 		r.joinAs("b", pb.State_STATE_SERVING, inRegion("eu", 1), "m")
 		require.Contains(t, first.all(), "serve on 127.0.0.1:8002")
-		for _, x := range []*ask{second, third} {
+		for _, x := range []ask{second, third} {
 			require.Contains(t, x.all(), `503 {"error":{"code":"no_capacity"`, "one slot was there at the release")
 		}
 		require.Contains(t, r.chat("m").all(), "serve on 127.0.0.1:8001")

@@ -158,7 +158,7 @@ func TestAHundredRequestsAreOneWake(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		p := r.join(pb.State_STATE_ASLEEP, "m")
-		var all []*ask
+		var all []ask
 		for range 100 {
 			all = append(all, r.chat("m"))
 		}
@@ -218,11 +218,11 @@ func TestCountingTokensWakesNothing(t *testing.T) {
 func TestOneModelDoesNotTakeAllHeldBytes(t *testing.T) {
 	t.Parallel()
 	flags := []string{"--max-request-bytes=1KiB", "--wake-hold-max-bytes=4KiB"}
-	large := func(r *rig, model string) *ask {
+	large := func(r *rig, model string) ask {
 		return r.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"x":%q}`, model, strings.Repeat("x", 900)))
 	}
 	bubble(t, func(r *rig) {
-		held := []*ask{large(r, "m"), large(r, "m")}
+		held := []ask{large(r, "m"), large(r, "m")}
 		require.Regexp(r.t, `^0s 503 .*too many requests are already waiting`, large(r, "m").all())
 		held = append(held, large(r, "hour"))
 		for _, a := range held {

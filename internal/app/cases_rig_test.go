@@ -5,25 +5,22 @@ package app
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/extproctest"
+	"github.com/holdgate/holdgate/internal/grpctest"
 )
 
 // rig is a whole app in a bubble: its two gRPC services are reached in memory, and
@@ -46,8 +43,8 @@ func bubble(t *testing.T, f func(r *rig), flags ...string) {
 		r := &rig{App: newApp(t, append([]string{"--agent-liveness=24h"}, flags...)...), t: t}
 		_, err := r.maps.Push([]byte(rigMap), false)
 		require.NoError(t, err)
-		r.envoys = r.serve(r.App.envoy)
-		r.agents = r.serve(r.App.agents)
+		r.envoys = grpctest.Serve(t, r.App.envoy, grpctest.Unix)
+		r.agents = grpctest.Serve(t, r.App.agents, grpctest.Unix)
 		background, end := context.WithCancel(t.Context())
 		go r.notifiers.run(background)
 		go r.keeper().Run(background)
@@ -70,30 +67,6 @@ func bubble(t *testing.T, f func(r *rig), flags ...string) {
 			require.Zero(t, r.machine.Demand(model), model)
 		}
 	})
-}
-
-// localListener makes connections look as if they came over a unix socket.
-type localListener struct{ net.Listener }
-
-type localConn struct{ net.Conn }
-
-func (localConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
-
-func (l localListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return localConn{c}, nil
-}
-
-func (r *rig) serve(s *grpc.Server) *grpc.ClientConn {
-	listener := bufconn.Listen(1 << 18)
-	go func() { _ = s.Serve(localListener{listener}) }()
-	conn, err := grpc.NewClient("passthrough:///app", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	require.NoError(r.t, err)
-	return conn
 }
 
 // gauge is the value of a series now.
@@ -129,73 +102,27 @@ func (r *rig) wanted(model string) int { return int(r.gauge("hivenet_wake_wanted
 func (r *rig) holds(outcome string) int { return int(r.gauge("hivenet_wake_holds_total", outcome)) }
 
 // ask is one request of a client, seen from Envoy's side.
-type ask struct {
-	stream extprocv3.ExternalProcessor_ProcessClient
-	leave  context.CancelFunc
-	begin  time.Time
-
-	mu      sync.Mutex
-	events  []string
-	set     map[string]string // headers that the answer sets
-	removed []string          // headers that it takes away
-	over    bool
-}
+type ask struct{ *extproctest.Exchange }
 
 // post sends a whole request; headers are pairs.
-func (r *rig) post(path, body string, headers ...string) *ask {
+func (r *rig) post(path, body string, headers ...string) ask {
 	r.t.Helper()
 	return r.postIn(envoy.LaneEdge, path, body, headers...)
 }
 
 // postIn is post in a lane.
-func (r *rig) postIn(lane, path, body string, headers ...string) *ask {
+func (r *rig) postIn(lane, path, body string, headers ...string) ask {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(r.t.Context(), envoy.LaneMetadata, lane))
-	stream, err := extprocv3.NewExternalProcessorClient(r.envoys).Process(ctx)
-	require.NoError(r.t, err)
-	a := &ask{stream: stream, leave: cancel, begin: time.Now()}
-	go a.receive()
-	m := &corev3.HeaderMap{}
-	all := append([]string{":method", "POST", ":path", path, ":authority", "x"}, headers...)
-	for i := 0; i < len(all); i += 2 {
-		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: all[i], RawValue: []byte(all[i+1])})
-	}
-	for _, one := range []*extprocv3.ProcessingRequest{
-		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: m}}},
-		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}},
-	} {
-		_ = stream.Send(one) // an error is what Recv gives too
-	}
+	x := extproctest.Open(r.t, r.envoys, lane, told)
+	x.Send(extproctest.Request(path, body, headers...)...)
 	synctest.Wait()
-	return a
+	return ask{x}
 }
 
 // chat is a chat request for a model.
-func (r *rig) chat(model string, headers ...string) *ask {
+func (r *rig) chat(model string, headers ...string) ask {
 	r.t.Helper()
 	return r.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q}`, model), headers...)
-}
-
-func (a *ask) receive() {
-	defer a.leave()
-	for {
-		m, err := a.stream.Recv()
-		a.mu.Lock()
-		if err != nil {
-			a.over = true
-			a.mu.Unlock()
-			return
-		}
-		a.events = append(a.events, fmt.Sprintf("%v %s", time.Since(a.begin), told(m)))
-		a.removed = append(a.removed, m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetRemoveHeaders()...)
-		for _, o := range m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
-			if a.set == nil {
-				a.set = map[string]string{}
-			}
-			a.set[o.GetHeader().GetKey()] = string(o.GetHeader().GetRawValue())
-		}
-		a.mu.Unlock()
-	}
 }
 
 // told says in a word what m is.
@@ -217,33 +144,32 @@ func told(m *extprocv3.ProcessingResponse) string {
 	return m.String()
 }
 
-// all is what came, with its time.
-func (a *ask) all() string {
-	synctest.Wait()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return strings.Join(a.events, "\n")
+// all returns what came, with its time.
+func (a ask) all() string { return strings.Join(a.Events(), "\n") }
+
+// sent returns the value that the answer gives a header.
+func (a ask) sent(name string) (value string) {
+	for _, m := range a.Messages() {
+		for _, o := range m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
+			if o.GetHeader().GetKey() == name {
+				value = string(o.GetHeader().GetRawValue())
+			}
+		}
+	}
+	return value
 }
 
-// sent is the value that a header was given.
-func (a *ask) sent(name string) string {
-	synctest.Wait()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.set[name]
-}
-
-// taken are the headers that were taken away.
-func (a *ask) taken() []string {
-	synctest.Wait()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.removed
+// taken returns the headers that the answer takes away.
+func (a ask) taken() (names []string) {
+	for _, m := range a.Messages() {
+		names = append(names, m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetRemoveHeaders()...)
+	}
+	return names
 }
 
 // gone lets the client leave.
-func (a *ask) gone() {
-	a.leave()
+func (a ask) gone() {
+	a.Reset()
 	synctest.Wait()
 }
 

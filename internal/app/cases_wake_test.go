@@ -199,7 +199,7 @@ func TestEveryPlacedModelHasOneSeriesOfEachGaugeFromTheStart(t *testing.T) {
 		}
 		_, err := r.maps.Push([]byte(`{"placements":[`+strings.Join(placements, ",")+`]}`), false)
 		require.NoError(r.t, err)
-		var asks []*ask
+		var asks []ask
 		for i := range 10 {
 			asks = append(asks, r.chat(fmt.Sprint("n", i%3)))
 		}
@@ -257,7 +257,7 @@ func TestAWakeIsTimedOncePerModel(t *testing.T) {
 		third := r.chat("m", off...)
 		require.Equal(r.t, map[string]float64{"model=m": 7}, r.series("hivenet_wake_seconds"))
 		require.Equal(r.t, 1, int(r.gauge("hivenet_wake_seconds", "m")))
-		for _, a := range []*ask{first, second, third} {
+		for _, a := range []ask{first, second, third} {
 			require.Contains(r.t, a.all(), "serve on")
 			a.gone()
 		}

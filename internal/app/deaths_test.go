@@ -29,7 +29,7 @@ func (r *rig) served(address string) *victim {
 
 // died is the pass through the rehold lane after the engine at address took the
 // request and ended the connection.
-func (v *victim) died(address string) *ask {
+func (v *victim) died(address string) ask {
 	v.r.t.Helper()
 	return v.r.postIn(envoy.LaneRehold, "/v1/chat/completions", `{"model":"m"}`, "x-request-id", v.id, envoy.FailedHeader, address+";sent=300")
 }

@@ -4,21 +4,13 @@ package app
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-// allocated is how many bytes f allocates. Tests that use it must not be parallel.
-func allocated(f func()) int64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int64(after.TotalAlloc - before.TotalAlloc)
-}
+	"github.com/holdgate/holdgate/internal/memtest"
+)
 
 // One model is found without a look at the others, by everybody who asks for one.
 func TestOneModelIsFoundWithoutALookAtTheOthers(t *testing.T) { //nolint:paralleltest // it counts allocations
@@ -38,7 +30,7 @@ func TestOneModelIsFoundWithoutALookAtTheOthers(t *testing.T) { //nolint:paralle
 		"a resumed call":      func() bool { return a.decider.Resume().Models("m777") == nil },
 	} {
 		found := false
-		require.Less(t, allocated(func() { found = ask() }), int64(64<<10), name)
+		require.Less(t, memtest.Allocated(func() { found = ask() }), int64(64<<10), name)
 		require.True(t, found, name)
 	}
 }

@@ -17,9 +17,9 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/holdgate/holdgate/internal/certs/certstest"
+	"github.com/holdgate/holdgate/internal/grpctest"
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
@@ -33,7 +33,7 @@ func files(cert, key, clients string) Files {
 // handshake says why a client is refused, nil when it is not.
 func handshake(t *testing.T, server, client *tls.Config) error {
 	t.Helper()
-	lis := bufconn.Listen(1 << 16)
+	lis := grpctest.Listen(nil)
 	defer lis.Close()
 	done := make(chan struct{})
 	go func() {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// group is a group of models that cannot all be awake at once, because of their number
-// or their memory.
+// group is models that cannot all be awake at once, by their number or by their
+// memory.
 type group struct {
 	value
 
@@ -24,11 +24,14 @@ type group struct {
 	used     bool
 }
 
-// member is a model where the file names its group.
-type member struct {
+// ask is what a model says about its group.
+type ask struct {
 	value
 
-	model *Model
+	model    int // its index
+	group    string
+	maxAwake int
+	memory   int64
 }
 
 func (f *file) group(key *yaml.Node, v value) {
@@ -36,7 +39,7 @@ func (f *file) group(key *yaml.Node, v value) {
 	g := &group{value: v}
 	v.Fields(map[string]func(value){
 		"max_awake": func(v value) { g.maxAwake = int(v.Number(protocol.MaxSlots)) },
-		"memory":    func(v value) { g.memory = v.Size(protocol.MaxRoom) },
+		"memory":    func(v value) { g.memory = size(v) },
 	})
 	if g.maxAwake > 0 && g.memory > 0 {
 		v.Add("has max_awake and memory: only one of them can be given")
@@ -44,35 +47,30 @@ func (f *file) group(key *yaml.Node, v value) {
 	f.groups[key.Value] = g
 }
 
-// checkGroups completes the group of every model, once all of them are read.
+// checkGroups puts every model into its group, once all of them are known.
 func (f *file) checkGroups() {
-	var members []member
-	for i, v := range f.places {
-		m := member{v, &f.Models[i]}
-		name, own := m.model.Group.Name, m.model.Group
-		if name == "" {
-			if own.MaxAwake > 0 || own.Memory > 0 {
-				m.Add("has max_awake or memory, and no group")
+	for _, a := range f.asks {
+		if a.group == "" {
+			if a.maxAwake > 0 || a.memory > 0 {
+				a.Add("has max_awake or memory, and no group")
 			}
-			m.model.Group = agent.Group{}
 			continue
 		}
-		members = append(members, m)
-		if f.groups[name] == nil {
-			f.groups[name] = &group{value: v}
+		if f.groups[a.group] == nil {
+			f.groups[a.group] = &group{value: a.value}
 		}
-		g := f.groups[name]
+		g := f.groups[a.group]
 		g.used = true
-		if own.MaxAwake > 0 && g.maxAwake > 0 && own.MaxAwake != g.maxAwake || own.MaxAwake > 0 && g.memory > 0 {
-			m.Add("max_awake is %d, and line %d says something else for group %s", own.MaxAwake, g.Line, name)
+		if a.maxAwake > 0 && g.maxAwake > 0 && a.maxAwake != g.maxAwake || a.maxAwake > 0 && g.memory > 0 {
+			a.Add("max_awake is %d, and line %d says something else for group %s", a.maxAwake, g.Line, a.group)
 		}
-		g.maxAwake = cmp.Or(g.maxAwake, own.MaxAwake)
+		g.maxAwake = cmp.Or(g.maxAwake, a.maxAwake)
 	}
-	for _, m := range members {
-		of := &m.model.Group
-		g := f.groups[of.Name]
-		m.checkMemory(of, g.memory)
-		of.MaxAwake, of.TotalMemory = g.maxAwake, g.memory
+	for _, a := range f.asks {
+		if g := f.groups[a.group]; g != nil {
+			a.checkMemory(g)
+			f.Models[a.model].Group = agent.Group{Name: a.group, MaxAwake: g.maxAwake, TotalMemory: g.memory, Memory: a.memory}
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
 		if g := f.groups[name]; !g.used {
@@ -81,14 +79,13 @@ func (f *file) checkGroups() {
 	}
 }
 
-// checkMemory checks the memory of a model against that of its group.
-func (m member) checkMemory(own *agent.Group, total int64) {
+func (a ask) checkMemory(g *group) {
 	switch {
-	case total == 0 && own.Memory > 0:
-		m.Add("has memory, but group %s counts its models: give groups.%s.memory instead of max_awake", own.Name, own.Name)
-	case total > 0 && own.Memory == 0:
-		m.Add("needs memory: what the model takes of the %v of group %s", settings.Bytes(total), own.Name)
-	case own.Memory > total:
-		m.Add("takes %v of memory, more than the %v of group %s", settings.Bytes(own.Memory), settings.Bytes(total), own.Name)
+	case g.memory == 0 && a.memory > 0:
+		a.Add("has memory, but group %s counts its models: give groups.%s.memory instead of max_awake", a.group, a.group)
+	case g.memory > 0 && a.memory == 0:
+		a.Add("needs memory: what the model takes of the %v of group %s", settings.Bytes(g.memory), a.group)
+	case a.memory > g.memory:
+		a.Add("takes %v of memory, more than the %v of group %s", settings.Bytes(a.memory), settings.Bytes(g.memory), a.group)
 	}
 }

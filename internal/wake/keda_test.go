@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/holdgate/holdgate/internal/grpctest"
 )
 
 // fakeModels is a router with wishes that the test sets. Its activity is a Recent.
@@ -77,19 +76,7 @@ func newKEDARig(t *testing.T) *kedaRig {
 	}
 	r.keda = NewKEDA(KEDAOptions{Models: r.fakeModels, Log: zerolog.Nop()})
 	externalscaler.RegisterExternalScalerServer(r.server, r.keda)
-	listener := bufconn.Listen(1 << 20)
-	served := make(chan error, 1)
-	go func() { served <- r.server.Serve(listener) }()
-	conn, err := grpc.NewClient("passthrough:///holdgate",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	r.ExternalScalerClient = externalscaler.NewExternalScalerClient(conn)
-	t.Cleanup(func() {
-		require.NoError(t, conn.Close())
-		r.server.Stop()
-		require.NoError(t, <-served)
-	})
+	r.ExternalScalerClient = externalscaler.NewExternalScalerClient(grpctest.Serve(t, r.server, nil))
 	return r
 }
 
