@@ -10,8 +10,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdgate/holdgate/extproc/extproctest"
-
-	"github.com/holdgate/holdgate/extproc/extproctest"
 )
 
 // headOf reads headers given as pairs.
