@@ -4,8 +4,8 @@ package agent
 
 import "strings"
 
-// advices say what to change when a connection fails with these words.
-var advices = []struct{ words, advice string }{
+// advices are what to change when a connection fails with an error that contains text.
+var advices = []struct{ text, advice string }{
 	{"connect: connection refused", "is holdgate serve running there? --router names its --agents-listen"},
 	{"first record does not look like a TLS handshake", "the router speaks no TLS: leave out --tls and --tls-ca-file, or give the router --agents-tls-cert-file"},
 	{"looked like an HTTP/1.1 header", "is --router the address of the router's --agents-listen, and not of its --admin-listen?"},
@@ -16,14 +16,14 @@ var advices = []struct{ words, advice string }{
 	{"x509: certificate is valid for", "give --router a name that is in the router's certificate, or --tls-server-name"},
 }
 
-// closings are how a connection looks that the router ended in its beginning.
+// closings are in the errors of a connection that the router closed at its beginning.
 var closings = []string{"server preface: EOF", "connection reset by peer", "broken pipe"}
 
-// advice says what to change about a router that cannot be connected to, empty
-// when that is not known.
+// advice is what to change about a router that cannot be connected to, empty when that
+// is not known.
 func (t TLS) advice(problem string) string {
 	for _, a := range advices {
-		if strings.Contains(problem, a.words) {
+		if strings.Contains(problem, a.text) {
 			return a.advice
 		}
 	}

@@ -13,13 +13,13 @@ import (
 	"net/url"
 )
 
-// maxAnswer is how much of an engine's answer is read.
+// maxAnswer is how many bytes of an engine's answer are read.
 const maxAnswer = 4 << 20
 
-// maxWords is how much of a refusal is passed on.
-const maxWords = 200
+// maxErrorText is how much of the body of an error answer is passed on.
+const maxErrorText = 200
 
-// api asks the engine over HTTP.
+// api sends HTTP requests to the engine.
 type api struct {
 	client *http.Client
 	base   string
@@ -27,8 +27,8 @@ type api struct {
 	key    string // a bearer token, empty for none
 }
 
-// newAPI asks a backend at the address that it resolved to, so that what is
-// checked is what is registered.
+// newAPI connects to the address that the backend's name was resolved to, so that the
+// engine that is checked is the one that is registered.
 func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 	client := cfg.HTTPClient
 	if cfg.roundTrip != nil {
@@ -42,7 +42,7 @@ func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 					return dialer.DialContext(ctx, network, at().String())
 				},
 				TLSClientConfig: cfg.BackendTLS,
-				// A kept connection may lead to a process that is gone.
+				// A kept connection may lead to a process that has ended.
 				DisableKeepAlives: true,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -56,7 +56,7 @@ type tripper func(*http.Request) (*http.Response, error)
 // RoundTrip is part of http.RoundTripper.
 func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// get gives what the engine answers to a GET with 2xx.
+// get returns the body of a 2xx answer to a GET.
 func (a api) get(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, nil)
 	if err != nil {
@@ -88,7 +88,7 @@ func (a api) do(req *http.Request) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	switch {
 	case res.StatusCode/100 != 2 && len(text) > 0:
-		return nil, fmt.Errorf("%s answers %s: %#.*q", req.URL, res.Status, maxWords, text)
+		return nil, fmt.Errorf("%s answers %s: %#.*q", req.URL, res.Status, maxErrorText, text)
 	case res.StatusCode/100 != 2:
 		return nil, fmt.Errorf("%s answers %s", req.URL, res.Status)
 	case err != nil:

@@ -94,8 +94,8 @@ func (v *visited) run() {
 			InUse:    func(id string) bool { return v.reg.IdleFor(id) < window },
 			Changed:  v.changed,
 			OnModels: func(models, _ []string) { v.models = models },
-			OnAsk:    func() { v.note("ask") },
-			OnAnswer: func(err error) { v.note(fmt.Sprintf("up %t", err == nil)) },
+			OnCheck:  func() { v.note("ask") },
+			OnResult: func(err error) { v.note(fmt.Sprintf("up %t", err == nil)) },
 			OnIdle:   func() { v.note("idle") },
 		}, lis.Dial)
 	}()
@@ -140,7 +140,7 @@ func (v *visited) lookup(context.Context, string) ([]netip.Addr, error) {
 
 func (v *visited) want(wanted bool) {
 	v.wanted.Store(wanted)
-	poke(v.changed)
+	notify(v.changed)
 	synctest.Wait()
 }
 

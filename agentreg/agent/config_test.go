@@ -121,7 +121,7 @@ func TestUnspecifiedBackendIsCheckedOnLoopback(t *testing.T) {
 func TestLinesArePrefixed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	w := &lineWriter{to: &out, prefix: "[a] ", last: &lastWords{}}
+	w := &lineWriter{to: &out, prefix: "[a] ", tail: &outputTail{}}
 	for _, s := range []string{"one\r\ntw", "o\n\n", "last words", "  \n \n", strings.Repeat("x", maxLine), "yz"} {
 		n, err := w.Write([]byte(s))
 		require.NoError(t, err)

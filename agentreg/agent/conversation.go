@@ -16,41 +16,41 @@ import (
 const (
 	// welcomeTime is how long a router may take to answer a Hello.
 	welcomeTime = 10 * time.Second
-	// byeTime is how long the last words may take.
+	// byeTime is how long the end of a stream may take.
 	byeTime = time.Second
-	// minHeartbeat is the shortest heartbeat that is taken from a router.
+	// minHeartbeat is the shortest heartbeat that is accepted from a router.
 	minHeartbeat = 10 * time.Millisecond
 )
 
-// errMoved ends a stream whose Hello has named an address where the engine is no more.
+// errMoved ends a stream whose Hello has an address that is no longer the engine's.
 var errMoved = errors.New("the engine has another address")
 
 // conversation is one stream with a router.
 type conversation struct {
-	link     *link
-	stream   pb.AgentRegistry_ConnectClient
-	end      func() // the stream
-	session  *session
-	in       chan *pb.RouterMessage // closed by the reader
-	readErr  error                  // valid once in is closed
-	every    time.Duration          // how often the router wants to hear
-	welcomed bool
+	link      *link
+	stream    pb.AgentRegistry_ConnectClient
+	end       func() // ends the stream
+	session   *session
+	in        chan *pb.RouterMessage // closed by the reader
+	readErr   error                  // valid once in is closed
+	heartbeat time.Duration          // how often the router wants a Status
+	welcomed  bool
 }
 
-// run says Hello and then what core has to say, and passes on what the router
-// says, until either side ends.
+// run sends Hello and then core's messages, and handles those of the router, until either
+// side ends the stream.
 func (c *conversation) run(ctx context.Context) error {
 	core := c.link.agent.core
 	hello := core.open(c.session)
 	defer core.close(c.session)
 	go c.read()
-	if err := c.say(hello); err != nil {
+	if err := c.send(hello); err != nil {
 		return err
 	}
-	if err := c.greet(ctx); err != nil || ctx.Err() != nil {
+	if err := c.awaitWelcome(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	heartbeat := time.NewTicker(c.every)
+	heartbeat := time.NewTicker(c.heartbeat)
 	defer heartbeat.Stop()
 	for {
 		select {
@@ -60,25 +60,25 @@ func (c *conversation) run(ctx context.Context) error {
 			if !ok {
 				return c.readErr
 			}
-			if err := c.take(ctx, m); err != nil {
+			if err := c.handle(ctx, m); err != nil {
 				return err
 			}
 			continue
-		case <-c.session.notify:
+		case <-c.session.changed:
 		case <-heartbeat.C:
 		}
-		if core.moved(c.session) {
+		if core.addressChanged(c.session) {
 			return errMoved
 		}
-		if err := c.say(core.next(c.session)...); err != nil {
+		if err := c.send(core.messages(c.session)...); err != nil {
 			return err
 		}
 	}
 }
 
-// greet waits for the Welcome.
-func (c *conversation) greet(ctx context.Context) error {
-	c.every = protocol.Heartbeat(protocol.DefaultLiveness)
+// awaitWelcome waits for the Welcome.
+func (c *conversation) awaitWelcome(ctx context.Context) error {
+	c.heartbeat = protocol.Heartbeat(protocol.DefaultLiveness)
 	timeout := time.NewTimer(welcomeTime)
 	defer timeout.Stop()
 	select {
@@ -94,14 +94,14 @@ func (c *conversation) greet(ctx context.Context) error {
 			return errors.New("the router answers with something other than Welcome")
 		}
 		if every := m.GetWelcome().GetHeartbeat().AsDuration(); every >= minHeartbeat {
-			c.every = every
+			c.heartbeat = every
 		}
-		return c.take(ctx, m)
+		return c.handle(ctx, m)
 	}
 }
 
-// take acts on one message of the router.
-func (c *conversation) take(ctx context.Context, m *pb.RouterMessage) error {
+// handle acts on one message of the router.
+func (c *conversation) handle(ctx context.Context, m *pb.RouterMessage) error {
 	a := c.link.agent
 	switch m := m.GetMessage().(type) {
 	case *pb.RouterMessage_Welcome:
@@ -116,17 +116,17 @@ func (c *conversation) take(ctx context.Context, m *pb.RouterMessage) error {
 		a.core.onWake(c.session, m.Wake)
 	case *pb.RouterMessage_Sleep:
 		a.core.onSleep(c.session, m.Sleep.GetSeq())
-		a.log.Debug().Str("router", c.link.address).Msg("a router let the engine go")
+		a.log.Debug().Str("router", c.link.address).Msg("a router released the engine")
 	case *pb.RouterMessage_StatusRequest:
-		// Not here: a check may take its time, and a Wake must not wait for it.
+		// Not in this goroutine: a Wake must not wait for the check.
 		a.background.Go(func() { a.recheck(ctx, c.session, m.StatusRequest.GetSeq()) })
 	}
 	return nil
 }
 
-// say sends messages. A stream that has ended is no error here: the reader
-// knows why it ended.
-func (c *conversation) say(messages ...*pb.AgentMessage) error {
+// send sends messages. That the stream has ended is no error here: the reader returns
+// why.
+func (c *conversation) send(messages ...*pb.AgentMessage) error {
 	for _, m := range messages {
 		if err := c.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("sending to the router: %w", err)
@@ -135,32 +135,32 @@ func (c *conversation) say(messages ...*pb.AgentMessage) error {
 	return nil
 }
 
-// bye takes leave. The router ends the stream when it has heard it and none of
-// its requests is in the engine, for which an agent that stops the engine waits.
+// bye sends Bye. The router ends the stream when none of its requests is in the engine
+// any more, for which an agent that stops the engine waits.
 func (c *conversation) bye() error {
-	if err := c.say(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}}); err != nil {
+	if err := c.send(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}}); err != nil {
 		return err
 	}
-	if patience := c.link.agent.patience(); patience > 0 && c.welcomed {
-		if err := c.linger(patience); err != nil {
+	if timeout := c.link.agent.drainTimeout(); timeout > 0 && c.welcomed {
+		if err := c.awaitEnd(timeout); err != nil {
 			return err
 		}
 	}
 	if err := c.stream.CloseSend(); err != nil {
 		return fmt.Errorf("ending the stream: %w", err)
 	}
-	over := time.AfterFunc(byeTime, c.end)
-	defer over.Stop()
+	timer := time.AfterFunc(byeTime, c.end)
+	defer timer.Stop()
 	c.drain()
 	return nil
 }
 
-// linger goes on with heartbeats until the router ends the stream, for a time.
-// What the router still says is of no matter to an agent that leaves.
-func (c *conversation) linger(atMost time.Duration) error {
-	enough := time.NewTimer(atMost)
-	defer enough.Stop()
-	heartbeat := time.NewTicker(c.every)
+// awaitEnd goes on with heartbeats until the router ends the stream, or the timeout. The
+// router's messages do not matter to an agent that leaves.
+func (c *conversation) awaitEnd(timeout time.Duration) error {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	heartbeat := time.NewTicker(c.heartbeat)
 	defer heartbeat.Stop()
 	for {
 		select {
@@ -169,25 +169,25 @@ func (c *conversation) linger(atMost time.Duration) error {
 				return nil
 			}
 			continue
-		case <-enough.C:
-			c.link.agent.log.Warn().Str("router", c.link.address).Stringer("after", atMost.Round(time.Millisecond)).Msg("requests of the router are cut: their time is over")
+		case <-timer.C:
+			c.link.agent.log.Warn().Str("router", c.link.address).Stringer("after", timeout.Round(time.Millisecond)).Msg("drain timeout reached, cutting the router's requests")
 			return nil
-		case <-c.session.notify:
+		case <-c.session.changed:
 		case <-heartbeat.C:
 		}
-		if err := c.say(c.link.agent.core.next(c.session)...); err != nil {
+		if err := c.send(c.link.agent.core.messages(c.session)...); err != nil {
 			return err
 		}
 	}
 }
 
-// drain drops the router's messages until the stream has ended.
+// drain discards the router's messages until the stream has ended.
 func (c *conversation) drain() {
 	for range c.in {
 	}
 }
 
-// read hands over the router's messages until the stream ends.
+// read passes on the router's messages until the stream ends.
 func (c *conversation) read() {
 	defer close(c.in)
 	for {

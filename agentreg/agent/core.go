@@ -19,67 +19,50 @@ import (
 type phase uint8
 
 const (
-	asleep phase = iota
-	waking
-	serving
-	stopping
+	asleep   phase = iota // it does not run
+	waking                // it starts
+	serving               // it is up
+	stopping              // it was serving, and is to be stopped
 )
 
-// recently is how young a Wake may be when the engine it found running ends,
-// for the Wake to count as meant for the next one.
-const recently = time.Second
+// wakeCarryOver is how long after a Wake that found the engine serving the engine may
+// end and is started again for that Wake.
+const wakeCarryOver = time.Second
 
-// lostRouter is how long a router that is gone, and did not say Sleep, keeps an engine
-// that does not tell of its requests: Envoy carries the router's answers on without it.
-// An engine that tells is stopped when it has none.
-const lostRouter = 30 * time.Second
-
-// core is what the agent knows. Links change it by what routers say, the
-// driver of the engine by what the engine does.
+// core is the state of the agent that its goroutines share: links change it by the
+// messages of routers, drive and watch by what the engine does.
 type core struct {
 	cfg      Config
 	instance string
 	address  string
 
-	mu       sync.Mutex
-	phase    phase
-	healthy  bool
-	signals  engines.Signals
-	wantUp   bool
-	servedAt time.Time // since when the engine serves
-	wokenAt  time.Time // the last Wake that found the engine serving
-	sessions map[*session]struct{}
-	opened   uint64                   // sessions so far
-	lost     map[*session]*time.Timer // of routers that are gone and still keep the engine
-	kick     chan struct{}            // wantUp changed
-}
-
-// session is one router's stream as core sees it.
-type session struct {
-	router  string             // the router's id
-	address string             // of the engine, as the Hello said
-	handled uint64             // the highest seq taken in
-	slept   bool               // the router's last word was Sleep
-	wake    string             // the model of its last Wake
-	opened  uint64             // its place among the sessions
-	pending []*pb.AgentMessage // to be sent before the next Status
-	notify  chan struct{}      // there is something to send
+	mu          sync.Mutex
+	phase       phase
+	healthy     bool
+	signals     engines.Signals
+	wantUp      bool      // a router wants the engine up
+	servedAt    time.Time // since when the engine serves
+	lateWakeAt  time.Time // of the last Wake that found the engine serving
+	sessions    map[*session]struct{}
+	opened      uint64                   // number of sessions so far
+	lost        map[*session]*time.Timer // streams that ended without a Sleep and still keep the engine
+	wantChanged chan struct{}            // has a token when wantUp changed
 }
 
 func newCore(cfg Config, instance, address string) *core {
 	return &core{
 		cfg: cfg, instance: instance, address: address,
-		sessions: map[*session]struct{}{},
-		lost:     map[*session]*time.Timer{},
-		kick:     make(chan struct{}, 1),
+		sessions:    map[*session]struct{}{},
+		lost:        map[*session]*time.Timer{},
+		wantChanged: make(chan struct{}, 1),
 	}
 }
 
-// onDemand says whether the agent starts its engine itself.
+// onDemand reports whether the agent starts its engine itself.
 func (c *core) onDemand() bool { return len(c.cfg.Exec) > 0 }
 
-// poke puts a token into a channel that holds one.
-func poke(ch chan struct{}) {
+// notify puts a token into a channel that holds at most one.
+func notify(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
@@ -98,18 +81,17 @@ func (c *core) setLocked(p phase, healthy bool) {
 		c.servedAt = time.Now()
 	}
 	c.phase, c.healthy = p, healthy
-	c.tellAll()
+	c.notifyAll()
 }
 
-// tellAll has every router told what is so.
-func (c *core) tellAll() {
+// notifyAll has a Status sent to every router.
+func (c *core) notifyAll() {
 	for s := range c.sessions {
-		poke(s.notify)
+		notify(s.changed)
 	}
 }
 
-// setHealthy notes the outcome of health checks of a serving engine, and
-// reports whether it is news.
+// setHealthy notes the health of a serving engine, and reports whether it changed.
 func (c *core) setHealthy(healthy bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,39 +109,39 @@ func (c *core) setSignals(s engines.Signals) {
 	c.signals = s
 }
 
-// adopt takes in what the engine serves, before there is any session.
-func (c *core) adopt(models, kinds []string) {
+// setModels sets what the engine serves, before there is any session.
+func (c *core) setModels(models, kinds []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cfg.Models, c.cfg.Kinds = models, kinds
 }
 
-// move notes where the engine is. Routers know an agent by one address: the streams
-// that have named another one end, and are opened anew.
-func (c *core) move(address string, p phase) {
+// setAddress sets the engine's address and the phase. An agent has one address for the
+// life of a stream: streams whose Hello had another one end, and are opened again.
+func (c *core) setAddress(address string, p phase) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.address = address
 	c.setLocked(p, p == serving)
 }
 
-// moved says whether the engine is no longer where s said.
-func (c *core) moved(s *session) bool {
+// addressChanged reports whether the engine has another address than in the Hello of s.
+func (c *core) addressChanged(s *session) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return s.address != c.address
 }
 
-// wanted says whether the engine should be up.
+// wanted reports whether the engine should be up.
 func (c *core) wanted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wantUp
 }
 
-// keeps says whether a running engine is to run on. One that was let go and is
-// wanted again before it was stopped serves on.
-func (c *core) keeps() bool {
+// keepRunning reports whether a running engine is still wanted. One that was released
+// and is wanted again before it was stopped goes on serving.
+func (c *core) keepRunning() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.wantUp && c.phase == stopping {
@@ -168,13 +150,13 @@ func (c *core) keeps() bool {
 	return c.wantUp
 }
 
-// woke ends a wake. With a failure the engine is wanted no more until the next Wake.
-func (c *core) woke(failed *failure) {
+// endWake ends a wake. After a failure the engine is not wanted until the next Wake.
+func (c *core) endWake(failed *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s := range c.sessions {
 		result := &pb.WakeResult{Model: cmp.Or(s.wake, c.cfg.Models[0]), Ok: failed == nil}
-		if failed != nil { // a message carries nothing but UTF-8
+		if failed != nil { // protobuf strings are UTF-8
 			result.Reason = strings.ToValidUTF8(failed.reason, "?")
 			result.Detail = strings.ToValidUTF8(mask.Secrets(failed.detail), "?")
 			if failed.retry > 0 {
@@ -187,199 +169,82 @@ func (c *core) woke(failed *failure) {
 	case failed != nil:
 		c.wantUp = false
 		c.setLocked(asleep, false)
-	case !c.wantUp: // let go in this moment
+	case !c.wantUp: // it was released meanwhile
 		c.setLocked(stopping, false)
 	default:
 		c.setLocked(serving, true)
 	}
 }
 
-// ended notes that a serving engine ended by itself. A Wake that has only just
-// found it running is not lost: the engine stays wanted.
-func (c *core) ended() {
+// engineEnded notes that a serving engine ended by itself. It stays wanted if a Wake has
+// just found it serving.
+func (c *core) engineEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wantUp = c.wantUp && time.Since(c.wokenAt) < recently
-	c.wokenAt = time.Time{}
+	c.wantUp = c.wantUp && time.Since(c.lateWakeAt) < wakeCarryOver
+	c.lateWakeAt = time.Time{}
 	if c.wantUp {
-		poke(c.kick)
+		notify(c.wantChanged)
 	}
 	c.setLocked(asleep, false)
 }
 
-// onWake takes in a Wake. One that arrives while the engine starts or serves
-// asks for what is already so.
+// onWake handles a Wake. One that arrives while the engine starts or serves changes
+// nothing but is answered with a Status.
 func (c *core) onWake(s *session, w *pb.Wake) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.handled = max(s.handled, w.GetSeq())
-	s.slept = false
+	s.released = false
 	s.wake = w.GetModel()
 	if c.phase == serving {
-		c.wokenAt = time.Now()
+		c.lateWakeAt = time.Now()
 	}
 	if c.onDemand() && !c.wantUp {
 		c.wantUp = true
-		poke(c.kick)
+		notify(c.wantChanged)
 	}
 	c.setLocked(c.phase, c.healthy)
 }
 
-// onSleep takes in a Sleep.
+// onSleep handles a Sleep.
 func (c *core) onSleep(s *session, seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.handled = max(s.handled, seq)
-	s.slept = true
-	c.letGo()
-	poke(s.notify)
+	s.released = true
+	c.stopIfReleased()
+	notify(s.changed)
 }
 
-// letGo begins the stop of the engine when every connected router has let it
-// go. Without routers the engine keeps what it has.
-func (c *core) letGo() {
+// stopIfReleased begins the stop of the engine when every connected router has sent
+// Sleep. Without routers the engine goes on.
+func (c *core) stopIfReleased() {
 	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 || len(c.lost) > 0 && c.signals.Running == nil {
 		return
 	}
 	for s := range c.sessions {
-		if !s.slept {
+		if !s.released {
 			return
 		}
 	}
 	c.wantUp = false
-	poke(c.kick)
+	notify(c.wantChanged)
 	if c.phase == serving {
 		c.setLocked(stopping, false)
 	}
 }
 
-// answered notes that a StatusRequest was followed by a health check.
-func (c *core) answered(s *session, seq uint64) {
+// acknowledge notes that the health check that a StatusRequest asks for is done.
+func (c *core) acknowledge(s *session, seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.handled = max(s.handled, seq)
-	poke(s.notify)
+	notify(s.changed)
 }
 
-// open adds a stream and gives the Hello for it. From here on the engine is
-// not stopped before the router has said Sleep.
-func (c *core) open(s *session) *pb.AgentMessage {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sessions[s] = struct{}{}
-	c.opened++
-	s.opened = c.opened
-	state := pb.State_STATE_SERVING
-	switch {
-	case c.phase == waking || c.wantUp && c.phase != serving:
-		state = pb.State_STATE_WAKING
-	case c.phase != serving:
-		state = pb.State_STATE_ASLEEP
-	}
-	// A Hello has no health: what follows it at once corrects it.
-	poke(s.notify)
-	s.address = c.address
-	cfg := &c.cfg
-	hello := &pb.Hello{
-		AgentId: cfg.ID, Instance: c.instance, Address: c.address,
-		Models: cfg.Models, Kinds: cfg.Kinds, Slots: uint32(cfg.Slots), Share: c.shareOf(s), //nolint:gosec // Validate bounds it
-		Engine: cfg.Engine, Region: cfg.Region, Labels: cfg.Labels,
-		State: state, CanWake: c.onDemand(), Group: cfg.Group.message(),
-	}
-	if cfg.IdleTimeout > 0 {
-		hello.IdleTimeout = durationpb.New(cfg.IdleTimeout)
-	}
-	if cfg.MinUpTime > 0 {
-		hello.MinUpTime = durationpb.New(cfg.MinUpTime)
-	}
-	if c.onDemand() && c.phase == serving {
-		hello.ServingFor = durationpb.New(time.Since(c.servedAt))
-	}
-	return &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}
-}
-
-// close drops a stream that has ended.
-func (c *core) close(s *session) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.sessions, s)
-	c.tellAll() // of their slots
-	if c.onDemand() && !s.slept && c.phase == serving {
-		c.lost[s] = time.AfterFunc(lostRouter, func() { c.forget(s) })
-	}
-	c.letGo()
-}
-
-// forget ends what a router that is gone has a say in.
-func (c *core) forget(s *session) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.lost, s)
-	c.letGo()
-}
-
-// welcome notes which router a stream leads to. One that was gone is back, and
-// knows what it has in the engine.
-func (c *core) welcome(s *session, router string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.router = router
-	c.tellAll() // of their slots
-	for old, timer := range c.lost {
-		if old.router == router {
-			timer.Stop()
-			delete(c.lost, old)
-		}
-	}
-}
-
-// connected says whether a stream leads to router.
-func (c *core) connected(router string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for s := range c.sessions {
-		if s.router == router && router != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// next gives what is to be sent on a stream: what is pending, and a Status.
-func (c *core) next(s *session) []*pb.AgentMessage {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	list := s.pending
-	s.pending = nil
-	return append(list, &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
-		State: c.state(), Healthy: c.phase == serving && c.healthy,
-		Handled: s.handled, Routers: uint32(len(c.sessions)), Slots: c.shareOf(s), //nolint:gosec // a handful
-		InFlight: c.signals.InFlight(), Running: c.signals.Running, Waiting: c.signals.Waiting, KvUse: c.signals.KVUse,
-	}}})
-}
-
-// shareOf is how many of the engine's slots a router may use: all routers together no
-// more than there are, but each one. A router that has not answered has none.
-func (c *core) shareOf(s *session) *uint32 {
-	routers, before := 0, 0
-	for other := range c.sessions {
-		if other != s && other.router == "" {
-			continue
-		}
-		routers++
-		if other.opened < s.opened {
-			before++
-		}
-	}
-	share := c.cfg.Slots / routers
-	if before < c.cfg.Slots%routers {
-		share++
-	}
-	return new(uint32(max(share, 1))) //nolint:gosec // Validate bounds it
-}
-
-// state is the phase in the words of the protocol. An engine that is being
-// stopped is not asleep before it has ended.
+// state is the phase as the protocol has it. An engine that is being stopped is not
+// asleep before it has ended.
 func (c *core) state() pb.State {
 	switch {
 	case c.phase == serving:

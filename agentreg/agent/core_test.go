@@ -18,7 +18,7 @@ func demandCore() *core {
 }
 
 func (c *core) join() *session {
-	s := &session{notify: make(chan struct{}, 1)}
+	s := &session{changed: make(chan struct{}, 1)}
 	c.open(s)
 	return s
 }
@@ -26,7 +26,7 @@ func (c *core) join() *session {
 // said gives the state and health of the next Status, and how many messages go
 // before it.
 func (c *core) said(s *session) (state pb.State, healthy bool, before int) {
-	list := c.next(s)
+	list := c.messages(s)
 	st := list[len(list)-1].GetStatus()
 	return st.GetState(), st.GetHealthy(), len(list) - 1
 }
@@ -38,21 +38,21 @@ func TestAnAgentDividesItsSlotsAmongItsRouters(t *testing.T) {
 	t.Parallel()
 	c := newCore(Config{ID: "a", Models: []string{"llama"}, Slots: 5}, "i", "127.0.0.1:1")
 	share := func(s *session) uint32 {
-		list := c.next(s)
+		list := c.messages(s)
 		return list[len(list)-1].GetStatus().GetSlots()
 	}
 	one := c.join()
 	c.welcome(one, "router 1")
 	require.EqualValues(t, 5, share(one))
 
-	two := &session{notify: make(chan struct{}, 1)}
+	two := &session{changed: make(chan struct{}, 1)}
 	hello := c.open(two).GetHello()
 	require.EqualValues(t, 5, hello.GetSlots())
 	require.EqualValues(t, 2, hello.GetShare(), "from its first request on")
 	require.EqualValues(t, 5, share(one), "the other one has not answered yet")
-	<-one.notify
+	<-one.changed
 	c.welcome(two, "router 2")
-	<-one.notify
+	<-one.changed
 	require.EqualValues(t, 3, share(one))
 	require.EqualValues(t, 2, share(two))
 
@@ -68,7 +68,7 @@ func TestAnAgentDividesItsSlotsAmongItsRouters(t *testing.T) {
 	for _, s := range routers[1:] {
 		c.close(s)
 	}
-	<-one.notify
+	<-one.changed
 	require.EqualValues(t, 5, share(one))
 }
 
@@ -78,7 +78,7 @@ func TestSleepBeginsTheStopAndIsTakenInAtOnce(t *testing.T) {
 	one, two := c.join(), c.join()
 	c.onWake(one, wakeMessage(1))
 	c.set(waking, false)
-	c.woke(nil)
+	c.endWake(nil)
 	c.onSleep(one, 2)
 	require.True(t, c.wanted())
 	c.onSleep(two, 1)
@@ -87,7 +87,7 @@ func TestSleepBeginsTheStopAndIsTakenInAtOnce(t *testing.T) {
 	require.Equal(t, pb.State_STATE_SERVING, state, "it has not ended yet")
 	require.False(t, healthy)
 	require.Equal(t, 1, before, "the result of the wake")
-	require.Equal(t, pb.State_STATE_ASLEEP, c.open(&session{notify: make(chan struct{}, 1)}).GetHello().GetState())
+	require.Equal(t, pb.State_STATE_ASLEEP, c.open(&session{changed: make(chan struct{}, 1)}).GetHello().GetState())
 }
 
 func TestWakeWhileStoppingIsNotLost(t *testing.T) {
@@ -95,7 +95,7 @@ func TestWakeWhileStoppingIsNotLost(t *testing.T) {
 	c := demandCore()
 	s := c.join()
 	c.onWake(s, wakeMessage(1))
-	c.woke(nil)
+	c.endWake(nil)
 	c.onSleep(s, 2)
 	c.onWake(s, wakeMessage(3))
 	require.True(t, c.wanted())
@@ -111,16 +111,16 @@ func TestEngineThatIsWantedAgainBeforeItWasStoppedServesOn(t *testing.T) {
 	c := demandCore()
 	s := c.join()
 	c.onWake(s, wakeMessage(1))
-	c.woke(nil)
-	require.True(t, c.keeps())
+	c.endWake(nil)
+	require.True(t, c.keepRunning())
 	c.onSleep(s, 2)
 	c.onWake(s, wakeMessage(3))
-	require.True(t, c.keeps())
+	require.True(t, c.keepRunning())
 	state, healthy, _ := c.said(s)
 	require.Equal(t, pb.State_STATE_SERVING, state)
 	require.True(t, healthy)
 	c.onSleep(s, 4)
-	require.False(t, c.keeps())
+	require.False(t, c.keepRunning())
 }
 
 func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
@@ -129,8 +129,8 @@ func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 		next  func(c *core)
 		keeps time.Duration
 	}{
-		"gone for good":          {func(*core) {}, lostRouter},
-		"a new one in its place": {func(c *core) { s := c.join(); c.welcome(s, "new"); c.onSleep(s, 1) }, lostRouter},
+		"gone for good":          {func(*core) {}, lostRouterTime},
+		"a new one in its place": {func(c *core) { s := c.join(); c.welcome(s, "new"); c.onSleep(s, 1) }, lostRouterTime},
 		"back again":             {func(c *core) { s := c.join(); c.welcome(s, "two"); c.onSleep(s, 1) }, 0},
 		"the engine tells of its requests": {func(c *core) {
 			c.setSignals(engines.Signals{Running: new(uint32)})
@@ -147,7 +147,7 @@ func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 				c.welcome(one, "one")
 				c.welcome(two, "two")
 				c.onWake(one, wakeMessage(1))
-				c.woke(nil)
+				c.endWake(nil)
 				c.onSleep(one, 2)
 				c.close(two) // Envoy may carry its answers on
 				require.True(t, c.wanted())
@@ -169,7 +169,7 @@ func TestEngineIsKeptWithoutRouters(t *testing.T) {
 	c := demandCore()
 	s := c.join()
 	c.onWake(s, wakeMessage(1))
-	c.woke(nil)
+	c.endWake(nil)
 	c.close(s)
 	require.True(t, c.wanted())
 	require.Equal(t, pb.State_STATE_SERVING, c.open(s).GetHello().GetState())
@@ -182,7 +182,7 @@ func TestEngineThatIsLetGoAsItGetsReadyIsStopped(t *testing.T) {
 	c.onWake(s, wakeMessage(1))
 	c.set(waking, false)
 	c.onSleep(s, 2)
-	c.woke(nil)
+	c.endWake(nil)
 	_, healthy, _ := c.said(s)
 	require.False(t, healthy)
 	require.Equal(t, stopping, c.phase)
@@ -196,8 +196,8 @@ func TestEndOfTheEngineMeetsAWake(t *testing.T) {
 		want  bool
 	}{
 		"no Wake but the one that started it": {false, 0, false},
-		"a Wake found it running just before": {true, recently - 1, true},
-		"a Wake found it running long before": {true, recently, false},
+		"a Wake found it running just before": {true, wakeCarryOver - 1, true},
+		"a Wake found it running long before": {true, wakeCarryOver, false},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -207,12 +207,12 @@ func TestEndOfTheEngineMeetsAWake(t *testing.T) {
 				s := c.join()
 				c.onWake(s, wakeMessage(1))
 				c.set(waking, false)
-				c.woke(nil)
+				c.endWake(nil)
 				if tc.wake {
 					c.onWake(s, wakeMessage(2))
 				}
 				time.Sleep(tc.since)
-				c.ended()
+				c.engineEnded()
 				require.Equal(t, tc.want, c.wanted())
 			})
 		})
@@ -227,12 +227,12 @@ func TestHelloSaysHowLongTheEngineHasServed(t *testing.T) {
 		c.onWake(s, wakeMessage(1))
 		c.set(waking, false)
 		time.Sleep(time.Minute)
-		c.woke(nil)
+		c.endWake(nil)
 		time.Sleep(5 * time.Second)
 		c.setHealthy(false)
 		c.setHealthy(true)
 		require.Equal(t, 5*time.Second, c.open(s).GetHello().GetServingFor().AsDuration())
-		c.ended()
+		c.engineEnded()
 		require.Nil(t, c.open(s).GetHello().GetServingFor())
 	})
 }
@@ -243,8 +243,8 @@ func TestFailedWakeIsToldWithTextThatAMessageCanCarry(t *testing.T) {
 	s := c.join()
 	c.onWake(s, wakeMessage(7))
 	c.set(waking, false)
-	c.woke(&failure{reason: "bad \xff byte", detail: "HF_TOKEN=abcdefgh \xff"})
-	list := c.next(s)
+	c.endWake(&failure{reason: "bad \xff byte", detail: "HF_TOKEN=abcdefgh \xff"})
+	list := c.messages(s)
 	require.Len(t, list, 2)
 	require.Equal(t, "bad ? byte", list[0].GetWakeResult().GetReason())
 	require.Equal(t, "HF_TOKEN=*** ?", list[0].GetWakeResult().GetDetail())

@@ -19,7 +19,8 @@ func (c *Config) engine() engines.Engine {
 	return e
 }
 
-// kinds are the kinds that are given, those of the names that are right.
+// kinds are the kinds that are given. Names that are wrong are left out: Validate reports
+// them.
 func (c *Config) kinds() []target.Kind {
 	var kinds []target.Kind
 	for _, name := range c.Kinds {
@@ -35,7 +36,7 @@ func (a *agent) discover(ctx context.Context) error {
 	if len(a.cfg.Models) > 0 {
 		return nil
 	}
-	offers, err := a.models(ctx)
+	offers, err := a.askModels(ctx)
 	if err != nil {
 		return fmt.Errorf("asking for the models: %w", err)
 	}
@@ -47,14 +48,14 @@ func (a *agent) discover(ctx context.Context) error {
 	for _, k := range kinds {
 		a.cfg.Kinds = append(a.cfg.Kinds, k.String())
 	}
-	a.core.adopt(a.cfg.Models, a.cfg.Kinds)
+	a.core.setModels(a.cfg.Models, a.cfg.Kinds)
 	a.log.Info().Strs("models", a.cfg.Models).Strs("kinds", a.cfg.Kinds).Int("of", len(offers)).Msg("the engine named its models")
 	return nil
 }
 
-// listsModels asks whether the engine has every model that it is registered for.
+// listsModels checks that the engine lists every model that it is registered for.
 func (a *agent) listsModels(ctx context.Context) error {
-	offers, err := a.models(ctx)
+	offers, err := a.askModels(ctx)
 	if err != nil {
 		return fmt.Errorf("asking for the models: %w", err)
 	}
@@ -66,8 +67,8 @@ func (a *agent) listsModels(ctx context.Context) error {
 	return nil
 }
 
-// models asks the engine for its models, each request within checkTimeout.
-func (a *agent) models(ctx context.Context) ([]engines.Offer, error) {
+// askModels asks the engine for its models, each request within checkTimeout.
+func (a *agent) askModels(ctx context.Context) ([]engines.Offer, error) {
 	return a.cfg.engine().Models(ctx, func(ctx context.Context, path string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()

@@ -141,8 +141,8 @@ func TestAgentOfAGroupDoesNotKeepTheRoomUntilItsNextStart(t *testing.T) {
 		a.core.onWake(s, wakeMessage(seq))
 		var result *pb.WakeResult
 		for result == nil {
-			<-s.notify
-			for _, m := range a.core.next(s) {
+			<-s.changed
+			for _, m := range a.core.messages(s) {
 				if m.GetWakeResult() != nil {
 					result = m.GetWakeResult()
 				}
@@ -153,8 +153,8 @@ func TestAgentOfAGroupDoesNotKeepTheRoomUntilItsNextStart(t *testing.T) {
 			continue
 		}
 		require.Regexp(t, `^the last \d starts of the engine failed, and it is started again in \ds at the earliest$`, result.GetReason())
-		require.Greater(t, result.GetRetryAfter().AsDuration(), shortWait)
-		require.Less(t, time.Since(begin), shortWait, "the wake fails at once")
+		require.Greater(t, result.GetRetryAfter().AsDuration(), maxGroupWait)
+		require.Less(t, time.Since(begin), maxGroupWait, "the wake fails at once")
 		require.False(t, a.core.wanted())
 		return
 	}
@@ -175,9 +175,9 @@ func TestBackoffGrowsToABound(t *testing.T) {
 
 func TestLastWordsAreAFewShortLinesForPeople(t *testing.T) {
 	t.Parallel()
-	last := &lastWords{}
-	out := &lineWriter{to: io.Discard, last: last}
-	errs := &lineWriter{to: io.Discard, last: last}
+	last := &outputTail{}
+	out := &lineWriter{to: io.Discard, tail: last}
+	errs := &lineWriter{to: io.Discard, tail: last}
 	_, _ = out.Write([]byte("forgotten\none\r\n\n  \n"))
 	_, _ = errs.Write([]byte("\x1b[31mERROR\x1b[0m\ttwo \xff\n" + strings.Repeat("é", 100)))
 	errs.flush()
@@ -187,7 +187,7 @@ func TestLastWordsAreAFewShortLinesForPeople(t *testing.T) {
 func TestLastWordsHaveNoSecretsAndNothingThatCannotBeSeen(t *testing.T) {
 	t.Parallel()
 	command := []string{"engine", "--api-key", "sk-12345678", "--ui-password=pa55word", "--model-token-limit", "4096", "--port", "12345678"}
-	last := &lastWords{secrets: secretsOf(command, []string{"HF_TOKEN=hf_abcdefgh", "HOME=/home/engine", "EMPTY_KEY="})}
+	last := &outputTail{secrets: secretsOf(command, []string{"HF_TOKEN=hf_abcdefgh", "HOME=/home/engine", "EMPTY_KEY="})}
 	last.add("key sk-12345678, pa55word, hf_abcdefgh; 4096 12345678 /home/engine")
 	last.add("left\u202eright\u200b!")
 	require.Equal(t, "key ***, ***, ***; 4096 12345678 /home/engine | left right !", last.String())
@@ -212,7 +212,7 @@ func TestEngineThatIsNeverHealthyIsStoppedAndReported(t *testing.T) {
 	start(t, cfg)
 	r.SetWanted("llama", true)
 	require.Equal(t, "the engine was not ready within 400ms", <-r.failed)
-	require.Contains(t, r.WakeDetail("llama"), "asking for health: ")
+	require.Contains(t, r.WakeDetail("llama"), "checking health: ")
 	require.Zero(t, enginePid(t, cfg))
 }
 
@@ -277,7 +277,7 @@ func TestEngineIsKeptUntilEveryRouterLetItGo(t *testing.T) {
 	pid := enginePid(t, cfg)
 	a.await("engine is ready")
 	// One lets it go; two still wants it.
-	a.await("a router let the engine go")
+	a.await("a router released the engine")
 	require.Zero(t, one.Serving(llama))
 	require.True(t, alive(pid))
 	// A wake of the running engine takes no time and starts nothing.
@@ -342,7 +342,7 @@ func (b *lockedBuffer) signal() chan struct{} {
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	poke(b.signal())
+	notify(b.signal())
 	return b.buf.Write(p)
 }
 

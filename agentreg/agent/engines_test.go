@@ -47,7 +47,7 @@ func TestEachEngineIsHealthyAndNamesItsModels(t *testing.T) {
 			a := beside(t, newFake(engine), as(engine))
 			require.NoError(t, a.health.check(t.Context()))
 			require.NoError(t, a.discover(t.Context()))
-			hello := a.core.open(&session{notify: make(chan struct{}, 1)}).GetHello()
+			hello := a.core.open(&session{changed: make(chan struct{}, 1)}).GetHello()
 			require.Equal(t, w.models, hello.GetModels())
 			require.Equal(t, w.kinds, hello.GetKinds())
 		})
@@ -68,7 +68,7 @@ func TestInfinityBelowAPrefixNamesItsModels(t *testing.T) {
 	a := beside(t, f, func(c *Config) { c.Engine, c.Kinds = engines.Infinity, []string{"reranker"} })
 	require.NoError(t, a.discover(t.Context()))
 	require.Equal(t, []string{"ranker"}, a.cfg.Models)
-	require.EqualValues(t, 2, *a.signals(t.Context()).Waiting)
+	require.EqualValues(t, 2, *a.askSignals(t.Context()).Waiting)
 }
 
 func TestDiscoverySaysWhatIsWrong(t *testing.T) {

@@ -15,24 +15,24 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// Demand is what a router knows of who needs a backend.
+// Demand is how RunBackend learns whether a backend is needed, and what it reports.
 type Demand struct {
-	// Wanted says whether somebody waits for one of the models.
+	// Wanted reports whether one of the models is wanted.
 	Wanted func(models []string) bool
-	// Used says whether a replica of one of the models, this or another one, has
+	// Used reports whether a replica of one of the models, of this backend or not, has
 	// requests, or had some a moment ago.
 	Used func(models []string) bool
-	// InUse says whether the agent with this id has requests, or had some a moment ago.
+	// InUse reports whether the agent with this id has requests, or had some a moment ago.
 	InUse func(id string) bool
 	// Changed has a token when Wanted may have changed.
 	Changed <-chan struct{}
-	// OnModels hears what the backend named, when the Config has no models.
+	// OnModels is called with what the backend lists, when the Config has no models.
 	OnModels func(models, kinds []string)
-	// OnAsk and OnAnswer frame the questions of whether the backend can serve, while it
-	// is not in routing; the error says why it cannot. OnIdle says that it is not asked
-	// any more.
-	OnAsk    func()
-	OnAnswer func(err error)
+	// OnCheck and OnResult are called before and after checks of a backend that is not
+	// in routing; the error is why it cannot serve. OnIdle is called when it is no
+	// longer checked.
+	OnCheck  func()
+	OnResult func(err error)
 	OnIdle   func()
 }
 
@@ -43,108 +43,116 @@ const ReplicaMark = "#"
 // MaxReplicas bounds the addresses of one backend that get requests.
 const MaxReplicas = 256
 
-// lookupsMissed is how many lookups in a row must lack the address of a replica that
-// answers before it leaves: name servers give some of many addresses at a time.
-const lookupsMissed = 5
+// maxMissed is how many lookups in a row must lack the address of a member that is up
+// before it leaves: name servers return some of many addresses at a time.
+const maxMissed = 5
 
-// RunBackend stands for an engine that runs elsewhere and has no agent, inside of
-// its only router, which dial connects to, until ctx ends. It asks the engine only
-// while somebody waits for its models or uses them, and is asleep otherwise, whatever
-// the engine is. Each address of its name is an agent of its own: the first has the id
-// of cfg, the next ones have a number after it. Without models the engine is first
-// asked for them. Of cfg neither Routers nor anything that is for Exec counts.
+// RunBackend runs the agents of a backend, which has none of its own, inside of the
+// router that dial connects to, until ctx ends. The backend is checked only while one of
+// its models is wanted or used, and reported asleep otherwise. Each address of its name
+// has an agent: the first has the id of cfg, the next ones have a number after it.
+// Without models the engine is first asked for them. Routers and what is for Exec do not
+// count in cfg.
 func RunBackend(ctx context.Context, cfg Config, d Demand, dial func() (net.Conn, error)) error {
 	backend, err := parseElsewhere(cfg.BackendURL)
 	if err != nil {
 		return fmt.Errorf("backend %s: url: %w", cfg.ID, err)
 	}
 	cfg.dial = func(string) (net.Conn, error) { return dial() }
-	f := &fleet{cfg: cfg.withDefaults(), demand: d, backend: backend, down: make(chan struct{}, 1)}
+	f := &fleet{cfg: cfg.withDefaults(), demand: d, backend: backend, lost: make(chan struct{}, 1)}
 	f.run(ctx)
 	return nil
 }
 
-// fleet is the replicas of a backend: one for each address of its name.
+// fleet is a backend: a member for each address of its name.
 type fleet struct {
 	cfg     Config
 	demand  Demand
 	backend *url.URL
-	down    chan struct{}  // a replica has left routing
-	running sync.WaitGroup // the visitors
+	lost    chan struct{} // has a token when a member left routing
+	running sync.WaitGroup
 
-	visitors []*visitor // of run alone
-	logged   string     // the problem with the name that was last logged; of run alone
+	members []*member // for run alone
+	logged  string    // the problem with the name that was last logged; for run alone
 
 	mu     sync.Mutex
-	models []string // those of cfg, or that the backend named
+	models []string // those of cfg, or those that the backend lists
 	kinds  []string
 }
 
-// run looks up the name, has the visitors ask, and starts those that are missing.
+// run looks up the name, wakes the members to check, and adds those that are missing.
 func (f *fleet) run(ctx context.Context) {
 	defer f.running.Wait()
 	f.models, f.kinds = f.cfg.Models, f.cfg.Kinds
-	if len(f.models) > 0 { // so that who looks finds its agent
+	if len(f.models) > 0 { // so that the registry has its agent from the beginning
 		_ = f.assign(ctx, 0)
 	}
 	for ctx.Err() == nil {
-		f.idle(ctx)
+		f.awaitNeed(ctx)
 		begin := time.Now()
 		for try := 0; ctx.Err() == nil && (f.needed() || f.up()); try++ {
-			asked := time.Now()
-			f.ask(ctx, try)
+			checked := time.Now()
+			f.checkAll(ctx, try)
 			if f.up() || !f.wanted() {
-				f.rest(ctx, steadyPoll-time.Since(asked))
-				begin, try = time.Now(), -1 // who comes now waits from now on
+				f.rest(ctx, steadyPoll-time.Since(checked))
+				begin, try = time.Now(), -1 // a request that comes now waits from now on
 				continue
 			}
-			pause(ctx, pollAfter(time.Since(begin))-time.Since(asked))
+			pause(ctx, pollAfter(time.Since(begin))-time.Since(checked))
 		}
 	}
 }
 
-// known are the models and kinds, none before the backend has named them.
-func (f *fleet) known() (models, kinds []string) {
+// serves returns the models and kinds, none before the backend has listed them.
+func (f *fleet) serves() (models, kinds []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.models, f.kinds
 }
 
-// wanted says whether somebody waits for the backend. One whose models are not known
-// is wanted for them.
+// setServes notes the models and kinds that the backend lists.
+func (f *fleet) setServes(models, kinds []string) {
+	f.mu.Lock()
+	f.models, f.kinds = models, kinds
+	f.mu.Unlock()
+	f.demand.OnModels(models, kinds)
+}
+
+// wanted reports whether a model of the backend is wanted. A backend whose models are not
+// known is wanted so that it lists them.
 func (f *fleet) wanted() bool {
-	models, _ := f.known()
+	models, _ := f.serves()
 	return len(models) == 0 || f.demand.Wanted(models)
 }
 
-// needed says whether the backend is to be looked at: also while another replica
-// serves what it has, so that it is there when that one fails.
+// needed reports whether the backend is to be checked: also while another replica
+// serves its models, so that it is up when that one fails.
 func (f *fleet) needed() bool {
-	models, _ := f.known()
+	models, _ := f.serves()
 	return f.wanted() || f.demand.Used(models)
 }
 
-// up says whether an address is in routing.
+// up reports whether an address is in routing.
 func (f *fleet) up() bool {
-	return slices.ContainsFunc(f.visitors, func(v *visitor) bool { return v.said.Load() == isUp })
+	return slices.ContainsFunc(f.members, func(m *member) bool { return m.result.Load() == up })
 }
 
-// idle waits until the backend is needed.
-func (f *fleet) idle(ctx context.Context) {
-	look := time.NewTicker(steadyPoll)
-	defer look.Stop()
+// awaitNeed waits until the backend is needed.
+func (f *fleet) awaitNeed(ctx context.Context) {
+	tick := time.NewTicker(steadyPoll)
+	defer tick.Stop()
 	for !f.needed() {
 		f.demand.OnIdle()
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.demand.Changed:
-		case <-look.C: // nobody tells when a model is used
+		case <-tick.C: // Changed has no token when a model is used
 		}
 	}
 }
 
-// rest pauses until d is over, or somebody waits for a backend that does not serve.
+// rest pauses for d, or until the backend is wanted and does not serve.
 func (f *fleet) rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -155,26 +163,26 @@ func (f *fleet) rest(ctx context.Context, d time.Duration) {
 		case <-timer.C:
 			return
 		case <-f.demand.Changed:
-		case <-f.down:
+		case <-f.lost:
 		}
 	}
 }
 
-// ask has every address that is not in routing asked whether it can serve.
-func (f *fleet) ask(ctx context.Context, try int) {
+// checkAll wakes every member whose address is not in routing, so that it checks.
+func (f *fleet) checkAll(ctx context.Context, try int) {
 	if err := f.assign(ctx, try); err != nil {
-		f.unknown(err)
+		f.lookupFailed(err)
 		return
 	}
-	for _, v := range f.visitors {
-		if v.to.Load() != nil && v.said.Load() != isUp {
-			poke(v.turn)
+	for _, m := range f.members {
+		if m.address.Load() != nil && m.result.Load() != up {
+			notify(m.due)
 		}
 	}
 }
 
-// unknown is for a name that stands for no address.
-func (f *fleet) unknown(err error) {
+// lookupFailed reports that the name has no address.
+func (f *fleet) lookupFailed(err error) {
 	if f.up() {
 		return
 	}
@@ -182,21 +190,21 @@ func (f *fleet) unknown(err error) {
 		f.logged = err.Error()
 		f.cfg.Log.Info().Str("agent", f.cfg.ID).Err(err).Msg("the backend is not ready yet")
 	}
-	f.demand.OnAsk()
-	f.demand.OnAnswer(err)
+	f.demand.OnCheck()
+	f.demand.OnResult(err)
 }
 
-// answered tells of a backend that can serve, or cannot: when every address has said
-// so.
-func (f *fleet) answered(all []*visitor, err error) {
-	if err != nil && slices.ContainsFunc(all, func(v *visitor) bool { return v.to.Load() != nil && v.said.Load() != isDown }) {
+// checked reports the result of a member's check: that the backend can serve, or, once
+// every address is down, that it cannot.
+func (f *fleet) checked(all []*member, err error) {
+	if err != nil && slices.ContainsFunc(all, func(m *member) bool { return m.address.Load() != nil && m.result.Load() != down }) {
 		return
 	}
-	f.demand.OnAnswer(err)
+	f.demand.OnResult(err)
 }
 
-// assign gives each address a visitor, and takes it from those whose address is gone.
-// Whoever has an address keeps it.
+// assign gives each address a member, and takes it from those whose address is gone.
+// A member keeps its address otherwise.
 func (f *fleet) assign(ctx context.Context, try int) error {
 	if f.cfg.Pool && f.up() { // the others would lead to the same engines
 		return nil
@@ -208,67 +216,67 @@ func (f *fleet) assign(ctx context.Context, try int) error {
 		return err
 	}
 	list = f.choose(list, try)
-	for _, v := range f.visitors {
-		to := v.to.Load()
+	for _, m := range f.members {
+		address := m.address.Load()
 		switch {
-		case to == nil:
-		case slices.Contains(list, *to):
-			list = slices.DeleteFunc(list, func(a netip.AddrPort) bool { return a == *to })
-			v.missed = 0
-		case v.said.Load() == isUp && v.missed < lookupsMissed:
-			v.missed++
+		case address == nil:
+		case slices.Contains(list, *address):
+			list = slices.DeleteFunc(list, func(a netip.AddrPort) bool { return a == *address })
+			m.missed = 0
+		case m.result.Load() == up && m.missed < maxMissed:
+			m.missed++
 		default:
-			v.send(nil)
+			m.setAddress(nil)
 		}
 	}
-	for _, at := range list {
-		f.free(ctx).send(&at)
+	for _, address := range list {
+		f.freeMember(ctx).setAddress(&address)
 	}
 	return nil
 }
 
-// free is a visitor without an address, a new one if need be.
-func (f *fleet) free(ctx context.Context) *visitor {
-	for _, v := range f.visitors {
-		if v.to.Load() == nil {
-			return v
+// freeMember returns a member without an address, a new one if need be.
+func (f *fleet) freeMember(ctx context.Context) *member {
+	for _, m := range f.members {
+		if m.address.Load() == nil {
+			return m
 		}
 	}
-	v := newVisitor(f, len(f.visitors))
-	f.visitors = append(f.visitors, v)
-	all := slices.Clone(f.visitors)
+	m := newMember(f, len(f.members))
+	f.members = append(f.members, m)
+	all := slices.Clone(f.members)
 	for _, other := range all {
 		other.all.Store(&all)
 	}
-	f.running.Go(func() { v.run(ctx) })
-	return v
+	f.running.Go(func() { m.run(ctx) })
+	return m
 }
 
-// choose gives the addresses that are replicas. IPv4 and IPv6 may lead to the same
-// engine, and so do all addresses of a pool: of these it takes one kind, the next one
+// choose returns the addresses that are replicas. IPv4 and IPv6 may lead to the same
+// engine, and so do all addresses of a pool: of such sets it takes one, the next one
 // with each try, as long as none is up.
 func (f *fleet) choose(list []netip.AddrPort, try int) []netip.AddrPort {
-	var kinds [][]netip.AddrPort
-	for _, at := range list {
-		last := len(kinds) - 1
-		if models, _ := f.known(); last >= 0 && !f.cfg.Pool && len(models) > 0 && kinds[last][0].Addr().Is4() == at.Addr().Is4() {
-			kinds[last] = append(kinds[last], at)
+	var sets [][]netip.AddrPort
+	for _, address := range list {
+		last := len(sets) - 1
+		if models, _ := f.serves(); last >= 0 && !f.cfg.Pool && len(models) > 0 && sets[last][0].Addr().Is4() == address.Addr().Is4() {
+			sets[last] = append(sets[last], address)
 			continue
 		}
-		kinds = append(kinds, []netip.AddrPort{at})
+		sets = append(sets, []netip.AddrPort{address})
 	}
-	for _, kind := range kinds {
-		for _, v := range f.visitors {
-			if to := v.to.Load(); to != nil && v.said.Load() == isUp && slices.Contains(kind, *to) {
-				return kind
+	for _, set := range sets {
+		for _, m := range f.members {
+			if address := m.address.Load(); address != nil && m.result.Load() == up && slices.Contains(set, *address) {
+				return set
 			}
 		}
 	}
-	kind := kinds[try%len(kinds)]
-	return kind[:min(len(kind), MaxReplicas)]
+	set := sets[try%len(sets)]
+	return set[:min(len(set), MaxReplicas)]
 }
 
-// resolve gives the addresses that a router can send requests to, IPv4 first.
+// resolve returns the addresses that a router can send requests to, IPv4 first.
 func (f *fleet) resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	list, err := f.cfg.resolve(ctx, f.backend)
 	if err != nil {

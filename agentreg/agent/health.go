@@ -12,46 +12,46 @@ import (
 	"github.com/holdgate/holdgate/internal/descriptors"
 )
 
-// How often health is asked for: often while an engine is expected, since
-// every moment counts for the requests that wait, and rarely while it serves.
+// How often health is checked: often while an engine starts, since requests wait for it,
+// and rarely while it serves.
 const (
 	eagerPoll  = 100 * time.Millisecond
 	eagerTime  = time.Minute
 	steadyPoll = 2 * time.Second
-	// An engine that is not healthy is told of each doubtEvery, and one that is said
-	// to run already after firstDoubt, too.
-	firstDoubt = 5 * time.Second
-	doubtEvery = time.Minute
-	// checkTimeout is for an engine that is busy, not for one that is slow to
-	// accept: those refuse or answer at once.
+	// A warning is logged every warnEvery while an engine does not become healthy, and
+	// after firstWarning if it should run already.
+	firstWarning = 5 * time.Second
+	warnEvery    = time.Minute
+	// checkTimeout is long enough for a busy engine. One that is not up yet refuses at
+	// once.
 	checkTimeout = 5 * time.Second
 )
 
-var errNotChecked = errors.New("asking for health: no answer")
+var errNotChecked = errors.New("checking health: no answer")
 
-// pollAfter is the pause before the next check of an engine that has been
-// expected for so long.
-func pollAfter(expected time.Duration) time.Duration {
-	if expected < eagerTime {
+// pollAfter is the pause before the next check of an engine that has been starting for
+// so long.
+func pollAfter(starting time.Duration) time.Duration {
+	if starting < eagerTime {
 		return eagerPoll
 	}
-	// A tenth of a second more for each three seconds.
-	return min(eagerPoll+(expected-eagerTime)/30, steadyPoll)
+	// 0.1 s longer for every 3 s.
+	return min(eagerPoll+(starting-eagerTime)/30, steadyPoll)
 }
 
-// checker asks an engine for its health.
+// checker checks the health of an engine.
 type checker struct {
 	api   api
 	path  string
-	lists func(context.Context) error // asks whether the models are there; nil: it does not matter
+	lists func(context.Context) error // checks that the engine lists its models; nil: not checked
 }
 
-// check asks once.
+// check checks once.
 func (h checker) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	if _, err := h.api.get(ctx, h.path); err != nil {
-		return fmt.Errorf("asking for health: %w", err)
+		return fmt.Errorf("checking health: %w", err)
 	}
 	if h.lists == nil {
 		return nil
@@ -59,32 +59,31 @@ func (h checker) check(ctx context.Context) error {
 	return h.lists(ctx)
 }
 
-// doubt is how long an engine may be not healthy before the log says why, and what
-// to look at.
-type doubt struct {
-	first time.Duration
-	say   func(problem error)
+// healthWarning is how long an engine may be unhealthy before log is called.
+type healthWarning struct {
+	after time.Duration
+	log   func(problem error)
 }
 
-// doubt is about the flags when somebody else starts the engine. One that has just
-// been started may load for long, and its agent may have no flags.
-func (a *agent) doubt() doubt {
-	d := doubt{firstDoubt, func(problem error) {
+// unhealthyWarning names the flags when the agent does not start the engine. An engine
+// that it started may load for long, and its agent may have no flags (holdgate up).
+func (a *agent) unhealthyWarning() healthWarning {
+	d := healthWarning{firstWarning, func(problem error) {
 		a.log.Warn().Err(problem).Msg("the engine is not healthy: does it listen at --backend-url, and is --health-path right?")
 	}}
 	if a.core.onDemand() {
-		d = doubt{doubtEvery, func(problem error) {
+		d = healthWarning{warnEvery, func(problem error) {
 			a.log.Warn().Err(problem).Msg("the engine is not healthy yet: does it listen on this port, and is its health path right?")
 		}}
 	}
 	return d
 }
 
-// await asks until the engine is healthy, and says when that takes long. It returns the last problem when ctx
-// ends before.
-func (h checker) await(ctx context.Context, d doubt) error {
+// await waits until the engine is healthy, and warns when that takes long. It returns the
+// last problem when ctx ends before.
+func (h checker) await(ctx context.Context, d healthWarning) error {
 	begin := time.Now()
-	next := begin.Add(d.first)
+	next := begin.Add(d.after)
 	problem := errNotChecked
 	for {
 		asked := time.Now()
@@ -92,14 +91,14 @@ func (h checker) await(ctx context.Context, d doubt) error {
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil { // else it says no more than that ctx ended
+		if ctx.Err() == nil { // otherwise err is only that ctx ended
 			problem = err
 			if now := time.Now(); !now.Before(next) {
-				d.say(problem)
-				next = now.Add(doubtEvery)
+				d.log(problem)
+				next = now.Add(warnEvery)
 			}
 		}
-		// From question to question, for the answer may take its time.
+		// Counted from the beginning of the check, which may take long.
 		if !pause(ctx, pollAfter(time.Since(begin))-time.Since(asked)) {
 			return problem
 		}
@@ -118,8 +117,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watch keeps core's view of a serving engine, its health and how busy it is,
-// until ctx ends.
+// watch keeps what core has of a serving engine up to date, its health and how busy it
+// is, until ctx ends.
 func (a *agent) watch(ctx context.Context) {
 	var sampling sync.WaitGroup
 	defer sampling.Wait()
@@ -139,38 +138,38 @@ func (a *agent) watch(ctx context.Context) {
 		}
 		if err == nil {
 			failed = 0
-			a.noteHealth(nil)
+			a.setHealth(nil)
 			continue
 		}
 		if descriptors.UsedUp(err) {
-			continue // the engine was not asked
+			continue // the engine was not reached
 		}
 		if failed++; failed >= a.cfg.UnhealthyAfter {
-			a.noteHealth(err)
+			a.setHealth(err)
 		}
 	}
 }
 
-// noteHealth passes a verdict on to core and logs it when it is news.
-func (a *agent) noteHealth(err error) {
+// setHealth passes the result of a check on to core, and logs a change.
+func (a *agent) setHealth(err error) {
 	if !a.core.setHealthy(err == nil) {
 		return
 	}
 	if err != nil {
 		a.log.Warn().Err(err).Msg("engine is unhealthy")
-		poke(a.sick)
+		notify(a.unhealthy)
 		return
 	}
 	a.log.Info().Msg("engine is healthy again")
 }
 
-// recheck answers a router's StatusRequest: a request has seen the engine
-// refuse, so one check is enough for a verdict.
+// recheck answers a router's StatusRequest: the engine refused a request, so one failed
+// check is enough to call it unhealthy.
 func (a *agent) recheck(ctx context.Context, s *session, seq uint64) {
 	err := a.health.check(ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	a.noteHealth(err)
-	a.core.answered(s, seq)
+	a.setHealth(err)
+	a.core.acknowledge(s, seq)
 }

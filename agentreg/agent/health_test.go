@@ -38,7 +38,7 @@ func TestEngineThatIsNotHealthyIsToldOf(t *testing.T) {
 				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				go func() { _ = a.health.await(ctx, a.doubt()) }()
+				go func() { _ = a.health.await(ctx, a.unhealthyWarning()) }()
 				begin := time.Now()
 				for i, at := range c.times {
 					after(at - time.Millisecond - time.Since(begin))

@@ -19,13 +19,13 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// How long a link waits before it connects again, growing while it fails.
+// How long a link waits before it connects again: longer with each failure.
 const (
 	minBackoff     = 100 * time.Millisecond
 	maxLinkBackoff = 2 * time.Second
 )
 
-// RejectedError says that a router refuses this agent as it is configured.
+// RejectedError is the error of an agent that a router rejects as it is configured.
 type RejectedError struct {
 	Router, Code, Message string
 }
@@ -36,21 +36,21 @@ func (e *RejectedError) Error() string {
 
 var errSameRouter = errors.New("another connection leads to the same router")
 
-// link keeps one router address connected.
+// link keeps a connection to one address of a router.
 type link struct {
 	agent   *agent
 	address string          // ip:port or unix:///path
-	host    string          // the name that the router must prove to have
-	router  string          // the id of the router that was last found there
+	host    string          // the name that the router's certificate must have
+	router  string          // the id of the last router at the address
 	logged  map[string]bool // the problems that were logged since it was last connected
 }
 
-// run connects and connects again until ctx ends, or until gone says that the
-// address is no longer wanted once a connection has ended.
+// run connects, and connects again when a connection ends, until ctx ends or gone reports
+// that the address is no longer one of the router's.
 func (l *link) run(ctx context.Context, gone func() bool) {
 	backoff := minBackoff
 	for ctx.Err() == nil && !gone() {
-		welcomed, err := l.once(ctx)
+		welcomed, err := l.connectOnce(ctx)
 		if rejected, ok := errors.AsType[*RejectedError](err); ok {
 			l.agent.fail(rejected)
 			return
@@ -64,7 +64,7 @@ func (l *link) run(ctx context.Context, gone func() bool) {
 		if welcomed {
 			backoff = minBackoff
 		}
-		l.note(err)
+		l.logProblem(err)
 		if !pause(ctx, backoff/2+rand.N(backoff/2)) { //nolint:gosec // jitter is no secret
 			return
 		}
@@ -72,11 +72,11 @@ func (l *link) run(ctx context.Context, gone func() bool) {
 	}
 }
 
-// numbers are what makes problems differ that are the same: ports and times.
+// numbers match ports and times, in which errors of one problem differ.
 var numbers = regexp.MustCompile("[0-9]+")
 
-// note logs a problem that is new since the link was last connected.
-func (l *link) note(err error) {
+// logProblem logs a problem that is new since the link was last connected.
+func (l *link) logProblem(err error) {
 	if err == nil || errors.Is(err, errSameRouter) {
 		return
 	}
@@ -96,21 +96,21 @@ func (l *link) note(err error) {
 	line.Msg("not connected to the router")
 }
 
-// once is one connection, from dialing to its end. It reports whether the
-// router took the agent.
-func (l *link) once(ctx context.Context) (welcomed bool, err error) {
+// connectOnce is one connection, from dialing to its end. It reports whether the router
+// accepted the agent.
+func (l *link) connectOnce(ctx context.Context) (welcomed bool, err error) {
 	if l.agent.core.connected(l.router) {
 		return false, errSameRouter
 	}
-	conn, err := l.connect()
+	conn, err := l.dial()
 	if err != nil {
 		return false, fmt.Errorf("connecting to %s: %w", l.address, err)
 	}
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The stream outlives ctx: by a moment while it is being opened, and by what
-	// the last requests and words take after that.
+	// The stream outlives ctx: by byeTime while it is being opened, and later by the time
+	// that the last requests and the Bye take.
 	streamCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	outlive := func(d time.Duration) (stop func() bool) {
@@ -122,20 +122,20 @@ func (l *link) once(ctx context.Context) (welcomed bool, err error) {
 		return false, fmt.Errorf("connecting to %s: %w", l.address, err)
 	}
 	opened()
-	defer outlive(l.agent.patience() + byeTime)()
+	defer outlive(l.agent.drainTimeout() + byeTime)()
 	c := &conversation{
 		link: l, stream: st, end: end,
-		session: &session{notify: make(chan struct{}, 1)},
+		session: &session{changed: make(chan struct{}, 1)},
 		in:      make(chan *pb.RouterMessage),
 	}
 	err = c.run(ctx)
-	// The reader may be in the middle of handing over a message.
+	// The reader may be waiting to pass on a message.
 	end()
 	c.drain()
 	return c.welcomed, err
 }
 
-// open begins a stream, with the token of this moment.
+// open opens a stream, with the present token.
 func (l *link) open(ctx context.Context, conn *grpc.ClientConn) (pb.AgentRegistry_ConnectClient, error) {
 	if l.agent.cfg.Token != nil {
 		token, err := l.agent.cfg.Token()
@@ -149,7 +149,7 @@ func (l *link) open(ctx context.Context, conn *grpc.ClientConn) (pb.AgentRegistr
 	return pb.NewAgentRegistryClient(conn).Connect(ctx)
 }
 
-func (l *link) connect() (*grpc.ClientConn, error) {
+func (l *link) dial() (*grpc.ClientConn, error) {
 	target := l.address
 	creds, err := l.agent.cfg.TLS.credentials(l.host)
 	if err != nil {
@@ -157,7 +157,7 @@ func (l *link) connect() (*grpc.ClientConn, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
-		// A router whose machine is gone says nothing, and a quiet one says nothing either.
+		// A router whose machine is gone is as silent as one that has nothing to send.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: protocol.PingTime, Timeout: protocol.PingTime / 2}),
 	}
 	if _, _, err := net.SplitHostPort(target); err == nil {

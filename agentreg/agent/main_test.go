@@ -105,7 +105,7 @@ func (e *events) Write(p []byte) (int, error) {
 	e.mu.Lock()
 	e.list = append(e.list, ev)
 	e.mu.Unlock()
-	poke(e.more)
+	notify(e.more)
 	return len(p), nil
 }
 

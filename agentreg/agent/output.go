@@ -14,13 +14,13 @@ import (
 	"github.com/holdgate/holdgate/internal/mask"
 )
 
-// maxLine is where a line without end is cut.
+// maxLine is where a line without an end is cut.
 const maxLine = 8 << 10
 
-// What is kept of an engine's last words, which are logged and shown to operators.
+// What is kept of the end of an engine's output, which is logged and shown to operators.
 const (
-	lastLines   = 3
-	maxLastLine = 140 // bytes
+	tailLines   = 3
+	maxTailLine = 140 // bytes
 )
 
 // lineWriter passes an engine's output on line by line, each with a prefix, so
@@ -28,13 +28,13 @@ const (
 type lineWriter struct {
 	to     io.Writer
 	prefix string
-	last   *lastWords
+	tail   *outputTail
 
 	mu  sync.Mutex
 	buf []byte
 }
 
-// Write never fails: an output that nobody takes must not end the engine.
+// Write never fails: output that cannot be written must not end the engine.
 func (w *lineWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -55,13 +55,13 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 
 func (w *lineWriter) emit(line []byte) {
 	line = bytes.TrimRight(line, "\r")
-	w.last.add(string(line))
+	w.tail.add(string(line))
 	out := make([]byte, 0, len(w.prefix)+len(line)+1)
 	out = append(append(append(out, w.prefix...), line...), '\n')
 	_, _ = w.to.Write(out)
 }
 
-// flush passes on what came without a line's end.
+// flush passes on a last line without an end.
 func (w *lineWriter) flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,18 +71,18 @@ func (w *lineWriter) flush() {
 	}
 }
 
-// lastWords keeps the last lines of both outputs of an engine.
-type lastWords struct {
-	secrets *strings.Replacer // what the engine was given; nil: nothing
+// outputTail keeps the last lines of both outputs of an engine.
+type outputTail struct {
+	secrets *strings.Replacer // hides what the engine was given; nil: nothing
 
 	mu    sync.Mutex
 	lines []string
 }
 
-// colors are what an engine writes for a terminal.
+// colors are the escape sequences for a terminal.
 var colors = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
-func (l *lastWords) add(line string) {
+func (l *outputTail) add(line string) {
 	line = colors.ReplaceAllString(strings.ToValidUTF8(line, "?"), "")
 	if l.secrets != nil {
 		line = l.secrets.Replace(line)
@@ -97,8 +97,8 @@ func (l *lastWords) add(line string) {
 	if line == "" {
 		return
 	}
-	if len(line) > maxLastLine {
-		end := maxLastLine
+	if len(line) > maxTailLine {
+		end := maxTailLine
 		for !utf8.RuneStart(line[end]) {
 			end--
 		}
@@ -107,24 +107,24 @@ func (l *lastWords) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, line)
-	l.lines = l.lines[max(0, len(l.lines)-lastLines):]
+	l.lines = l.lines[max(0, len(l.lines)-tailLines):]
 }
 
-// String gives them on one line.
-func (l *lastWords) String() string {
+// String returns them on one line.
+func (l *outputTail) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.lines, " | ")
 }
 
-// secretName is what a flag or a variable that has a secret is called.
+// secretName is what the name of a flag or a variable with a secret contains.
 var secretName = regexp.MustCompile("(?i)key|token|secret|passw")
 
-// minSecret keeps words that are too short for a secret readable.
+// minSecret is the shortest value, in bytes, that is hidden.
 const minSecret = 8
 
-// secretsOf hides the values of a command's flags and of variables whose names say
-// that they are secret. Engines like to print how they were started.
+// secretsOf hides the values of a command's flags and of variables with the name of a
+// secret. Engines like to print how they were started.
 func secretsOf(command, env []string) *strings.Replacer {
 	var pairs []string
 	hide := func(name, value string) {

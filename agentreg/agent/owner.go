@@ -19,17 +19,17 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 )
 
-// errNotOurs says that something other than the engine answers at its address.
-var errNotOurs = errors.New("the engine's port is in use by something else")
+// errPortTaken means that something other than the engine answers at its address.
+var errPortTaken = errors.New("the engine's port is in use by something else")
 
-// checkOwner makes sure that what answers at the engine's address is the engine: a
-// process of its group or one that it started. Where another process listens, or it
-// cannot be seen which one does, as with an engine in a container, the engine's list of
-// models decides if it has one.
+// checkOwner checks that what answers at the engine's address is the engine: a process
+// of its group or one that it started. Where another process listens, or that cannot be
+// determined, as with an engine in a container, the engine's list of models decides if
+// it has one.
 func (a *agent) checkOwner(ctx context.Context, e *engine) error {
 	sockets := listening(a.engineAt())
 	if len(sockets) == 0 {
-		return nil // not a machine, or not a network, that can be looked at
+		return nil // the address is not of this machine or not of this network namespace
 	}
 	own := socketsOf(func(p process) bool { return p.group == e.proc.Pid() || p.isBelow(e.proc.Pid()) })
 	foreign := slices.DeleteFunc(slices.Clone(sockets), func(s string) bool { return own[s] })
@@ -37,19 +37,19 @@ func (a *agent) checkOwner(ctx context.Context, e *engine) error {
 	case len(foreign) == 0:
 		return nil
 	case len(foreign) < len(sockets):
-		return fmt.Errorf("%w: two processes listen on %s", errNotOurs, a.engineAt())
+		return fmt.Errorf("%w: two processes listen on %s", errPortTaken, a.engineAt())
 	}
-	offers, err := a.models(ctx)
+	offers, err := a.askModels(ctx)
 	switch {
 	case err == nil && slices.ContainsFunc(offers, func(o engines.Offer) bool { return slices.Contains(a.cfg.Models, o.Model) }):
 		return nil
 	case sharesSocket(foreign, socketsOf(func(p process) bool { return p.pid == os.Getpid() || p.isBelow(os.Getpid()) })):
-		return fmt.Errorf("%w: another engine of this program listens on %s", errNotOurs, a.engineAt())
+		return fmt.Errorf("%w: another engine of this program listens on %s", errPortTaken, a.engineAt())
 	case err == nil && sharesSocket(foreign, socketsOf(func(process) bool { return true })):
 		return fmt.Errorf("%w: the process that listens on %s is not the engine's, and its list of models has none of %s",
-			errNotOurs, a.engineAt(), strings.Join(a.cfg.Models, ", "))
+			errPortTaken, a.engineAt(), strings.Join(a.cfg.Models, ", "))
 	}
-	a.log.Warn().Stringer("address", a.engineAt()).Msg("the process that listens is none that the engine's command has started: the engine is taken to run there")
+	a.log.Warn().Stringer("address", a.engineAt()).Msg("the process that listens was not started by the engine's command: it is taken for the engine")
 	return nil
 }
 
@@ -57,8 +57,8 @@ func sharesSocket(list []string, with map[string]bool) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return with[s] })
 }
 
-// listening is the sockets that listen at an address, by what /proc calls them. One
-// that listens at this very address wins over one that listens at all of them.
+// listening returns the sockets that listen at an address, by their names in /proc. A
+// socket of this very address takes precedence over one of all addresses.
 func listening(at netip.AddrPort) []string {
 	var exact, all []string
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -107,12 +107,12 @@ func parseSocketAddress(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), nil
 }
 
-// process is what /proc says of one.
+// process is a process in /proc.
 type process struct {
 	pid, parent, group int
 }
 
-// isBelow says whether the process was started by ancestor, or by one that it started.
+// isBelow reports whether the process descends from ancestor.
 func (p process) isBelow(ancestor int) bool {
 	for range 64 { // the table changes while it is read
 		switch {
@@ -147,7 +147,7 @@ func readProcess(pid int) (process, bool) {
 	return p, errors.Join(errs[:]...) == nil
 }
 
-// socketsOf is the sockets of the processes that are picked, as far as they can be seen.
+// socketsOf returns the sockets of the processes that are picked, as far as /proc shows them.
 func socketsOf(pick func(process) bool) map[string]bool {
 	sockets := map[string]bool{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")

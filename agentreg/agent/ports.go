@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // maxPortTries is how many ports an engine is started with in one wake.
@@ -22,16 +23,16 @@ type Ports struct {
 	given map[netip.AddrPort]struct{}
 }
 
-// choose listens on a port that no other engine was given. It stays the engine's.
+// choose listens on a port that no engine was given, and gives it to one for good.
 func (p *Ports) choose(ctx context.Context) (net.Listener, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.given == nil {
 		p.given = map[netip.AddrPort]struct{}{}
 	}
-	var again []net.Listener // are not offered as long as they are open
+	var given []net.Listener // the system does not choose their ports again while they are open
 	defer func() {
-		for _, l := range again {
+		for _, l := range given {
 			_ = l.Close()
 		}
 	}()
@@ -44,7 +45,7 @@ func (p *Ports) choose(ctx context.Context) (net.Listener, error) {
 			p.given[addressOf(l)] = struct{}{}
 			return l, nil
 		}
-		again = append(again, l)
+		given = append(given, l)
 	}
 }
 
@@ -58,12 +59,12 @@ func addressOf(l net.Listener) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// claim holds the port of the engine's next start: the one that it had, or another one
-// where that is in use. Whoever starts the engine closes the listener before. Without
-// Ports it holds nothing, but waits for the engine's address to be free.
-func (a *agent) claim(ctx context.Context) (release func(), err error) {
+// claimPort listens on the port of the engine's next start: the one that it had, or
+// another one where that is in use. Whoever starts the engine calls release before.
+// Without Ports it does not listen, but waits for the engine's address to be free.
+func (a *agent) claimPort(ctx context.Context) (release func(), err error) {
 	if a.cfg.Ports == nil {
-		return func() {}, a.portFree(ctx)
+		return func() {}, a.awaitFreePort(ctx)
 	}
 	l, err := listenOn(ctx, a.engineAt())
 	if err != nil {
@@ -72,13 +73,13 @@ func (a *agent) claim(ctx context.Context) (release func(), err error) {
 		}
 		at := addressOf(l)
 		a.at.Store(&at)
-		a.core.move(at.String(), waking)
-		a.log.Info().Stringer("address", at).Msg("the engine's port is in use: it gets another one")
+		a.core.setAddress(at.String(), waking)
+		a.log.Info().Stringer("address", at).Msg("the engine's port is in use: choosing another one")
 	}
 	return func() { _ = l.Close() }, nil
 }
 
-// fillPort puts the engine's port in the place of each {port}.
+// fillPort replaces each {port} by the engine's port.
 func (a *agent) fillPort(words []string) []string {
 	if a.cfg.Ports == nil {
 		return words
@@ -89,4 +90,26 @@ func (a *agent) fillPort(words []string) []string {
 		filled[i] = strings.ReplaceAll(w, "{port}", port)
 	}
 	return filled
+}
+
+// awaitFreePort waits up to the stop grace for the engine's address to be free: an engine
+// of an earlier agent may be about to end. Anything else that answers there would be
+// taken for the engine.
+func (a *agent) awaitFreePort(ctx context.Context) error {
+	address := a.engineAt().String()
+	begin := time.Now()
+	for {
+		dialer := net.Dialer{Timeout: time.Second}
+		conn, err := dialer.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return ctx.Err()
+		}
+		_ = conn.Close()
+		if time.Since(begin) > a.cfg.StopGrace {
+			return &failure{reason: "the engine's port is in use", detail: "something else listens on " + address}
+		}
+		if !pause(ctx, eagerPoll) {
+			return ctx.Err()
+		}
+	}
 }

@@ -156,7 +156,7 @@ func TestOwnerOfTheEnginesPort(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorIs(t, err, errNotOurs)
+			require.ErrorIs(t, err, errPortTaken)
 			require.ErrorContains(t, err, tc.err)
 		})
 	}

@@ -13,23 +13,23 @@ import (
 // long it may take to answer.
 const sampleEvery = 2 * time.Second
 
-// sample keeps core's view of how busy the engine is until ctx ends. It has a
-// goroutine of its own: an engine that is slow to answer delays nothing but this.
+// sample keeps what core has of how busy the engine is up to date, until ctx ends. It
+// has a goroutine of its own: an engine that is slow to answer delays nothing else.
 func (a *agent) sample(ctx context.Context) {
 	if !a.cfg.engine().HasSignals() {
 		return
 	}
 	defer a.core.setSignals(engines.Signals{})
 	for {
-		a.core.setSignals(a.signals(ctx))
+		a.core.setSignals(a.askSignals(ctx))
 		if !pause(ctx, sampleEvery) {
 			return
 		}
 	}
 }
 
-// signals asks the engine how busy it is. It returns none when it does not answer.
-func (a *agent) signals(ctx context.Context) engines.Signals {
+// askSignals asks the engine how busy it is. It returns none when it does not answer.
+func (a *agent) askSignals(ctx context.Context) engines.Signals {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
 	s, err := a.cfg.engine().Signals(ctx, a.api.get)

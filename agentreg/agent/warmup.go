@@ -12,33 +12,31 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// retryEvery is the pause before an engine that is healthy is asked again for
-// what it refused.
+// retryEvery is the pause before a request that a healthy engine refused is sent again.
 const retryEvery = time.Second
 
-// warms says whether the engine gets a first request before those of clients.
-func (c *Config) warms() bool {
+// needsWarmup reports whether the engine gets a request before those of clients.
+func (c *Config) needsWarmup() bool {
 	if c.Warmup != nil {
 		return *c.Warmup
 	}
 	return c.engine().Warmup && slices.Contains(c.kinds(), target.Chat)
 }
 
-// ready waits until the engine can serve what it is registered for: its models
+// makeReady waits until the engine can serve what it is registered for: its models
 // are known, and it is warm. It returns the last problem when ctx ends before.
-func (a *agent) ready(ctx context.Context) error {
-	if err := a.persist(ctx, a.discover); err != nil {
+func (a *agent) makeReady(ctx context.Context) error {
+	if err := a.retry(ctx, a.discover); err != nil {
 		return err
 	}
-	if !a.cfg.warms() {
+	if !a.cfg.needsWarmup() {
 		return nil
 	}
-	return a.persist(ctx, a.warm)
+	return a.retry(ctx, a.warmUp)
 }
 
-// persist tries until it works, and logs each problem that is another than the
-// last.
-func (a *agent) persist(ctx context.Context, try func(context.Context) error) error {
+// retry calls try until it succeeds, and logs each problem that differs from the last.
+func (a *agent) retry(ctx context.Context, try func(context.Context) error) error {
 	var problem error
 	logged := ""
 	for {
@@ -46,7 +44,7 @@ func (a *agent) persist(ctx context.Context, try func(context.Context) error) er
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil || problem == nil { // else it says no more than that ctx ended
+		if ctx.Err() == nil || problem == nil { // otherwise err is only that ctx ended
 			problem = err
 		}
 		if problem.Error() != logged {
@@ -59,8 +57,8 @@ func (a *agent) persist(ctx context.Context, try func(context.Context) error) er
 	}
 }
 
-// warm sends the engine its first request.
-func (a *agent) warm(ctx context.Context) error {
+// warmUp sends the engine its first request.
+func (a *agent) warmUp(ctx context.Context) error {
 	path, body, err := engines.WarmupRequest(a.cfg.Models[0])
 	if err == nil {
 		_, err = a.api.post(ctx, path, body)

@@ -41,7 +41,7 @@ func TestWarmUpIsForEnginesThatNeedItAndWhoeverAsksForIt(t *testing.T) {
 					c.Kinds = []string{tc.kind}
 				}
 			})
-			require.NoError(t, a.ready(t.Context()))
+			require.NoError(t, a.makeReady(t.Context()))
 			require.Equal(t, tc.want, f.completions.Load())
 			if tc.want > 0 {
 				require.JSONEq(t, `{"model":"llama","messages":[{"role":"user","content":"Hi"}],"max_tokens":1}`, f.last.Load().(string))

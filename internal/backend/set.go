@@ -184,8 +184,8 @@ func (m *Backend) demand(o Options) agent.Demand {
 		Used:     func(models []string) bool { return slices.ContainsFunc(models, o.Used) },
 		InUse:    func(id string) bool { return o.Registry.IdleFor(id) < quietAfter },
 		Changed:  m.looked,
-		OnAsk:    m.questions.ask,
-		OnAnswer: func(err error) { tell(m.questions.answer(err)) },
+		OnCheck:  m.questions.ask,
+		OnResult: func(err error) { tell(m.questions.answer(err)) },
 		OnIdle:   func() { tell(m.questions.forget()) },
 		OnModels: func(models, names []string) {
 			of := &offer{models: models}

@@ -124,13 +124,13 @@ func TestProblemThatDiffersOnlyInItsNumbersIsLoggedOnce(t *testing.T) {
 	log := newEvents(t)
 	l := &link{agent: &agent{log: zerolog.New(log)}}
 	for _, problem := range []string{"port 1 broken", "at 10:01", "port 2 broken", "at 10:02"} {
-		l.note(errors.New(problem))
+		l.logProblem(errors.New(problem))
 	}
 	require.Len(t, log.list, 2)
 	require.Equal(t, "the agent tries again", log.list[0].Next)
 	require.Empty(t, log.list[1].Next, "once is enough")
 	clear(l.logged) // as when it was connected
-	l.note(errors.New("port 3 broken"))
+	l.logProblem(errors.New("port 3 broken"))
 	require.Len(t, log.list, 3)
 }
 

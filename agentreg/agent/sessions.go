@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+)
+
+// lostRouterTime is how long a router whose stream ended without a Sleep keeps an engine
+// that does not report its requests: Envoy goes on with the answers without the router.
+// An engine that reports them is stopped when it has none.
+const lostRouterTime = 30 * time.Second
+
+// session is one router's stream as core sees it.
+type session struct {
+	router   string             // the router's id
+	address  string             // of the engine, as the Hello said
+	handled  uint64             // the highest seq that was taken into account
+	released bool               // the router's last command was Sleep
+	wake     string             // the model of the last Wake
+	number   uint64             // position among all sessions so far
+	pending  []*pb.AgentMessage // to be sent before the next Status
+	changed  chan struct{}      // there is something to send
+}
+
+// open adds a stream and returns the Hello for it. From here on the engine is
+// not stopped before the router has sent Sleep.
+func (c *core) open(s *session) *pb.AgentMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sessions[s] = struct{}{}
+	c.opened++
+	s.number = c.opened
+	state := pb.State_STATE_SERVING
+	switch {
+	case c.phase == waking || c.wantUp && c.phase != serving:
+		state = pb.State_STATE_WAKING
+	case c.phase != serving:
+		state = pb.State_STATE_ASLEEP
+	}
+	// A Hello has no health: the Status that follows it at once has.
+	notify(s.changed)
+	s.address = c.address
+	cfg := &c.cfg
+	hello := &pb.Hello{
+		AgentId: cfg.ID, Instance: c.instance, Address: c.address,
+		Models: cfg.Models, Kinds: cfg.Kinds, Slots: uint32(cfg.Slots), Share: c.shareOf(s), //nolint:gosec // Validate bounds it
+		Engine: cfg.Engine, Region: cfg.Region, Labels: cfg.Labels,
+		State: state, CanWake: c.onDemand(), Group: cfg.Group.message(),
+	}
+	if cfg.IdleTimeout > 0 {
+		hello.IdleTimeout = durationpb.New(cfg.IdleTimeout)
+	}
+	if cfg.MinUpTime > 0 {
+		hello.MinUpTime = durationpb.New(cfg.MinUpTime)
+	}
+	if c.onDemand() && c.phase == serving {
+		hello.ServingFor = durationpb.New(time.Since(c.servedAt))
+	}
+	return &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}
+}
+
+// close removes a stream that has ended.
+func (c *core) close(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sessions, s)
+	c.notifyAll() // their shares of the slots change
+	if c.onDemand() && !s.released && c.phase == serving {
+		c.lost[s] = time.AfterFunc(lostRouterTime, func() { c.dropLost(s) })
+	}
+	c.stopIfReleased()
+}
+
+// dropLost lets the engine be stopped without the router that is gone.
+func (c *core) dropLost(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.lost, s)
+	c.stopIfReleased()
+}
+
+// welcome notes which router a stream leads to. If its last stream was lost, it is back
+// and decides itself when its requests are over.
+func (c *core) welcome(s *session, router string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.router = router
+	c.notifyAll() // their shares of the slots change
+	for old, timer := range c.lost {
+		if old.router == router {
+			timer.Stop()
+			delete(c.lost, old)
+		}
+	}
+}
+
+// connected reports whether a stream leads to router.
+func (c *core) connected(router string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.sessions {
+		if s.router == router && router != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// messages returns what is to be sent on a stream: what is pending, and a Status.
+func (c *core) messages(s *session) []*pb.AgentMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := s.pending
+	s.pending = nil
+	return append(list, &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
+		State: c.state(), Healthy: c.phase == serving && c.healthy,
+		Handled: s.handled, Routers: uint32(len(c.sessions)), Slots: c.shareOf(s), //nolint:gosec // a handful
+		InFlight: c.signals.InFlight(), Running: c.signals.Running, Waiting: c.signals.Waiting, KvUse: c.signals.KVUse,
+	}}})
+}
+
+// shareOf is how many of the engine's slots a router may use. The shares of all routers
+// add up to the slots, but each has one at least. Routers that have not sent Welcome
+// do not count.
+func (c *core) shareOf(s *session) *uint32 {
+	routers, before := 0, 0
+	for other := range c.sessions {
+		if other != s && other.router == "" {
+			continue
+		}
+		routers++
+		if other.number < s.number {
+			before++
+		}
+	}
+	share := c.cfg.Slots / routers
+	if before < c.cfg.Slots%routers {
+		share++
+	}
+	return new(uint32(max(share, 1))) //nolint:gosec // Validate bounds it
+}
