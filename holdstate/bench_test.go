@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAWarmRequestAllocatesNothing is the look that every served request takes.
+// TestAWarmRequestAllocatesNothing calls what every served request calls.
 // Allocations are counted for the whole process, so it runs alone.
 func TestAWarmRequestAllocatesNothing(t *testing.T) {
 	r := newRig(Options{Limits: wide})

@@ -136,13 +136,13 @@ func TestAModelLingersAfterAWaiterThatLeftUnserved(t *testing.T) {
 				if tt.lingers {
 					pass(30*time.Second - 1)
 					require.True(t, r.Wanted("llama"))
-					require.Equal(t, []bool{true}, r.told("llama"), "its end was not told yet")
+					require.Equal(t, []bool{true}, r.wanted("llama"), "its end was not reported yet")
 					pass(1)
 				}
 				require.False(t, r.Wanted("llama"))
-				require.Equal(t, []bool{true, false}, r.told("llama"), "one call for each edge")
+				require.Equal(t, []bool{true, false}, r.wanted("llama"), "one call for each edge")
 				pass(time.Hour)
-				require.Len(t, r.told("llama"), 2)
+				require.Len(t, r.wanted("llama"), 2)
 				r.requireAtRest(t)
 			})
 		})
@@ -161,17 +161,17 @@ func TestALingerIsExtendedNeverCut(t *testing.T) {
 		require.True(t, r.Wanted("llama"))
 		pass(time.Second)
 		require.False(t, r.Wanted("llama"))
-		require.Equal(t, []bool{true, false}, r.told("llama"))
+		require.Equal(t, []bool{true, false}, r.wanted("llama"))
 
 		r.Want("llama", time.Minute)
 		r.Want("llama", time.Second)
 		r.hold(t, Request{Target: llama}).Tell(Leave)
 		pass(time.Minute - 1)
 		require.True(t, r.Wanted("llama"))
-		require.Zero(t, r.Demand("llama"), "a wish is no demand")
+		require.Zero(t, r.Demand("llama"), "a want is no demand")
 		pass(1)
 		require.False(t, r.Wanted("llama"))
-		require.Equal(t, []bool{true, false, true, false}, r.told("llama"))
+		require.Equal(t, []bool{true, false, true, false}, r.wanted("llama"))
 		r.requireAtRest(t)
 	})
 }
@@ -186,7 +186,7 @@ func TestAWishEndsWhileSomebodyWaits(t *testing.T) {
 		require.True(t, r.Wanted("llama"))
 		w.Tell(Leave)
 		require.False(t, r.Wanted("llama"), "no linger is set")
-		require.Equal(t, []bool{true, false}, r.told("llama"))
+		require.Equal(t, []bool{true, false}, r.wanted("llama"))
 		r.requireAtRest(t)
 	})
 }
@@ -205,7 +205,7 @@ func TestEachChangeOfAWishIsTold(t *testing.T) {
 		pass(time.Hour)
 		require.Equal(t, []target.Need{
 			{Demand: true}, {Demand: true, Ahead: 1}, {Ahead: 1}, {Ahead: 2}, {Demand: true, Ahead: 2}, {Ahead: 2}, {},
-		}, r.toldWishes("llama"))
+		}, r.needs("llama"))
 		r.Want("llama", time.Second)
 		require.Equal(t, target.Need{Ahead: 3}, r.Need("llama"), "a model that was forgotten does not count anew")
 		pass(time.Second)
@@ -219,7 +219,7 @@ func TestAnEmptyWishLeavesNothingBehind(t *testing.T) {
 	r.Want("llama", 0)
 	r.Want("llama", -time.Second)
 	require.False(t, r.Wanted("llama"))
-	require.Empty(t, r.told("llama"))
+	require.Empty(t, r.wanted("llama"))
 	r.requireAtRest(t)
 }
 

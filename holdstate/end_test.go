@@ -139,7 +139,7 @@ func TestAFailedWakeIsRememberedWithoutWaiters(t *testing.T) {
 		_, err := r.Hold(Request{Target: llama})
 		require.EqualError(t, err, "the wake failed: second")
 		pass(1)
-		require.Empty(t, r.told("llama"))
+		require.Empty(t, r.wanted("llama"))
 		r.requireAtRest(t) // forgotten without anybody asking
 	})
 }

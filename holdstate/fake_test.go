@@ -67,15 +67,15 @@ func weightOf(r Request) int {
 
 var errTooLarge = errors.New("larger than the gate")
 
-// fakeRoom is room in the gate.
-type fakeRoom struct {
+// fakeReservation is a reservation of the gate.
+type fakeReservation struct {
 	slots    *fakeSlots
 	target   target.Target
 	weight   int
 	released bool
 }
 
-func (r *fakeRoom) Release() {
+func (r *fakeReservation) Release() {
 	r.slots.mu.Lock()
 	defer r.slots.mu.Unlock()
 	if !r.released {
@@ -97,7 +97,7 @@ func (c *fakeClaim) Admit(behind bool) (Reservation, error) {
 		return nil, nil
 	}
 	s.used[c.target] += c.weight
-	return &fakeRoom{slots: s, target: c.target, weight: c.weight}, nil
+	return &fakeReservation{slots: s, target: c.target, weight: c.weight}, nil
 }
 
 func (s *fakeSlots) Next() bool {
@@ -116,7 +116,7 @@ type fakeReplica struct {
 type fakeGrant struct {
 	slots    *fakeSlots
 	replica  *fakeReplica
-	room     Reservation
+	reserved Reservation
 	released bool
 }
 
@@ -130,7 +130,7 @@ func (s *fakeSlots) Serving(t target.Target) bool {
 	return len(s.replicas[t]) > 0
 }
 
-func (c *fakeClaim) Take(room Reservation) (Grant, TakeResult) {
+func (c *fakeClaim) Take(r Reservation) (Grant, TakeResult) {
 	s := c.fakeSlots
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *fakeClaim) Take(room Reservation) (Grant, TakeResult) {
 		if rep.free > 0 {
 			rep.free--
 			s.taken++
-			return &fakeGrant{slots: s, replica: rep, room: room}, Taken
+			return &fakeGrant{slots: s, replica: rep, reserved: r}, Taken
 		}
 	}
 	return nil, Full
@@ -180,7 +180,7 @@ func (g *fakeGrant) Failed(reason string, _ bool) {
 }
 
 func (g *fakeGrant) Release() {
-	g.room.Release()
+	g.reserved.Release()
 	g.slots.mu.Lock()
 	defer g.slots.mu.Unlock()
 	if !g.released {
@@ -198,14 +198,14 @@ type rig struct {
 	mu       sync.Mutex
 	outcomes map[Outcome]int
 	held     []time.Duration
-	wishes   map[string][]target.Need // what OnWanted found, per model
+	seen     map[string][]target.Need // what OnWanted found, per model
 	woke     map[string][]time.Duration
 	queued   []time.Duration
 	refused  []error
 }
 
 func newRig(o Options) *rig {
-	r := &rig{slots: newFakeSlots(), outcomes: map[Outcome]int{}, wishes: map[string][]target.Need{}, woke: map[string][]time.Duration{}}
+	r := &rig{slots: newFakeSlots(), outcomes: map[Outcome]int{}, seen: map[string][]target.Need{}, woke: map[string][]time.Duration{}}
 	o.Slots = r.slots
 	o.OnOutcome = func(out Outcome, held time.Duration) {
 		r.mu.Lock()
@@ -216,7 +216,7 @@ func newRig(o Options) *rig {
 	o.OnWanted = func(name string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.wishes[name] = append(r.wishes[name], r.Need(name))
+		r.seen[name] = append(r.seen[name], r.Need(name))
 	}
 	o.OnWake = func(name string, took time.Duration) {
 		r.mu.Lock()
@@ -282,24 +282,24 @@ func (r *rig) counted(o Outcome) int {
 	return r.outcomes[o]
 }
 
-// told is whether OnWanted found the model wanted, for each call that changed that.
-func (r *rig) told(name string) []bool {
+// wanted is whether OnWanted found the model wanted, for each call that changed that.
+func (r *rig) wanted(name string) []bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var told []bool
-	for _, w := range r.wishes[name] {
-		if len(told) == 0 || told[len(told)-1] != w.Wanted() {
-			told = append(told, w.Wanted())
+	var all []bool
+	for _, w := range r.seen[name] {
+		if len(all) == 0 || all[len(all)-1] != w.Wanted() {
+			all = append(all, w.Wanted())
 		}
 	}
-	return told
+	return all
 }
 
-// toldWishes is what OnWanted found, call by call.
-func (r *rig) toldWishes(name string) []target.Need {
+// needs is what OnWanted found, call by call.
+func (r *rig) needs(name string) []target.Need {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.wishes[name])
+	return slices.Clone(r.seen[name])
 }
 
 // learned is what OnWake was called with.
@@ -319,11 +319,11 @@ func (r *rig) requireAtRest(t require.TestingT) {
 	require.Zero(t, r.bytes, "bytes")
 	require.Empty(t, r.bytesOf, "bytes of models")
 	require.Empty(t, r.models, "models")
-	require.Empty(t, r.queues, "lines")
+	require.Empty(t, r.queues, "queues")
 	require.Empty(t, r.after, "callbacks")
 	require.Zero(t, r.slots.takenNow(), "slots")
 	for target, used := range r.slots.used {
-		require.Zero(t, used, "room for %v", target)
+		require.Zero(t, used, "reserved for %v", target)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gated is a rig whose gate for llama has this much room.
+// gated is a rig whose gate for llama has this budget.
 func gated(budget int, o Options) *rig {
 	r := newRig(o)
 	r.slots.budgets[llama] = budget
@@ -57,12 +57,12 @@ func TestWhatIsLargerThanTheGateEndsAtOnce(t *testing.T) {
 	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: errTooLarge, Seq: 3}, large.Status(), "though others stand before it")
 	require.Equal(t, []error{errTooLarge}, r.refused)
 	first.Tell(Leave)
-	require.Equal(t, Admitted, waits.Status().State, "the room of one that left is free")
+	require.Equal(t, Admitted, waits.Status().State, "what one that left had reserved is free")
 	waits.Tell(Leave)
 	r.requireAtRest(t)
 }
 
-// A slot that became free must not cost a look at thousands who wait for room.
+// A slot that became free must not try the gate for thousands of waiters.
 func TestAFreeSlotCostsNoLookAtEverybody(t *testing.T) {
 	t.Parallel()
 	r := gated(1, Options{Limits: wide})
@@ -94,7 +94,7 @@ func TestEachSecondEverybodyIsLookedAt(t *testing.T) {
 	r.requireAtRest(t)
 }
 
-// What stood behind one that waited for room goes on when that one ends.
+// Waiters behind one that did not fit go on when that one ends.
 func TestWhoGivesUpItsWaitForRoomLetsOthersThrough(t *testing.T) {
 	t.Parallel()
 	for name, event := range map[string]Event{"its budget or its park ends": Expire, "its client leaves": Leave, "its key is revoked": Revoke} {
@@ -179,9 +179,9 @@ func TestARequestMayQueueWithTheRoomItHas(t *testing.T) {
 	r := gated(1, Options{Limits: limits})
 	replica := r.up(llama, 0)
 	req := r.slots.claiming(Request{Target: llama})
-	room, err := req.Claim.Admit(false)
+	reservation, err := req.Claim.Admit(false)
 	require.NoError(t, err)
-	req.Reservation = room
+	req.Reservation = reservation
 	w := r.queue(t, req)
 	require.Equal(t, Admitted, w.Status().State)
 	_, err = r.Queue(Request{Target: llama})
@@ -229,12 +229,12 @@ func TestDepthZeroStillWaitsForRoom(t *testing.T) {
 	r := gated(2, Options{Limits: limits})
 	replica := r.up(llama, 2)
 	first := r.hold(t, Request{Target: llama, Claim: weight(2)})
-	served, turnedAway := r.queue(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
-	require.Equal(t, []State{Granted, Released, Released}, states(first, served, turnedAway))
+	served, refused := r.queue(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
+	require.Equal(t, []State{Granted, Released, Released}, states(first, served, refused))
 	replica.free = 0
 	r.finish(first)
-	require.Equal(t, []State{Granted, Ended}, states(served, turnedAway), "there is room for both, and a slot for one")
-	require.ErrorIs(t, turnedAway.Status().Err, ErrNoQueue)
+	require.Equal(t, []State{Granted, Ended}, states(served, refused), "both fit, and there is a slot for one")
+	require.ErrorIs(t, refused.Status().Err, ErrNoQueue)
 	r.finish(served)
 	r.requireAtRest(t)
 }
@@ -253,7 +253,7 @@ func TestTheWaitForASlotIsTold(t *testing.T) {
 		require.Equal(t, []time.Duration{2 * time.Second}, r.queued)
 		pass(time.Second)
 		r.finish(first)
-		require.Equal(t, []time.Duration{2 * time.Second, 0}, r.queued, "the wait for room does not count")
+		require.Equal(t, []time.Duration{2 * time.Second, 0}, r.queued, "the wait for a reservation does not count")
 		r.finish(second)
 		r.requireAtRest(t)
 	})

@@ -348,9 +348,9 @@ func TestOnWakeMayCallTheMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots := newFakeSlots()
 		var m *Machine
-		var told []int
+		var retries []int
 		m = New(Options{Limits: wide, Slots: slots, OnWake: func(name string, _ time.Duration) {
-			told = append(told, m.RetryAfter(name))
+			retries = append(retries, m.RetryAfter(name))
 		}})
 		for range 3 {
 			w, err := m.Hold(slots.claiming(Request{Target: llama}))
@@ -362,7 +362,7 @@ func TestOnWakeMayCallTheMachine(t *testing.T) {
 			slots.drop(llama, replica)
 			m.Update(llama)
 		}
-		require.Equal(t, []int{30, 30, 2}, told)
+		require.Equal(t, []int{30, 30, 2}, retries)
 	})
 }
 

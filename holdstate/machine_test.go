@@ -125,7 +125,7 @@ func TestARefusedModelLeavesNothingBehind(t *testing.T) {
 		require.ErrorIs(t, err, ErrFull)
 	}
 	require.Equal(t, 100, r.counted(OutcomeFull))
-	require.Empty(t, r.told("llama"))
+	require.Empty(t, r.wanted("llama"))
 	r.requireAtRest(t)
 }
 
@@ -171,7 +171,7 @@ func TestAnUpdateReleasesAllWaitersAtOnce(t *testing.T) {
 		select {
 		case <-w.Changed():
 		default:
-			require.Fail(t, "the waiter was not told")
+			require.Fail(t, "Changed has no value")
 		}
 	}
 	require.Equal(t, 51, r.Demand("llama"), "demand until the slot")

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// grantNext does what a granted slot does to a line.
+// grantNext does what a granted slot does to a queue.
 func (l *queue) grantNext() *Waiter {
 	w := l.first()
 	if w != nil {
@@ -118,9 +118,9 @@ func TestEachMayRemoveTheOneItIsCalledWith(t *testing.T) {
 	require.Equal(t, ws[4], l.first())
 }
 
-// TestLineAgainstSlices compares a line with the rule told in slices: the keys in
+// TestQueueAgainstSlices compares a queue with the rule written with slices: the keys in
 // the order of their turns, and each key's numbers sorted.
-func TestLineAgainstSlices(t *testing.T) {
+func TestQueueAgainstSlices(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var (

@@ -64,9 +64,9 @@ func (tw *twin) hold(t *rapid.T) { tw.admit(t, someRequest(t)) }
 // holdAgain is an ordinary request that lost its replicas, in its old place.
 func (tw *twin) holdAgain(t *rapid.T) {
 	q := tw.some(t, func(q *refRequest) bool {
-		return q.line.ordinary && tw.ref.count(func(o *refRequest) bool { return o.seq == q.seq && o.state != Ended }) == 0
+		return q.queue.ordinary && tw.ref.count(func(o *refRequest) bool { return o.seq == q.seq && o.state != Ended }) == 0
 	})
-	tw.admit(t, Request{Target: q.line.target, Key: q.key, Bytes: 1, Seq: q.seq})
+	tw.admit(t, Request{Target: q.queue.target, Key: q.key, Bytes: 1, Seq: q.seq})
 }
 
 func (tw *twin) queue(t *rapid.T) {
@@ -96,7 +96,7 @@ func (tw *twin) done(t *rapid.T) {
 
 // tell says e and gives back the slot that nobody has any more.
 func (tw *twin) tell(q *refRequest, e Event) {
-	slot, grant, room := q.slot, q.w.Status().Grant, q.grant
+	slot, grant, reserved := q.slot, q.w.Status().Grant, q.grant
 	tw.ref.tell(q, e)
 	q.w.Tell(e)
 	if slot == nil || (q.state == Granted && q.slot == slot && q.w.Status().Grant == grant) {
@@ -104,11 +104,11 @@ func (tw *twin) tell(q *refRequest, e Event) {
 	}
 	if !grant.(*fakeGrant).released {
 		slot.free++
-		delete(tw.ref.grants, room)
+		delete(tw.ref.grants, reserved)
 	}
 	grant.Release()
-	tw.ref.look(q.line.target)
-	tw.Update(q.line.target)
+	tw.ref.update(q.queue.target)
+	tw.Update(q.queue.target)
 	if q.state == Ended {
 		q.slot = nil
 	}
@@ -118,7 +118,7 @@ func (tw *twin) up(t *rapid.T) {
 	target, slots := someTarget.Draw(t, "target"), rapid.IntRange(0, 2).Draw(t, "slots")
 	real := tw.slots.add(target, slots)
 	tw.ref.replicas[target] = append(tw.ref.replicas[target], &refReplica{free: slots, real: real})
-	tw.ref.look(target)
+	tw.ref.update(target)
 	tw.Update(target)
 }
 
@@ -131,7 +131,7 @@ func (tw *twin) down(t *rapid.T) {
 	i := rapid.IntRange(0, len(all)-1).Draw(t, "replica")
 	tw.rig.down(target, all[i].real)
 	tw.ref.replicas[target] = slices.Delete(all, i, i+1)
-	tw.ref.look(target)
+	tw.ref.update(target)
 }
 
 // grow is a slot that came free, or a replica with more of them.
@@ -143,7 +143,7 @@ func (tw *twin) grow(t *rapid.T) {
 	r := rapid.SampledFrom(tw.ref.replicas[target]).Draw(t, "replica")
 	r.free++
 	r.real.free++
-	tw.ref.look(target)
+	tw.ref.update(target)
 	tw.Update(target)
 }
 
@@ -173,7 +173,7 @@ func (tw *twin) fail(t *rapid.T) {
 	reason := rapid.SampledFrom([]string{"no GPU", "no quota"}).Draw(t, "reason")
 	tw.ref.failedUntil[model], tw.ref.failure[model] = time.Now().Add(tw.ref.o.Cooldown), reason
 	tw.ref.endAll(OutcomeWakeFailed, reason, func(q *refRequest) bool {
-		return q.state == Held && q.line.target.Model == model
+		return q.state == Held && q.queue.target.Model == model
 	})
 	delete(tw.ref.wakes, model)
 	tw.Fail(model, reason)
@@ -186,7 +186,7 @@ func (tw *twin) push(t *rapid.T) {
 		unplaced[target] = rapid.IntRange(0, 3).Draw(t, "removed") == 0
 	}
 	tw.ref.unplaced = unplaced
-	tw.ref.endAll(OutcomeRemoved, "", func(q *refRequest) bool { return q.state == Held && unplaced[q.line.target] })
+	tw.ref.endAll(OutcomeRemoved, "", func(q *refRequest) bool { return q.state == Held && unplaced[q.queue.target] })
 	tw.Reconcile(func(target target.Target) bool { return !unplaced[target] })
 }
 
@@ -228,9 +228,9 @@ func (tw *twin) check(t *rapid.T) {
 		retry := tw.RetryAfter(model)
 		require.True(t, least <= retry && retry <= most, "%s: %d is not from %d to %d", model, retry, least, most)
 		require.Equal(t, ref.woke[model], tw.learned(model), model)
-		told := tw.told(model)
-		require.Equal(t, ref.wanted(model), len(told) > 0 && told[len(told)-1], "last told of %s", model)
-		waits := ref.count(func(q *refRequest) bool { return q.waits() && q.line.target == target })
+		wanted := tw.rig.wanted(model)
+		require.Equal(t, ref.wanted(model), len(wanted) > 0 && wanted[len(wanted)-1], "last reported of %s", model)
+		waits := ref.count(func(q *refRequest) bool { return q.waits() && q.queue.target == target })
 		require.Equal(t, waits > 0, tw.Waiting(target), target)
 		for i, r := range ref.replicas[target] {
 			require.Equal(t, r.free, r.real.free, "replica %d of %v", i, target)
@@ -266,7 +266,7 @@ func (tw *twin) checkLimits(t *rapid.T) {
 
 func (ref *reference) queuedBytes() (n int64) {
 	for _, q := range ref.requests {
-		if q.line.ordinary {
+		if q.queue.ordinary {
 			n += q.bytes
 		}
 	}

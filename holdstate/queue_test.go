@@ -40,7 +40,7 @@ func TestDepthZeroIsNoQueue(t *testing.T) {
 	t.Parallel()
 	r := newRig(Options{Limits: Limits{PerModel: 1, PerKey: 1, Total: 1, Bytes: 1}})
 	r.up(llama, 0)
-	_, err := r.Queue(Request{Target: llama, Reservation: &fakeRoom{}})
+	_, err := r.Queue(Request{Target: llama, Reservation: &fakeReservation{}})
 	require.ErrorIs(t, err, ErrNoQueue)
 	r.requireAtRest(t)
 }

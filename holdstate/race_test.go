@@ -21,7 +21,7 @@ func both(one, two func()) {
 }
 
 // TestARegistrationIsNeverMissed has a replica register, or a slot come free,
-// while a request enters: without the waiter's second look, some would wait for ever.
+// while a request enters: if the waiter did not check twice, some would wait for ever.
 func TestARegistrationIsNeverMissed(t *testing.T) {
 	t.Parallel()
 	r := newRig(Options{Limits: wide})
@@ -169,7 +169,7 @@ func TestTenThousandComeAndGo(t *testing.T) {
 	r.requireAtRest(t)
 }
 
-// TestTheLastWordIsTrue lets many goroutines change one model's wish: whoever
+// TestTheLastWordIsTrue lets many goroutines change the need of one model: whoever
 // reads Wanted at each call knows the truth at the end, in whatever order the
 // calls come.
 func TestTheLastWordIsTrue(t *testing.T) {
@@ -187,11 +187,11 @@ func TestTheLastWordIsTrue(t *testing.T) {
 		}
 		stays := r.hold(t, Request{Target: llama})
 		wg.Wait()
-		told := r.told("llama")
-		require.True(t, told[len(told)-1])
+		wanted := r.wanted("llama")
+		require.True(t, wanted[len(wanted)-1])
 		stays.Tell(Leave)
-		told = r.told("llama")
-		require.False(t, told[len(told)-1])
+		wanted = r.wanted("llama")
+		require.False(t, wanted[len(wanted)-1])
 		r.requireAtRest(t)
 	}
 }

@@ -19,7 +19,7 @@ type reference struct {
 	o        Options
 	requests []*refRequest
 	replicas map[target.Target][]*refReplica
-	turns    map[refLine][]string // keys that wait, the next in front
+	turns    map[refQueue][]string // keys that wait, the next in front
 
 	seq         uint64
 	draining    bool
@@ -38,7 +38,7 @@ type reference struct {
 	cameBack bool                  // a granted request entered again, which no limit refuses
 }
 
-type refLine struct {
+type refQueue struct {
 	target   target.Target
 	ordinary bool
 }
@@ -48,7 +48,7 @@ type refReplica struct {
 	real *fakeReplica
 }
 
-// refGrant is a slot that was granted and not given back, with its room in the gate.
+// refGrant is a slot that was granted and not given back, with what it has reserved.
 type refGrant struct {
 	target target.Target
 	weight int
@@ -56,7 +56,7 @@ type refGrant struct {
 
 // refRequest is a request, with the waiter that should behave like it.
 type refRequest struct {
-	line             refLine
+	queue            refQueue
 	key, turn, id    string
 	seq              uint64
 	bytes            int64
@@ -68,13 +68,13 @@ type refRequest struct {
 	err              error
 	slot             *refReplica
 	joined, released time.Time
-	left             time.Time // the line
+	left             time.Time // the queue
 	w                *Waiter
 }
 
 func newReference(o Options) *reference {
 	return &reference{
-		o: o, replicas: map[target.Target][]*refReplica{}, turns: map[refLine][]string{},
+		o: o, replicas: map[target.Target][]*refReplica{}, turns: map[refQueue][]string{},
 		unplaced: map[target.Target]bool{}, outcomes: map[Outcome]int{},
 		failedUntil: map[string]time.Time{}, failure: map[string]string{}, wantedUntil: map[string]time.Time{},
 		grants: map[*refGrant]bool{}, wakes: map[string]wake{}, woke: map[string][]time.Duration{},
@@ -84,7 +84,7 @@ func newReference(o Options) *reference {
 func (q *refRequest) waits() bool {
 	return q.state == Held || q.state == Released || q.state == Admitted
 }
-func (q *refRequest) placed() bool { return q.waits() && !q.line.ordinary }
+func (q *refRequest) placed() bool { return q.waits() && !q.queue.ordinary }
 
 // waited is how long q was held, and then waited for its slot.
 func (q *refRequest) waited() (held, queued time.Duration) {
@@ -110,7 +110,7 @@ func (ref *reference) count(is func(*refRequest) bool) int {
 
 func (ref *reference) bytesOf(model string) (n int64) {
 	for _, q := range ref.requests {
-		if q.line.target.Model == model {
+		if q.queue.target.Model == model {
 			n += q.bytes
 		}
 	}
@@ -125,17 +125,17 @@ func (ref *reference) bytes() (n int64) {
 }
 
 func (ref *reference) heldOf(model string) int {
-	return ref.count(func(q *refRequest) bool { return q.placed() && q.line.target.Model == model })
+	return ref.count(func(q *refRequest) bool { return q.placed() && q.queue.target.Model == model })
 }
 
 func (ref *reference) heldBy(key, model string) int {
-	return ref.count(func(q *refRequest) bool { return q.placed() && q.line.target.Model == model && q.key == key })
+	return ref.count(func(q *refRequest) bool { return q.placed() && q.queue.target.Model == model && q.key == key })
 }
 
 func (ref *reference) demand(model string) int {
 	ids := map[string]bool{}
 	for _, q := range ref.requests {
-		if q.placed() && q.line.target.Model == model {
+		if q.placed() && q.queue.target.Model == model {
 			ids[q.id] = true
 		}
 	}
@@ -152,7 +152,7 @@ func (ref *reference) want(model string, d time.Duration) {
 	}
 }
 
-// retryAfter is the least and the most that a client may be told.
+// retryAfter returns the least and the highest Retry-After.
 func (ref *reference) retryAfter(model string) (least, most int) {
 	all := ref.woke[model]
 	if len(all) < 3 {
@@ -189,7 +189,7 @@ func (ref *reference) refuses(r Request) string {
 }
 
 func (ref *reference) refusesQueue(r Request) string {
-	queued := ref.count(func(q *refRequest) bool { return q.waits() && q.line == refLine{r.Target, true} })
+	queued := ref.count(func(q *refRequest) bool { return q.waits() && q.queue == refQueue{r.Target, true} })
 	switch {
 	case ref.draining:
 		return ErrDraining.Error()
@@ -201,7 +201,7 @@ func (ref *reference) refusesQueue(r Request) string {
 
 func (ref *reference) arrive(r Request, ordinary bool) *refRequest {
 	q := &refRequest{
-		line: refLine{r.Target, ordinary}, key: r.Key, turn: r.Key, seq: r.Seq, bytes: r.Bytes, joined: time.Now(),
+		queue: refQueue{r.Target, ordinary}, key: r.Key, turn: r.Key, seq: r.Seq, bytes: r.Bytes, joined: time.Now(),
 		id: fmt.Sprintf("alone %d", len(ref.requests)), weight: weightOf(r),
 	}
 	if r.ClientIDs[0] != "" {
@@ -226,19 +226,19 @@ func (ref *reference) arrive(r Request, ordinary bool) *refRequest {
 	return q
 }
 
-// enter stands q in its line and looks at its target.
+// enter puts q in its queue and updates its target.
 func (ref *reference) enter(q *refRequest) {
-	if !slices.Contains(ref.turns[q.line], q.turn) {
-		ref.turns[q.line] = append(ref.turns[q.line], q.turn)
+	if !slices.Contains(ref.turns[q.queue], q.turn) {
+		ref.turns[q.queue] = append(ref.turns[q.queue], q.turn)
 	}
-	ref.look(q.line.target)
+	ref.update(q.queue.target)
 }
 
 // quit is a request whose state says that it waits no more.
 func (ref *reference) quit(q *refRequest) {
 	q.left = time.Now()
-	if ref.count(func(o *refRequest) bool { return o.waits() && o.line == q.line && o.turn == q.turn }) == 0 {
-		ref.turns[q.line] = slices.DeleteFunc(ref.turns[q.line], func(key string) bool { return key == q.turn })
+	if ref.count(func(o *refRequest) bool { return o.waits() && o.queue == q.queue && o.turn == q.turn }) == 0 {
+		ref.turns[q.queue] = slices.DeleteFunc(ref.turns[q.queue], func(key string) bool { return key == q.turn })
 	}
 }
 
@@ -248,7 +248,7 @@ func (ref *reference) end(q *refRequest, o Outcome) {
 	if was != Granted {
 		ref.quit(q)
 	}
-	if q.line.ordinary {
+	if q.queue.ordinary {
 		return
 	}
 	until := time.Now()
@@ -258,12 +258,12 @@ func (ref *reference) end(q *refRequest, o Outcome) {
 	ref.outcomes[o]++
 	ref.held = append(ref.held, until.Sub(q.joined))
 	if o == OutcomeExpired || o == OutcomeDisconnected {
-		ref.want(q.line.target.Model, ref.o.Linger)
+		ref.want(q.queue.target.Model, ref.o.Linger)
 	}
 }
 
-// look releases or holds the waiters of a target, and gives out its slots.
-func (ref *reference) look(t target.Target) {
+// update releases or holds the waiters of a target, and gives out its slots.
+func (ref *reference) update(t target.Target) {
 	if w := ref.wakes[t.Model]; w.running && w.target == t && len(ref.replicas[t]) > 0 {
 		delete(ref.wakes, t.Model)
 		if took := time.Since(w.since); took >= noWake {
@@ -273,10 +273,10 @@ func (ref *reference) look(t target.Target) {
 	for _, q := range ref.requests {
 		serving := len(ref.replicas[t]) > 0
 		switch {
-		case q.line.target != t || !q.waits():
+		case q.queue.target != t || !q.waits():
 		case serving && q.state == Held:
 			q.state, q.released = Released, time.Now()
-		case !serving && q.line.ordinary:
+		case !serving && q.queue.ordinary:
 			ref.end(q, Pending)
 		case !serving && q.state != Held:
 			q.state, q.released = Held, time.Time{}
@@ -297,7 +297,7 @@ func (ref *reference) look(t target.Target) {
 		ref.end(q, OutcomeReleased)
 	}
 	if len(turnedAway) > 0 {
-		ref.look(t) // others may have their room
+		ref.update(t) // others may get what they had reserved
 	}
 }
 
@@ -339,8 +339,8 @@ func (ref *reference) give(t target.Target) {
 			r.free--
 			q.state, q.slot, q.grant = Granted, r, &refGrant{t, q.weight}
 			ref.grants[q.grant] = true
-			turns := slices.DeleteFunc(slices.Clone(ref.turns[q.line]), func(key string) bool { return key == q.turn })
-			ref.turns[q.line] = append(turns, q.turn)
+			turns := slices.DeleteFunc(slices.Clone(ref.turns[q.queue]), func(key string) bool { return key == q.turn })
+			ref.turns[q.queue] = append(turns, q.turn)
 			ref.quit(q)
 		}
 	}
@@ -348,13 +348,13 @@ func (ref *reference) give(t target.Target) {
 
 // inTurn lists the waiters in a state, in the order in which slots are theirs.
 func (ref *reference) inTurn(t target.Target, state State) (list []*refRequest) {
-	for _, line := range []refLine{{t, false}, {t, true}} {
+	for _, queue := range []refQueue{{t, false}, {t, true}} {
 		var keys [][]*refRequest
 		rounds := 0
-		for _, turn := range ref.turns[line] {
+		for _, turn := range ref.turns[queue] {
 			var of []*refRequest
 			for _, q := range ref.requests {
-				if q.waits() && q.line == line && q.turn == turn {
+				if q.waits() && q.queue == queue && q.turn == turn {
 					of = append(of, q)
 				}
 			}
@@ -377,7 +377,7 @@ func (ref *reference) outlived(q *refRequest) {
 	switch {
 	case ref.draining && q.waits():
 		ref.end(q, OutcomeDraining)
-	case ref.unplaced[q.line.target] && q.state == Held:
+	case ref.unplaced[q.queue.target] && q.state == Held:
 		ref.end(q, OutcomeRemoved)
 	}
 }
@@ -387,7 +387,7 @@ func (ref *reference) tell(q *refRequest, e Event) {
 	inGate := q.state == Released || q.state == Admitted
 	defer func() {
 		if inGate {
-			ref.look(q.line.target) // others may have its room, or its turn
+			ref.update(q.queue.target) // others may get what it had reserved, or its turn
 		}
 	}()
 	switch {
@@ -403,7 +403,7 @@ func (ref *reference) tell(q *refRequest, e Event) {
 		ref.end(q, OutcomeDisconnected)
 	case (e == Leave || e == Done) && q.state == Granted:
 		ref.end(q, OutcomeReleased)
-	case e == Back && q.state == Granted && q.line.ordinary:
+	case e == Back && q.state == Granted && q.queue.ordinary:
 		ref.end(q, Pending)
 	case e == Back && q.state == Granted:
 		q.state, q.slot, q.released = Held, nil, time.Time{}

@@ -367,12 +367,12 @@ func TestABackendOfABadURLIsRefused(t *testing.T) {
 	err := RunBackend(t.Context(), cfg, Demand{}, func() (net.Conn, error) { return nil, errors.New("no") })
 	require.ErrorContains(t, err, "backend backend/b: url: must be http://host:port or https://host:port")
 	for _, good := range []string{"http://engine.test", "https://engine.test", "https://engine.test:8443/serve/m-1/", "http://[::1]:1/a.b"} {
-		require.NoError(t, CheckBackendURL(good), good)
+		require.NoError(t, onlyError(parseRemote(good)), good)
 	}
 	for bad, want := range map[string]string{
 		"http://h/v1": "must not end in /v1", "https://h/openai/v1/": "must not end in /v1", "http://h/a//b": "a path of letters", "http://h/../a": "a path of letters",
 		"http://h/a%2Fb": "a path of letters", "http://h?x=1": "nothing but scheme", "http://u@h": "nothing but scheme", "https://h:0": "the port must be", "h": "must be http://",
 	} {
-		require.ErrorContains(t, CheckBackendURL(bad), want, bad)
+		require.ErrorContains(t, onlyError(parseRemote(bad)), want, bad)
 	}
 }

@@ -32,42 +32,44 @@ const (
 	DefaultDrainTimeout = 30 * time.Second
 )
 
-// Config says what an agent stands for.
+// Config has the settings of an agent: its routers and its engine. The table of its flags
+// and keys is in settings.
 type Config struct {
-	// Routers are host:port or unix:///path. Every address of a host is
-	// connected to.
+	// Routers are host:port or unix:///path. The agent connects to every address of a
+	// host.
 	Routers []string
-	// Token gives what is sent to the routers, at each connection; nil for none.
+	// Token returns the token that the routers get at each connection; nil for none.
 	Token func() (string, error)
 	TLS   TLS
 	// ID names the agent; no two agents of a router may share one.
 	ID string
 	// Engine is one of engines.Names.
 	Engine string
-	// BackendURL is where the engine listens, as http://host:port. The host
-	// 0.0.0.0 stands for the address that the routers see this agent come from;
-	// the engine's health is then asked for on the loopback address.
+	// BackendURL is where the engine listens, as http://host:port. The host 0.0.0.0
+	// stands for the address from which this agent connects to the routers; health
+	// checks then go to the loopback address.
 	BackendURL string
 	// HealthPath is what answers 2xx when the engine can serve; empty for the
 	// engine's own.
 	HealthPath string
-	// UnhealthyAfter is how many failed checks in a row take the engine out of
-	// routing; 0 stands for DefaultUnhealthyAfter.
+	// UnhealthyAfter failed checks in a row take the engine out of routing; 0 stands for
+	// DefaultUnhealthyAfter.
 	UnhealthyAfter int
-	// Warmup says whether the engine must answer a chat completion of one token
-	// before it is registered; nil: where the engine is known to need it.
+	// Warmup: the engine must answer a chat completion of one token before it is
+	// registered; nil: if the engine is known to need it.
 	Warmup *bool
-	// Models and Kinds are what the engine serves. Without models a running
-	// engine is asked for them; without kinds it is what is usual for the engine.
+	// Models and Kinds are what the engine serves. Without models the agent asks a
+	// running engine for them; without kinds it is the usual one of the engine.
 	Models []string
 	Kinds  []string
 	// Slots is how many requests the engine takes at once.
 	Slots int
-	// Host is the host of questions to the engine where it is not that of BackendURL.
+	// Host is the host of requests to the engine if it is not that of BackendURL.
 	Host string
-	// BackendTLS is what a backend of https is asked with, Pool says that its addresses
-	// lead to the same engines, and HealthModel that it is healthy only while it lists
-	// its models. They are for RunBackend.
+	// BackendTLS is for requests to an https backend. Pool: BackendURL is of something in
+	// front of several engines, so that all its addresses lead to the same ones.
+	// HealthModel: the backend is healthy only while it lists its models. They are for
+	// RunBackend.
 	BackendTLS  *tls.Config
 	Pool        bool
 	HealthModel bool
@@ -77,23 +79,22 @@ type Config struct {
 	Region string
 	Labels map[string]string
 
-	// Exec is the command that starts the engine; empty when somebody else
-	// does. Env is added to this process's environment, Dir is where it runs.
+	// Exec is the command that starts the engine; empty if the agent does not start it.
+	// Env is added to this process's environment, Dir is its working directory.
 	Exec []string
 	Env  []string
 	Dir  string
-	// Ports gives the engine a loopback port at each start, in place of BackendURL:
+	// Ports allots a loopback port to the engine at each start, in place of BackendURL:
 	// {port} in Exec and Env stands for it. nil: the engine listens at BackendURL.
 	Ports *Ports
-	// Stdout and Stderr take the engine's output line by line, each with the
-	// agent's name before it; nil for nowhere.
+	// Stdout and Stderr get the engine's output line by line, each with the agent's name
+	// in front; nil discards it.
 	Stdout, Stderr io.Writer
-	// IdleTimeout is how long the engine may be idle before it is stopped; 0
-	// for ever.
+	// IdleTimeout is how long the engine may be idle before it is stopped; 0: it never is.
 	IdleTimeout time.Duration
 	// MinUpTime is how long the engine serves at least before it is stopped.
 	MinUpTime time.Duration
-	// Group is what it shares with other engines.
+	// Group is what the engine shares with other engines.
 	Group Group
 	// WakeTimeout is how long the engine may take to become healthy; 0 stands
 	// for DefaultWakeTimeout.
@@ -101,11 +102,11 @@ type Config struct {
 	// StopGrace is how long the engine has between SIGTERM and SIGKILL; 0
 	// stands for DefaultStopGrace.
 	StopGrace time.Duration
-	// DrainTimeout is how long the routers' requests may keep the engine when
-	// the agent is to end; 0: they are cut.
+	// DrainTimeout is how long running requests may take when the agent shuts down; 0:
+	// they are cut.
 	DrainTimeout time.Duration
 
-	// HTTPClient asks for the engine's health; nil for one of the agent's own.
+	// HTTPClient is for requests to the engine; nil for one of the agent's own.
 	HTTPClient *http.Client
 	Log        zerolog.Logger
 
@@ -117,7 +118,7 @@ type Config struct {
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
-// withDefaults fills in what is absent.
+// withDefaults fills in what is not set.
 func (c Config) withDefaults() Config {
 	if c.HealthPath == "" {
 		c.HealthPath = c.engine().Health
@@ -171,7 +172,7 @@ func checkPort(port string) error {
 	return nil
 }
 
-// parseBackend reads a backend URL. A port is always there afterwards.
+// parseBackend parses a BackendURL. The result always has a port.
 func parseBackend(s string) (*url.URL, error) {
 	if s == "" {
 		return nil, errors.New("is required")
@@ -187,7 +188,7 @@ func parseBackend(s string) (*url.URL, error) {
 	return portOf(u)
 }
 
-// portOf gives u its port where it has none.
+// portOf adds the default port where u has none.
 func portOf(u *url.URL) (*url.URL, error) {
 	if u.Port() == "" {
 		port := "80"
@@ -202,10 +203,10 @@ func portOf(u *url.URL) (*url.URL, error) {
 // prefixForm is a path that engines, proxies and Envoy read in the same way.
 var prefixForm = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$`)
 
-// parseElsewhere reads the URL of a backend without an agent: https and a path before
-// that of the API are allowed. A port is always there afterwards, and no slash at the
-// end of the path.
-func parseElsewhere(s string) (*url.URL, error) {
+// parseRemote parses the URL of a backend without an agent: https, and a path in front
+// of that of the API, are allowed. The result always has a port, and no slash at the end
+// of the path.
+func parseRemote(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, fmt.Errorf("must be http://host:port or https://host:port, with or without a path, is %q", s)
@@ -220,11 +221,4 @@ func parseElsewhere(s string) (*url.URL, error) {
 		return nil, fmt.Errorf("must have a path of letters, digits and ._~- alone, is %q", s)
 	}
 	return portOf(u)
-}
-
-// CheckBackendURL says what is wrong with where an engine listens that has no agent,
-// nil for nothing.
-func CheckBackendURL(s string) error {
-	_, err := parseElsewhere(s)
-	return err
 }

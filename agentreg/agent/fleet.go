@@ -54,7 +54,7 @@ const maxMissed = 5
 // Without models the engine is first asked for them. Routers and what is for Exec do not
 // count in cfg.
 func RunBackend(ctx context.Context, cfg Config, d Demand, dial func() (net.Conn, error)) error {
-	backend, err := parseElsewhere(cfg.BackendURL)
+	backend, err := parseRemote(cfg.BackendURL)
 	if err != nil {
 		return fmt.Errorf("backend %s: url: %w", cfg.ID, err)
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// DefaultMinUpTime is how long an engine serves at least where nothing else is said.
+// DefaultMinUpTime is how long an engine serves at least unless a setting says otherwise.
 const DefaultMinUpTime = 30 * time.Second
 
-// MinUpTimeFor is the minimum up time where none is asked for: the default, or
-// the idle timeout if that is shorter.
+// MinUpTimeFor returns the minimum up time if none is set: the default, or the idle
+// timeout if that is shorter.
 func MinUpTimeFor(idleTimeout time.Duration) time.Duration {
 	if idleTimeout == 0 {
 		return DefaultMinUpTime
@@ -23,16 +23,16 @@ func MinUpTimeFor(idleTimeout time.Duration) time.Duration {
 	return min(idleTimeout, DefaultMinUpTime)
 }
 
-// Group says with which agents this one shares what an awake engine needs, such
-// as a GPU. The routers let no more of them be awake at once than there is room.
+// Group is a group of agents that share what an awake engine needs, such as a GPU. The
+// routers keep no more of them awake at once than there is room.
 type Group struct {
 	// Name is the group's; empty for none.
 	Name string
-	// MaxAwake is how many agents of the group may be awake at once; 0 stands
-	// for 1, unless TotalMemory is given. All agents of a group say the same.
+	// MaxAwake is how many agents of the group may be awake at once; 0 stands for 1,
+	// unless TotalMemory is set. It must be the same for all agents of a group.
 	MaxAwake int
-	// TotalMemory is what the group's awake agents may take together, and Memory
-	// what this one takes of it, in bytes. 0: agents are counted instead.
+	// TotalMemory is how much memory the group's awake agents may use together, and
+	// Memory how much this one uses, in bytes. 0: agents are counted instead.
 	TotalMemory, Memory int64
 }
 
@@ -58,7 +58,7 @@ func (g Group) check(p *settings.Problems) {
 	}
 }
 
-// message is the group in the words of the protocol.
+// message returns the group as a message of the protocol.
 func (g Group) message() *pb.Group {
 	switch {
 	case g.Name == "":

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// CheckProgram says what is wrong with the program of a command that runs in dir,
-// nil for nothing.
+// CheckProgram returns what is wrong with the program of a command that runs in dir, nil
+// if nothing is.
 func CheckProgram(program, dir string) error {
 	path := program
 	if dir != "" && strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
@@ -23,9 +23,9 @@ func CheckProgram(program, dir string) error {
 	return nil
 }
 
-// CheckDir says what is wrong with the directory of a command, nil for nothing.
+// checkDir returns what is wrong with the directory of a command, nil if nothing is.
 // Without a name it is that of this process.
-func CheckDir(dir string) error {
+func checkDir(dir string) error {
 	if dir == "" {
 		return nil
 	}

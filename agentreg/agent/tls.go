@@ -15,18 +15,18 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// TLS says how routers are spoken to. The zero value stands for plain text. The
-// files are read at each connection, so that they may be replaced.
+// TLS has the settings of TLS with the routers. The zero value is plain text. The files
+// are read at each connection, so that they may be replaced.
 type TLS struct {
-	// On says that there is TLS. A CAFile says so as well.
+	// On turns TLS on. So does a CAFile.
 	On bool
-	// CAFile has the authorities that sign routers' certificates; empty for
-	// those of the system.
+	// CAFile has the authorities of the routers' certificates; empty for those of the
+	// system.
 	CAFile string
-	// CertFile and KeyFile are what the agent shows of itself; empty for nothing.
+	// CertFile and KeyFile are the agent's own certificate and key; empty for none.
 	CertFile, KeyFile string
-	// ServerName is the name that routers' certificates must have; empty for
-	// the name by which the router was given.
+	// ServerName is the name that the routers' certificates must have; empty for the host
+	// of the router's address.
 	ServerName string
 }
 
@@ -54,7 +54,7 @@ func (t TLS) check(p *settings.Problems) {
 	p.Check("", err) // it names the flag
 }
 
-// config reads the files, for a connection to host.
+// config reads the files and returns the configuration of a connection to host.
 func (t TLS) config(host string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: cmp.Or(t.ServerName, host)}
 	if t.CAFile != "" {
@@ -76,7 +76,7 @@ func (t TLS) config(host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// credentials are for a connection to host.
+// credentials returns the credentials of a connection to host.
 func (t TLS) credentials(host string) (credentials.TransportCredentials, error) {
 	if !t.on() {
 		return insecure.NewCredentials(), nil

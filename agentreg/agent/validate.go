@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/protocol"
@@ -25,28 +24,37 @@ func (c *Config) Validate() error {
 		p.Check("--router", checkRouter(r, c.TLS.on()))
 	}
 	c.TLS.check(&p)
-	p.Check("--id", protocol.CheckName(c.ID))
-	_, err := engines.Find(c.Engine)
-	p.Check("--engine", err)
-	_, err = parseBackend(c.BackendURL)
-	p.Check("--backend-url", err)
-	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
-		p.Add("--health-path", "must begin with /, is %q", c.HealthPath)
-	}
-	if c.UnhealthyAfter < 0 {
-		p.Add("--unhealthy-after", "must be at least 1, is %d", c.UnhealthyAfter)
+	for _, s := range c.settings() {
+		if s.check != nil {
+			p.Check("--"+s.flag, s.check())
+		}
 	}
 	c.checkTargets(&p)
-	if c.Slots < 1 || c.Slots > protocol.MaxSlots {
-		p.Add("--capacity", "must be between 1 and %d, is %d", protocol.MaxSlots, c.Slots)
-	}
-	if c.Region != "" {
-		p.Check("--region", protocol.CheckName(c.Region))
-	}
 	c.checkLabels(&p)
 	c.Group.check(&p)
 	c.checkExec(&p)
 	return p.Err()
+}
+
+func (c *Config) checkHealthPath() error {
+	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
+		return fmt.Errorf("must begin with /, is %q", c.HealthPath)
+	}
+	return nil
+}
+
+func (c *Config) checkSlots() error {
+	if c.Slots < 1 || c.Slots > protocol.MaxSlots {
+		return fmt.Errorf("must be between 1 and %d, is %d", protocol.MaxSlots, c.Slots)
+	}
+	return nil
+}
+
+func (c *Config) checkRegion() error {
+	if c.Region == "" {
+		return nil
+	}
+	return protocol.CheckName(c.Region)
 }
 
 // checkTargets checks what the engine serves.
@@ -78,11 +86,7 @@ func (c *Config) checkKinds(p *settings.Problems) {
 	if c.Warmup == nil || !*c.Warmup || unknown != nil {
 		return
 	}
-	kinds := c.kinds()
-	if len(c.Kinds) == 0 {
-		kinds = engine.Kinds[:1]
-	}
-	if !slices.Contains(kinds, target.Chat) {
+	if !slices.Contains(c.ServedKinds(), target.Chat) {
 		p.Add("--warmup", "is a chat completion: it needs --capability llm")
 	}
 }
@@ -103,20 +107,6 @@ func (c *Config) checkLabels(p *settings.Problems) {
 }
 
 func (c *Config) checkExec(p *settings.Problems) {
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{
-		{"--idle-timeout", c.IdleTimeout},
-		{"--min-up-time", c.MinUpTime},
-		{"--wake-timeout", c.WakeTimeout},
-		{"--stop-grace", c.StopGrace},
-		{"--drain-timeout", c.DrainTimeout},
-	} {
-		if d.value < 0 {
-			p.Add(d.flag, "must not be negative, is %v", d.value)
-		}
-	}
 	for _, e := range c.Env {
 		if i := strings.IndexByte(e, '='); i < 1 {
 			p.Add("--exec-env", "must be NAME=value, is %q", e)

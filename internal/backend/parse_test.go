@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/internal/settings"
-	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -45,22 +45,30 @@ backends:
 	require.NoError(t, err)
 	require.Equal(t, []Config{
 		{
-			Name: "gpu", URL: "http://llama.models.svc:8000", Engine: "vllm", HealthPath: "/ready", Models: []string{"llama", "sql-lora"},
-			Kinds: []target.Kind{target.Chat, target.Embedding}, Slots: 16, Region: "eu", Labels: map[string]string{"gpu": "l40s"},
-			MaxWait: 4 * time.Minute, APIKeyFile: "keys/gpu", keyLine: 14,
+			Name: "gpu", MaxWait: 4 * time.Minute, APIKeyFile: "keys/gpu", keyLine: 14,
 			Wake: &sitemap.Wake{URL: "https://hooks.example.com/wake?a=b", Method: "GET", Cooldown: 30 * time.Second},
+			Config: agent.Config{
+				BackendURL: "http://llama.models.svc:8000", Engine: "vllm", HealthPath: "/ready", Models: []string{"llama", "sql-lora"},
+				Kinds: []string{"chat", "embedding"}, Slots: 16, Region: "eu", Labels: map[string]string{"gpu": "l40s"},
+			},
 		},
-		{Name: "small", URL: "http://192.0.2.1:8000", Engine: "custom", Slots: 1},
+		{Name: "small", Config: custom("http://192.0.2.1:8000", agent.Config{})},
 		{
-			Name: "api", URL: "https://llm.example/serve/m", Host: "llm:1", SNI: "inside.example", CAFile: "/etc/ca.pem", NotTaken: []int{502, 404},
-			HealthModel: true, Engine: "custom", Slots: 1, caLine: 16,
+			Name: "api", SNI: "inside.example", CAFile: "/etc/ca.pem", NotTaken: []int{502, 404}, caLine: 16,
+			Config: custom("https://llm.example/serve/m", agent.Config{Host: "llm:1", HealthModel: true}),
 		},
-		{Name: "mesh", URL: "http://mesh", Pool: true, NotTaken: []int{503}, Engine: "custom", Slots: 1},
-		{Name: "raw", URL: "http://mesh", Pool: true, NotTaken: []int{}, Engine: "custom", Slots: 1},
+		{Name: "mesh", NotTaken: []int{503}, Config: custom("http://mesh", agent.Config{Pool: true})},
+		{Name: "raw", NotTaken: []int{}, Config: custom("http://mesh", agent.Config{Pool: true})},
 	}, all)
 	all, err = read("backends: [{name: b, url: 'http://h', wake: {url: 'http://hooks/b'}}]")
 	require.NoError(t, err)
 	require.Equal(t, "POST", all[0].Wake.Method)
+}
+
+// custom returns c for an engine of which nothing is known, with one slot.
+func custom(url string, c agent.Config) agent.Config {
+	c.BackendURL, c.Engine, c.Slots = url, "custom", 1
+	return c
 }
 
 func TestABadBackendIsNamedByPathAndLine(t *testing.T) {

@@ -91,7 +91,7 @@ func New(configs []Config) (*Set, error) {
 	var errs []error
 	for i, c := range configs {
 		m := &Backend{Config: c, id: protocol.BackendPrefix + c.Name, looked: make(chan struct{}, 1)}
-		m.offer.Store(&offer{models: c.Models, kinds: c.kinds()})
+		m.offer.Store(&offer{models: c.Models, kinds: c.ServedKinds()})
 		if c.APIKeyFile != "" {
 			var err error
 			if m.key, err = enginekey.Read(c.APIKeyFile); err != nil {
@@ -108,7 +108,7 @@ func New(configs []Config) (*Set, error) {
 
 // prepare works out how the backend wants its requests. Its error is of CAFile.
 func (m *Backend) prepare() error {
-	u, err := url.Parse(m.URL)
+	u, err := url.Parse(m.BackendURL)
 	if err != nil {
 		return err // Read refuses such a URL before
 	}
@@ -158,17 +158,12 @@ func (s *Set) Run(ctx context.Context, o Options) {
 	serving.Wait()
 }
 
-// agent is the backend as an agent beside it would be configured.
+// agent returns the Config of an agent beside the backend.
 func (m *Backend) agent(o Options) agent.Config {
-	var kinds []string
-	for _, k := range m.Kinds {
-		kinds = append(kinds, k.String())
-	}
-	return agent.Config{
-		ID: m.id, Engine: m.Engine, BackendURL: m.URL, HealthPath: m.HealthPath, Models: m.Models, Kinds: kinds,
-		Slots: m.Slots, Region: m.Region, Labels: m.Labels, APIKey: m.key, HTTPClient: o.Client, Log: o.Log,
-		Host: m.wants.Host, BackendTLS: m.tls, Pool: m.Pool, HealthModel: m.HealthModel,
-	}
+	c := m.Config.Config
+	c.ID, c.APIKey, c.HTTPClient, c.Log = m.id, m.key, o.Client, o.Log
+	c.Host, c.BackendTLS = m.wants.Host, m.tls
+	return c
 }
 
 func (m *Backend) demand(o Options) agent.Demand {

@@ -33,20 +33,7 @@ func flagOf[T any](field *T, name string, value T, help string, valid ...func(T)
 		name: name, text: text,
 		declare: func(f *pflag.FlagSet) {
 			*field = value
-			switch p := any(field).(type) {
-			case *string:
-				f.StringVar(p, name, *p, help)
-			case *bool:
-				f.BoolVar(p, name, *p, help)
-			case *int:
-				f.IntVar(p, name, *p, help)
-			case *time.Duration:
-				f.DurationVar(p, name, *p, help)
-			case *[]string:
-				f.StringSliceVar(p, name, *p, help)
-			case pflag.Value:
-				f.Var(p, name, help)
-			}
+			settings.Flag(f, field, name, help)
 		},
 		check: func(r *rules) {
 			for _, rule := range valid {

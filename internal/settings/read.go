@@ -4,6 +4,8 @@ package settings
 
 import (
 	"fmt"
+	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -100,4 +102,52 @@ func (v Value) Number(most int64) int64 {
 		return 0
 	}
 	return n
+}
+
+// Word reads a single value as it is written, whatever type it has.
+func (v Value) Word() string {
+	if v.Kind != yaml.ScalarNode || v.Absent() {
+		v.Bad(MustBeString)
+		return ""
+	}
+	return v.Value
+}
+
+// Checked reads a string and adds the error of check.
+func (v Value) Checked(check func(string) error) string {
+	if !IsString(v.Node) {
+		v.Bad(MustBeString)
+		return ""
+	}
+	v.Check(check(v.Value))
+	return v.Value
+}
+
+// Bool reads true or false.
+func (v Value) Bool() bool {
+	is := func(word string) bool { return v.Kind == yaml.ScalarNode && strings.EqualFold(v.Value, word) }
+	if !is("true") && !is("false") {
+		v.Bad("must be true or false")
+	}
+	return is("true")
+}
+
+// Duration reads a time between two others. It returns 0 for a bad one.
+func (v Value) Duration(least, most time.Duration, must string) time.Duration {
+	d, err := time.ParseDuration(v.Value)
+	if v.Kind != yaml.ScalarNode || err != nil || d < least || d > most {
+		v.Bad(must)
+		return 0
+	}
+	return d
+}
+
+// Size reads a number of bytes from 1 to most. It returns 0 for a bad one.
+func (v Value) Size(most int64) int64 {
+	n, err := ParseBytes(v.Value)
+	if v.Kind != yaml.ScalarNode || err != nil || n < 1 || int64(n) > most {
+		v.Bad("must be a size such as 24GiB")
+		return 0
+	}
+	return int64(n)
 }

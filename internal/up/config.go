@@ -14,7 +14,7 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// File is what `holdgate up -f` reads.
+// File is the file of holdgate up.
 type File struct {
 	// Listen is the ip:port that clients reach.
 	Listen string
@@ -22,39 +22,22 @@ type File struct {
 	Admin string
 	// Serve are flags of holdgate serve, without their dashes.
 	Serve map[string]string
-	// backends is the file of holdgate serve that names engines that run elsewhere, empty
-	// without any.
+	// backends is the text of a file of holdgate serve with the backends, empty without
+	// any.
 	backends []byte
-	// backendCAs are the authorities of those of https, for Envoy.
+	// backendCAs are the authorities of the https backends, for Envoy.
 	backendCAs []string
 	Models     []Model
 }
 
-// Model is one model and the engine that serves it.
+// Model is one model and the engine that serves it. In its command {port} stands for a
+// free port, and {python} for the value of HOLDGATE_PYTHON.
 type Model struct {
-	Name  string
-	Kinds []string
-	// Engine is one of engines.Names.
-	Engine string
-	// Warmup says whether the engine must answer one token before it gets
-	// requests; nil: where the engine is known to need it.
-	Warmup     *bool
-	Dir        string
-	Env        map[string]string
-	HealthPath string
-	Slots      int
+	agent.Config
 
-	IdleTimeout time.Duration
-	MinUpTime   time.Duration
-	WakeTimeout time.Duration
-	HoldBudget  time.Duration // 0: that of holdgate serve
-	Wake        *sitemap.Wake // the webhook that is called when the model is wanted; nil: none
-	// Group is the models that it cannot all be awake with.
-	Group agent.Group
-
-	// words are the command that starts the engine. {port} stands for a free
-	// port, {python} for the value of HOLDGATE_PYTHON.
-	words []string
+	Name       string
+	HoldBudget time.Duration // 0: that of holdgate serve
+	Wake       *sitemap.Wake // the webhook that is called when the model is wanted; nil: none
 }
 
 // Load reads and checks a file. All problems are reported at once.
@@ -70,26 +53,17 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-// command is the engine's, in which {python} is filled in and {port} is not.
+// command returns the engine's command, in which {python} is filled in and {port} is not.
 func (m *Model) command() []string {
 	python := cmp.Or(os.Getenv("HOLDGATE_PYTHON"), "python3")
-	words := make([]string, len(m.words))
-	for i, w := range m.words {
+	words := make([]string, len(m.Exec))
+	for i, w := range m.Exec {
 		words[i] = strings.ReplaceAll(w, "{python}", python)
 	}
 	return words
 }
 
-// env is the engine's, in which {port} is not filled in.
-func (m *Model) env() []string {
-	var env []string
-	for name, value := range m.Env {
-		env = append(env, name+"="+value)
-	}
-	return env
-}
-
-// site is the name of the one site that up knows.
+// site is the name of the only site of up.
 const site = "local"
 
 type placement struct {
@@ -107,7 +81,7 @@ type hook struct {
 	Cooldown string `json:"cooldown,omitzero"`
 }
 
-// siteMap is the sibling map that lets every model be held.
+// siteMap returns the sibling map that lets every model be held.
 func (f *File) siteMap() ([]byte, error) {
 	m := struct {
 		Placements []placement `json:"placements"`

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg/agent"
 )
 
 func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
@@ -43,10 +45,10 @@ func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
 }
 
 func TestPythonIsFilledIn(t *testing.T) {
-	m := Model{words: []string{"{python}", "--port={port}"}, Env: map[string]string{"PORT": "{port}"}}
+	m := Model{Config: agent.Config{Exec: []string{"{python}", "--port={port}"}, Env: []string{"PORT={port}"}}}
 	t.Setenv("HOLDGATE_PYTHON", "/opt/python")
 	require.Equal(t, []string{"/opt/python", "--port={port}"}, m.command(), "the agent fills in the port")
-	require.Equal(t, []string{"PORT={port}"}, m.env())
+	require.Equal(t, []string{"PORT={port}"}, m.Env)
 	t.Setenv("HOLDGATE_PYTHON", "")
 	require.Equal(t, "python3", m.command()[0])
 }

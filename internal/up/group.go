@@ -14,8 +14,8 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// group is models that cannot all be awake at once, by their number or by their
-// memory.
+// group is a group of models that cannot all be awake at once, because of their number
+// or their memory.
 type group struct {
 	value
 
@@ -24,14 +24,11 @@ type group struct {
 	used     bool
 }
 
-// ask is what a model says about its group.
-type ask struct {
+// member is a model where the file names its group.
+type member struct {
 	value
 
-	model    int // its index
-	group    string
-	maxAwake int
-	memory   int64
+	model *Model
 }
 
 func (f *file) group(key *yaml.Node, v value) {
@@ -39,7 +36,7 @@ func (f *file) group(key *yaml.Node, v value) {
 	g := &group{value: v}
 	v.Fields(map[string]func(value){
 		"max_awake": func(v value) { g.maxAwake = int(v.Number(protocol.MaxSlots)) },
-		"memory":    func(v value) { g.memory = size(v) },
+		"memory":    func(v value) { g.memory = v.Size(protocol.MaxRoom) },
 	})
 	if g.maxAwake > 0 && g.memory > 0 {
 		v.Add("has max_awake and memory: only one of them can be given")
@@ -47,30 +44,35 @@ func (f *file) group(key *yaml.Node, v value) {
 	f.groups[key.Value] = g
 }
 
-// checkGroups puts every model into its group, once all of them are known.
+// checkGroups completes the group of every model, once all of them are read.
 func (f *file) checkGroups() {
-	for _, a := range f.asks {
-		if a.group == "" {
-			if a.maxAwake > 0 || a.memory > 0 {
-				a.Add("has max_awake or memory, and no group")
+	var members []member
+	for i, v := range f.places {
+		m := member{v, &f.Models[i]}
+		name, own := m.model.Group.Name, m.model.Group
+		if name == "" {
+			if own.MaxAwake > 0 || own.Memory > 0 {
+				m.Add("has max_awake or memory, and no group")
 			}
+			m.model.Group = agent.Group{}
 			continue
 		}
-		if f.groups[a.group] == nil {
-			f.groups[a.group] = &group{value: a.value}
+		members = append(members, m)
+		if f.groups[name] == nil {
+			f.groups[name] = &group{value: v}
 		}
-		g := f.groups[a.group]
+		g := f.groups[name]
 		g.used = true
-		if a.maxAwake > 0 && g.maxAwake > 0 && a.maxAwake != g.maxAwake || a.maxAwake > 0 && g.memory > 0 {
-			a.Add("max_awake is %d, and line %d says something else for group %s", a.maxAwake, g.Line, a.group)
+		if own.MaxAwake > 0 && g.maxAwake > 0 && own.MaxAwake != g.maxAwake || own.MaxAwake > 0 && g.memory > 0 {
+			m.Add("max_awake is %d, and line %d says something else for group %s", own.MaxAwake, g.Line, name)
 		}
-		g.maxAwake = cmp.Or(g.maxAwake, a.maxAwake)
+		g.maxAwake = cmp.Or(g.maxAwake, own.MaxAwake)
 	}
-	for _, a := range f.asks {
-		if g := f.groups[a.group]; g != nil {
-			a.checkMemory(g)
-			f.Models[a.model].Group = agent.Group{Name: a.group, MaxAwake: g.maxAwake, TotalMemory: g.memory, Memory: a.memory}
-		}
+	for _, m := range members {
+		of := &m.model.Group
+		g := f.groups[of.Name]
+		m.checkMemory(of, g.memory)
+		of.MaxAwake, of.TotalMemory = g.maxAwake, g.memory
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
 		if g := f.groups[name]; !g.used {
@@ -79,13 +81,14 @@ func (f *file) checkGroups() {
 	}
 }
 
-func (a ask) checkMemory(g *group) {
+// checkMemory checks the memory of a model against that of its group.
+func (m member) checkMemory(own *agent.Group, total int64) {
 	switch {
-	case g.memory == 0 && a.memory > 0:
-		a.Add("has memory, but group %s counts its models: give groups.%s.memory instead of max_awake", a.group, a.group)
-	case g.memory > 0 && a.memory == 0:
-		a.Add("needs memory: what the model takes of the %v of group %s", settings.Bytes(g.memory), a.group)
-	case a.memory > g.memory:
-		a.Add("takes %v of memory, more than the %v of group %s", settings.Bytes(a.memory), settings.Bytes(g.memory), a.group)
+	case total == 0 && own.Memory > 0:
+		m.Add("has memory, but group %s counts its models: give groups.%s.memory instead of max_awake", own.Name, own.Name)
+	case total > 0 && own.Memory == 0:
+		m.Add("needs memory: what the model takes of the %v of group %s", settings.Bytes(total), own.Name)
+	case own.Memory > total:
+		m.Add("takes %v of memory, more than the %v of group %s", settings.Bytes(own.Memory), settings.Bytes(total), own.Name)
 	}
 }

@@ -3,7 +3,6 @@
 package up
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,19 +14,15 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
-	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-const (
-	defaultTimeout = 5 * time.Minute
-	maxTimeout     = 365 * 24 * time.Hour
-)
+const defaultTimeout = 5 * time.Minute
 
-// value is a place in the file.
+// value is a place in a file.
 type value = settings.Value
 
 var rules = settings.Rules{Show: settings.Values, EmptyOK: true}
@@ -37,7 +32,7 @@ type file struct {
 	*File
 
 	groups map[string]*group
-	asks   []ask
+	places []value // of the models
 }
 
 // parse reads and checks a file. Every problem is reported at once.
@@ -53,19 +48,19 @@ func (f *file) read(top value) {
 	served := false
 	top.Fields(map[string]func(value){
 		"listen": func(v value) {
-			f.Listen = word(v)
+			f.Listen = v.Word()
 			if _, err := netip.ParseAddrPort(f.Listen); err != nil {
 				v.Bad("must be ip:port, such as 127.0.0.1:8080")
 			}
 		},
-		"admin": func(v value) { f.Admin = word(v) },
+		"admin": func(v value) { f.Admin = v.Word() },
 		"serve": func(v value) {
 			f.Serve = map[string]string{}
 			v.Mapping(func(key *yaml.Node, v value) {
 				if slices.Contains(ownFlags, key.Value) {
 					v.At(key).Add("is not for this file to set: holdgate up does")
 				}
-				f.Serve[key.Value] = word(v)
+				f.Serve[key.Value] = v.Word()
 			})
 		},
 		"backends": func(v value) { served = true; f.readBackends(v) },
@@ -87,8 +82,7 @@ func (f *file) read(top value) {
 	}
 }
 
-// readBackends checks the backends as holdgate serve does, which is given them as they
-// stand there.
+// readBackends checks the backends as holdgate serve does, which gets them unchanged.
 func (f *file) readBackends(v value) {
 	all := backend.Read(v)
 	if len(all) == 0 {
@@ -98,24 +92,24 @@ func (f *file) readBackends(v value) {
 	f.backendCAs = backend.CAs(all)
 	text, err := yaml.Marshal(map[string]*yaml.Node{"backends": v.Node})
 	if err != nil {
-		v.Add("%s", err)
+		v.Add("%s", err.Error())
 	}
 	f.backends = text
 }
 
-// wakeMargin is how long before the end of its hold budget a request learns why its
-// model did not wake.
+// wakeMargin is how long before the end of a request's hold budget a wake fails, so that
+// the request is answered with the reason.
 const wakeMargin = 10 * time.Second
 
-// limitWake sets the wake timeout where the file does not: the wake fails, with its
-// reason, before requests are answered that the model is still waking.
+// limitWake sets the wake timeout if the file does not: the wake fails, with its reason,
+// before requests are answered that the model is still waking.
 func (m *Model) limitWake(serveBudget string) {
 	if m.WakeTimeout > 0 {
 		return
 	}
 	budget := m.HoldBudget
 	if budget == 0 {
-		budget, _ = time.ParseDuration(serveBudget) // serve finds what is wrong with it
+		budget, _ = time.ParseDuration(serveBudget) // serve reports what is wrong with it
 	}
 	if budget <= 0 {
 		budget = defaultTimeout
@@ -124,43 +118,32 @@ func (m *Model) limitWake(serveBudget string) {
 }
 
 func (f *file) model(v value) {
-	m := Model{
+	m := Model{Config: agent.Config{
 		Engine: engines.Custom, Slots: 1,
 		IdleTimeout: defaultTimeout, MinUpTime: -1,
-	}
-	a := ask{value: v, model: len(f.Models)}
+	}}
 	var kinds, command value
-	v.Fields(map[string]func(value){
-		"name":         func(v value) { m.Name = f.name(v) },
-		"kinds":        func(v value) { kinds = v },
-		"engine":       func(v value) { m.Engine = v.Name() },
-		"warmup":       func(v value) { m.Warmup = flag(v) },
-		"exec":         func(v value) { command = v },
-		"dir":          func(v value) { m.Dir = directory(v) },
-		"env":          func(v value) { m.Env = environment(v) },
-		"health_path":  func(v value) { m.HealthPath = path(v) },
-		"slots":        func(v value) { m.Slots = int(v.Number(protocol.MaxSlots)) },
-		"idle_timeout": func(v value) { m.IdleTimeout = span(v, time.Second, maxTimeout) },
-		"min_up_time":  func(v value) { m.MinUpTime = span(v, 0, maxTimeout) },
-		"wake_timeout": func(v value) { m.WakeTimeout = span(v, time.Second, maxTimeout) },
-		"wake":         func(v value) { m.Wake = backend.ReadWake(v) },
-		"hold_budget":  func(v value) { m.HoldBudget = span(v, time.Second, config.MaxHoldBudget) },
-		"group":        func(v value) { a.group = v.Name() },
-		"max_awake":    func(v value) { a.maxAwake = int(v.Number(protocol.MaxSlots)) },
-		"memory":       func(v value) { a.memory = size(v) },
-	}, "name", "exec")
+	fields := m.Keys("engine", "warmup", "dir", "env", "health_path", "slots", "idle_timeout", "min_up_time", "wake_timeout", "group", "max_awake", "memory")
+	maps.Copy(fields, map[string]func(value){
+		"name":        func(v value) { m.Name = f.name(v) },
+		"kinds":       func(v value) { kinds = v },
+		"exec":        func(v value) { command = v },
+		"wake":        func(v value) { m.Wake = backend.ReadWake(v) },
+		"hold_budget": func(v value) { m.HoldBudget = agent.ReadTime(v, time.Second, config.MaxHoldBudget) },
+	})
+	v.Fields(fields, "name", "exec")
 	if m.MinUpTime < 0 {
 		m.MinUpTime = agent.MinUpTimeFor(m.IdleTimeout)
 	}
-	m.checkEngine(v, kinds)
+	m.readKinds(v, kinds)
 	if command.Node != nil {
 		m.readCommand(command)
 	}
 	f.Models = append(f.Models, m)
-	f.asks = append(f.asks, a)
+	f.places = append(f.places, v)
 }
 
-// name reads the name of a model, which no model before it may have.
+// name reads the name of a model, which must differ from those before it.
 func (f *file) name(v value) string {
 	name := v.Name()
 	for _, m := range f.Models {
@@ -171,115 +154,42 @@ func (f *file) name(v value) string {
 	return name
 }
 
-// checkEngine reads the kinds, which are the engine's usual one when the model v
-// names none, and finds what the engine has not.
-func (m *Model) checkEngine(v, kinds value) {
-	engine, err := engines.Find(m.Engine)
-	if err != nil {
-		if m.Engine != "" {
-			v.Member("engine", v.Node).Add("%s", err)
-		}
+// readKinds reads the kinds of the model at v, which are the engine's usual one if it
+// names none, and checks that it has what a warm-up needs.
+func (m *Model) readKinds(v, kinds value) {
+	if _, unknown := engines.Find(m.Engine); unknown != nil {
 		return
 	}
 	if kinds.Node != nil {
-		for _, k := range backend.ReadKinds(kinds, m.Engine) {
-			m.Kinds = append(m.Kinds, k.String())
-		}
+		m.ReadKinds(kinds)
 	}
-	if len(m.Kinds) == 0 {
-		m.Kinds = []string{engine.Kinds[0].String()}
+	if served := m.ServedKinds(); len(m.Kinds) == 0 {
+		m.Kinds = []string{served[0].String()}
 	}
 	if m.Warmup != nil && *m.Warmup && !slices.Contains(m.Kinds, target.Chat.String()) {
 		v.Member("warmup", v.Node).Add("is a chat completion: it needs the kind chat")
 	}
 }
 
-// flag reads true or false.
-func flag(v value) *bool {
-	var b bool
-	if v.Kind != yaml.ScalarNode || v.ShortTag() != "!!bool" || v.Decode(&b) != nil {
-		v.Bad("must be true or false")
-	}
-	return &b
-}
-
-// readCommand splits a command as a shell would, and looks for its program and for
-// the port in it. The directory and the environment are known.
+// readCommand splits a command like a shell, and checks its program and that it uses the
+// port. The directory and the environment must have been read.
 func (m *Model) readCommand(v value) {
 	var err error
-	if m.words, err = shellquote.Split(word(v)); err != nil || len(m.words) == 0 {
+	if m.Exec, err = shellquote.Split(v.Word()); err != nil || len(m.Exec) == 0 {
 		v.Bad("must be a command with its arguments")
 		return
 	}
-	if err := agent.CheckProgram(m.command()[0], m.Dir); err != nil {
-		v.Add("%s", err)
-	}
-	if !hasPort(m.words...) && !hasPort(slices.Collect(maps.Values(m.Env))...) {
+	v.Check(agent.CheckProgram(m.command()[0], m.Dir))
+	if !hasPort(m.Exec) && !hasPort(m.Env) {
 		v.Add("has no {port}, and env has none: the engine must listen on the port that it is given")
 	}
 }
 
-func hasPort(texts ...string) bool {
+func hasPort(texts []string) bool {
 	return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "{port}") })
 }
 
-// directory reads where a command runs.
-func directory(v value) string {
-	dir := word(v)
-	if err := agent.CheckDir(dir); err != nil {
-		v.Add("%s", err)
-	}
-	return dir
-}
-
-// word reads a scalar as it stands there.
-func word(v value) string {
-	if v.Kind != yaml.ScalarNode || v.Absent() {
-		v.Bad(settings.MustBeString)
-		return ""
-	}
-	return v.Value
-}
-
-// ownFlags are the flags of holdgate serve that make the parts find each other.
+// ownFlags are the flags of holdgate serve that connect the parts with each other.
 var ownFlags = []string{
 	"site-id", "extproc-listen", "relay", "agents-listen", "admin-listen", "envoy-admin", "map-file", "ports-file", "group-grace", "config",
-}
-
-func environment(v value) map[string]string {
-	list := map[string]string{}
-	v.Mapping(func(key *yaml.Node, v value) {
-		list[key.Value] = word(v)
-		if key.Value == "" || strings.ContainsAny(key.Value, "=\x00") || strings.Contains(list[key.Value], "\x00") {
-			v.At(key).Add("is no variable of an environment")
-		}
-	})
-	return list
-}
-
-func path(v value) string {
-	p := word(v)
-	if !strings.HasPrefix(p, "/") {
-		v.Bad("must begin with /")
-	}
-	return p
-}
-
-// span reads a time between two others.
-func span(v value, least, most time.Duration) time.Duration {
-	d, err := time.ParseDuration(v.Value)
-	if v.Kind != yaml.ScalarNode || err != nil || d < least || d > most {
-		v.Bad(fmt.Sprintf("must be a time such as 90s or 5m, at least %v and at most %v", least, most))
-	}
-	return d
-}
-
-// size reads a number of bytes above 0.
-func size(v value) int64 {
-	n, err := settings.ParseBytes(v.Value)
-	if v.Kind != yaml.ScalarNode || err != nil || n < 1 || n > protocol.MaxRoom {
-		v.Bad("must be a size such as 24GiB")
-		return 0
-	}
-	return int64(n)
 }

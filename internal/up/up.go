@@ -306,15 +306,11 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 	_ = first.Close()
 	out := &lumberjack.Logger{Filename: path, MaxSize: engineLogMiB, MaxBackups: engineLogs}
 	defer func() { _ = out.Close() }()
-	return agent.Run(ctx, agent.Config{
-		Routers: []string{r.agentsAddress()}, ID: m.Name, Engine: m.Engine,
-		Ports: &r.enginePorts, HealthPath: m.HealthPath, Warmup: m.Warmup,
-		Models: []string{m.Name}, Kinds: m.Kinds, Slots: m.Slots,
-		Exec: m.command(), Env: m.env(), Dir: m.Dir, Stdout: out, Stderr: out,
-		IdleTimeout: m.IdleTimeout, MinUpTime: m.MinUpTime, Group: m.Group,
-		WakeTimeout: m.WakeTimeout, StopGrace: stopGrace,
-		Log: r.agentLog(),
-	})
+	c := m.Config
+	c.Routers, c.ID, c.Models = []string{r.agentsAddress()}, m.Name, []string{m.Name}
+	c.Exec, c.Ports, c.StopGrace = m.command(), &r.enginePorts, stopGrace
+	c.Stdout, c.Stderr, c.Log = out, out, r.agentLog()
+	return agent.Run(ctx, c)
 }
 
 // agentLog is the log of an agent: what is wrong. That its router is gone is what an
