@@ -16,35 +16,35 @@ type Replica struct {
 type Grant interface {
 	// Replica returns the replica that the slot is on.
 	Replica() Replica
-	// Failed takes the replica out of routing until it reports itself healthy. With
-	// died it had taken the request, or answered that it takes none: Take gives that
-	// request a slot of another replica, or of this one after a pause.
+	// Failed takes the replica out of routing until it reports itself healthy. died means
+	// that it had taken the request, or answered that it does not take it: the request gets
+	// a slot on another replica then, or on this one after a pause.
 	Failed(reason string, died bool)
 	// CameBack takes the replica out of routing for good: the request came back to this
 	// router, so the replica's address is the router's own.
 	CameBack()
-	// Release gives the slot back. Calls after the first do nothing.
+	// Release releases the slot and the reservation. Calls after the first do nothing.
 	Release()
 }
 
 // Reservation is what the admission gate reserved for one request.
 type Reservation interface {
-	// Release gives it back. Calls after the first do nothing.
+	// Release releases it. Calls after the first do nothing.
 	Release()
 }
 
-// TakeResult is what came of an attempt to take a slot.
+// TakeResult is the result of an attempt to take a slot.
 type TakeResult uint8
 
-// What can come of it.
+// The results.
 const (
 	Taken TakeResult = iota
-	// Unfit: no slot that the request may have is free; others might be.
+	// Unfit: no slot is free that the request may have. Another request may get one.
 	Unfit
-	// Full: no slot is free, so that nobody else need try.
+	// Full: no slot is free for any request.
 	Full
-	// Later: the pause of a replica that died under the request is not over. Update is
-	// called when it is.
+	// Later: the request is not sent to a replica that died under it before its pause is
+	// over. Update is called then.
 	Later
 )
 

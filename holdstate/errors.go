@@ -4,7 +4,7 @@ package holdstate
 
 import "errors"
 
-// Why a request cannot wait, or waited and got no slot. internal/refusal has the answer
+// Why a request cannot wait, or waited and got no slot. internal/refusal has the response
 // for each of them.
 var (
 	// ErrFull means that a limit of held requests is reached, by count or by bytes.
@@ -18,26 +18,25 @@ var (
 	ErrWakeFailed = errors.New("the wake failed")
 	// ErrNoQueue means that the capacity queue is full or switched off.
 	ErrNoQueue = errors.New("the capacity queue is full")
-	// ErrNoRoom means that the admission gate had no room in time.
-	ErrNoRoom = errors.New("the admission gate has no room")
+	// ErrGateFull means that the request got no reservation of the admission gate in time.
+	ErrGateFull = errors.New("the admission gate is full")
 	// ErrTimeout means that no slot became free in time.
 	ErrTimeout = errors.New("no slot became free in time")
 )
 
-// Why a request can have no room or no slot, however long it waits. Claim.Admit returns
-// these errors.
+// Why a request can never get a reservation or a slot. Claim.Admit returns these errors.
 var (
-	// ErrTooLarge means that the footprint is larger than the budget of all replicas.
-	ErrTooLarge = errors.New("the request is larger than what the replicas may have in hand")
-	// ErrOverShare means that the key has as much in hand as it may.
+	// ErrTooLarge means that the footprint is larger than the token budget of all replicas.
+	ErrTooLarge = errors.New("the request is larger than the token budget of all replicas")
+	// ErrOverShare means that the request does not fit in what is left of its key's share.
 	ErrOverShare = errors.New("the key has its share of the model in use")
-	// ErrOverShareAlways means that the request is larger than the whole share of its key.
+	// ErrOverShareAlways means that the request is larger than the share of its key.
 	ErrOverShareAlways = errors.New("the request is larger than the share of its key")
-	// ErrTriesUsed means that no step of the policy may try the request again.
+	// ErrTriesUsed means that no step of the policy has tries left for the request.
 	ErrTriesUsed = errors.New("the tries of all steps are used up")
 )
 
-// FailedError is a wake that failed less than a cooldown ago.
+// FailedError is the error of a wake that failed less than a cooldown ago.
 type FailedError struct{ Reason string }
 
 func (e *FailedError) Error() string { return ErrWakeFailed.Error() + ": " + e.Reason }
@@ -46,8 +45,8 @@ func (e *FailedError) Error() string { return ErrWakeFailed.Error() + ": " + e.R
 func (*FailedError) Unwrap() error { return ErrWakeFailed }
 
 // Why returns why a waiter ended without a slot, as one of the errors above. It is nil
-// while the waiter waits, when its client left, and when it ended because the request may
-// no longer be held, which has to be decided again.
+// while the waiter waits, when its client left, and when the request has to be decided
+// again.
 func (s Status) Why() error {
 	switch s.Outcome {
 	case OutcomeExpired:

@@ -2,9 +2,7 @@
 
 package holdstate
 
-import (
-	"time"
-)
+import "time"
 
 // Limits bound what may wait. Every field must be above 0, except QueueDepth and
 // BytesPerModel.

@@ -394,7 +394,7 @@ func (ref *reference) tell(q *refRequest, e Event) {
 	case e == Expire && q.state == Held:
 		ref.end(q, OutcomeExpired)
 	case e == Expire && q.state == Released:
-		q.err = ErrNoRoom
+		q.err = ErrGateFull
 		ref.end(q, OutcomeReleased)
 	case e == TimeOut && q.state == Admitted:
 		q.err = ErrTimeout

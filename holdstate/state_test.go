@@ -61,7 +61,7 @@ func TestEveryStateMeetsEveryEvent(t *testing.T) {
 		},
 		Released: {
 			Up: never, Down: {"Held, missed", "Ended pending, frees"}, Reserved: both("Admitted"), Slot: never, Back: never, Done: never,
-			Expire: both("Ended released: the admission gate has no room, frees"), TimeOut: never, Refuse: both("Ended released"),
+			Expire: both("Ended released: the admission gate is full, frees"), TimeOut: never, Refuse: both("Ended released"),
 			Leave: both("Ended disconnected, frees"), Unplace: never, Revoke: both("Ended removed, frees"),
 			Drain: both("Ended draining, frees"), Fail: never,
 		},

@@ -44,7 +44,7 @@ var table = []row{
 	{Released, Down, ofHold, step{to: Held, missed: true}},
 	{Released, Down, ofQueue, step{to: Ended, frees: true}},
 	{Released, Reserved, either, step{to: Admitted}},
-	{Released, Expire, either, step{to: Ended, outcome: OutcomeReleased, err: ErrNoRoom, frees: true}},
+	{Released, Expire, either, step{to: Ended, outcome: OutcomeReleased, err: ErrGateFull, frees: true}},
 	{Released, Refuse, either, step{to: Ended, outcome: OutcomeReleased}},
 	{Released, Leave, either, step{to: Ended, outcome: OutcomeDisconnected, frees: true}},
 	{Released, Revoke, either, step{to: Ended, outcome: OutcomeRemoved, frees: true}},

@@ -12,7 +12,7 @@ import (
 // Request describes a request that is to wait.
 type Request struct {
 	Target target.Target
-	Key    string // the API key's id, empty without one
+	Key    string // the caller's key, by which turns and PerKey are counted; empty: none
 	// ClientIDs are the client's own request ids. The first UUID counts.
 	ClientIDs [2]string
 	Bytes     int64  // body bytes that are kept while it waits
@@ -63,7 +63,7 @@ type Status struct {
 	Outcome Outcome
 	Reason  string // of a failed wake
 	// Err is why a waiter ended without a slot though a replica served its target:
-	// ErrNoRoom, ErrNoQueue, ErrTimeout, or an error of Claim.Admit.
+	// ErrGateFull, ErrNoQueue, ErrTimeout, or an error of Claim.Admit.
 	Err   error
 	Grant Grant // in state Granted
 	Seq   uint64

@@ -18,10 +18,10 @@ type Identity struct {
 // ErrIdentity is wrapped by the errors of Identify.
 var ErrIdentity = errors.New("the identity is bad")
 
-// The prefixes of the lines of identities and of keys.
+// The prefixes of the queue keys of identities and of keys.
 const (
-	identityLine = "\x00"
-	keyLine      = "\x01"
+	identityQueue = "\x00"
+	keyQueue      = "\x01"
 )
 
 // Identify returns a key for an identity. It has the quota, and the share of a model's
@@ -33,7 +33,7 @@ func (k *Keys) Identify(i Identity) (*Key, error) {
 	key := &Key{
 		ID: i.ID, Name: i.ID, Tenant: i.Tenant, Share: 1, models: set(i.Models), Scopes: i.Scopes,
 		RedirectNever: i.Scopes != nil && len(i.Scopes) == 0,
-		line:          identityLine + i.Tenant + identityLine + i.ID,
+		queueKey:      identityQueue + i.Tenant + identityQueue + i.ID,
 	}
 	if k != nil && k.byID[i.ID] != nil {
 		key.Share, key.quota = k.byID[i.ID].Share, k.byID[i.ID].quota

@@ -78,18 +78,18 @@ func TestAnIdentityWaitsApartFromAKey(t *testing.T) {
 	empty := mustParse(t, "keys: []")
 	key := keys.ByID("a")
 	now, later := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), time.Date(2027, 2, 1, 0, 0, 0, 0, time.UTC)
-	require.True(t, keys.Good(key.Line(), now))
-	require.False(t, keys.Good(key.Line(), later))
-	require.False(t, empty.Good(key.Line(), now))
-	lines := map[string]bool{key.Line(): true, Anonymous().Line(): true}
+	require.True(t, keys.Valid(key.QueueKey(), now))
+	require.False(t, keys.Valid(key.QueueKey(), later))
+	require.False(t, empty.Valid(key.QueueKey(), now))
+	lines := map[string]bool{key.QueueKey(): true, Anonymous().QueueKey(): true}
 	for _, i := range []Identity{{ID: "a", Tenant: "acme"}, {ID: "a", Tenant: "other"}, {Tenant: "acme"}} {
 		k, err := keys.Identify(i)
 		require.NoError(t, err)
-		require.True(t, empty.Good(k.Line(), later))
-		lines[k.Line()] = true
+		require.True(t, empty.Valid(k.QueueKey(), later))
+		lines[k.QueueKey()] = true
 	}
 	require.Len(t, lines, 5)
-	require.Empty(t, Anonymous().Line())
+	require.Empty(t, Anonymous().QueueKey())
 }
 
 func TestTheNextExpiryIsTheFirstToCome(t *testing.T) {

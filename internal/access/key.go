@@ -24,11 +24,11 @@ type Key struct {
 	// and 1 where the file has none.
 	Share float64
 
-	hash    [sha256.Size]byte   // zeros: not from a keys file
-	models  map[string]struct{} // nil: all
-	expires time.Time           // zero: never
-	quota   *quota              // nil: none
-	line    string
+	hash     [sha256.Size]byte   // zeros: not from a keys file
+	models   map[string]struct{} // nil: all
+	expires  time.Time           // zero: never
+	quota    *quota              // nil: none
+	queueKey string
 }
 
 // anonymous is the key of all callers without a key.
@@ -51,10 +51,10 @@ func (k *Key) Allowed(model string) bool {
 // it does not expire.
 func (k *Key) Expires() (at time.Time, ok bool) { return k.expires, !k.expires.IsZero() }
 
-// Line names who waits, empty for Anonymous: a key by its hash, as its id may be given
-// to another. An identity waits apart from a key with the same id; one without an id
-// stands for its tenant.
-func (k *Key) Line() string { return k.line }
+// QueueKey returns what requests share their turns and limits by while they wait, empty for
+// Anonymous. For a key it is made from the hash, because another key may get its id. An
+// identity has another one than the key with its id, and without an id one for its tenant.
+func (k *Key) QueueKey() string { return k.queueKey }
 
 // Expired reports whether the key is no longer valid.
 func (k *Key) Expired(now time.Time) bool { return !k.expires.IsZero() && !now.Before(k.expires) }

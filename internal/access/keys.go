@@ -34,7 +34,7 @@ func (k *Keys) add(key *Key) {
 	if key.Name == "" {
 		key.Name = key.ID
 	}
-	key.line = keyLine + string(key.hash[:])
+	key.queueKey = keyQueue + string(key.hash[:])
 	k.byHash[key.hash], k.byID[key.ID] = key, key
 }
 
@@ -87,13 +87,13 @@ func bearerOf(authorization string) string {
 // ByID returns the key with an id, or nil. The key may have expired.
 func (k *Keys) ByID(id string) *Key { return k.byID[id] }
 
-// Good says whether the key behind a line is still good. An identity always is: it is
-// not of a keys file.
-func (k *Keys) Good(line string, now time.Time) bool {
+// Valid reports whether the key with a QueueKey is still valid. An identity always is: it is
+// not from a keys file.
+func (k *Keys) Valid(queueKey string, now time.Time) bool {
 	var hash [sha256.Size]byte
-	copy(hash[:], line[len(keyLine):])
+	copy(hash[:], queueKey[len(keyQueue):])
 	key := k.byHash[hash]
-	return strings.HasPrefix(line, identityLine) || key != nil && !key.Expired(now)
+	return strings.HasPrefix(queueKey, identityQueue) || key != nil && !key.Expired(now)
 }
 
 // NextExpiry returns the first time after now at which a key expires; ok is false when

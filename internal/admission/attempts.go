@@ -21,11 +21,10 @@ type Attempts struct {
 	Key    *access.Key
 	Tokens int64 // the footprint
 
-	reach int              // the last of the policy's steps that is open to it
-	tries map[string]int64 // replicas that gave no answer, by step
-	again bool             // it had a slot, and its replica gave no answer
-
-	deaths map[string]death // by address: replicas that died under the request
+	lastOpen   int              // the index of the last step of the policy that is open to it
+	tries      map[string]int64 // by step: replicas that gave no answer
+	unanswered bool             // a replica gave no answer
+	deaths     map[string]death // by address: replicas that died under the request
 }
 
 // Attempts returns the attempts of a request that was sent to no replica yet. tokens is
@@ -34,35 +33,38 @@ func (c *Capacity) Attempts(t target.Target, key *access.Key, tokens int64) Atte
 	return Attempts{capacity: c, Target: t, Key: key, Tokens: tokens}
 }
 
-// death is what a request remembers of a replica that died under it.
+// Unanswered reports whether the request was sent to a replica that gave no answer.
+func (a *Attempts) Unanswered() bool { return a.unanswered }
+
+// death is a replica that died under the request.
 type death struct {
 	times int
-	until time.Time // the replica is not tried again before
+	until time.Time // the request is not sent to the replica before
 }
 
-// firstPause is how long a request leaves a replica alone that died under it; the
-// next pause is twice as long. A replica that is restarting may call itself healthy
-// a millisecond after it dropped the request.
+// firstPause is how long a request is not sent to a replica that died under it. Each
+// further pause is twice as long. A replica that restarts may report itself healthy a
+// millisecond after it dropped the request.
 const firstPause = 500 * time.Millisecond
 
-// maxPauses bounds how often the pause doubles: a pool may say for long that it takes
-// no requests.
-const maxPauses = 2
+// maxDoublings bounds how often the pause doubles, because a pool may refuse requests for
+// a long time.
+const maxDoublings = 2
 
-// died remembers that a replica died under the request, and returns the pause
-// before its next try there.
-func (a *Attempts) died(address string) time.Duration {
+// died counts the death of a replica under the request, and returns how long the request
+// is not sent to it.
+func (a *Attempts) died(address string) (pause time.Duration) {
 	if a.deaths == nil {
 		a.deaths = map[string]death{}
 	}
 	d := a.deaths[address]
-	pause := firstPause << min(d.times, maxPauses)
+	pause = firstPause << min(d.times, maxDoublings)
 	a.deaths[address] = death{times: d.times + 1, until: time.Now().Add(pause)}
 	return pause
 }
 
-// pausing says whether a pause is not over.
-func (a *Attempts) pausing() bool {
+// paused reports whether a replica is left out because it died under the request.
+func (a *Attempts) paused() bool {
 	for _, d := range a.deaths {
 		if time.Now().Before(d.until) {
 			return true
@@ -71,63 +73,44 @@ func (a *Attempts) pausing() bool {
 	return false
 }
 
-// Again says whether the request had a slot whose replica gave no answer.
-func (a *Attempts) Again() bool { return a.again }
+// failed counts a replica that gave no answer; step is the step of the policy that it was
+// taken from.
+func (a *Attempts) failed(step string) {
+	a.unanswered = true
+	if step == "" {
+		return
+	}
+	if a.tries == nil {
+		a.tries = map[string]int64{}
+	}
+	a.tries[step]++
+}
 
-// spent says whether a step has no tries left.
-func (a *Attempts) spent(s *policy.Step) bool { return s.MaxTries > 0 && a.tries[s.Name] >= s.MaxTries }
+// usedUp reports whether a step has no tries left.
+func (a *Attempts) usedUp(s *policy.Step) bool {
+	return s.MaxTries > 0 && a.tries[s.Name] >= s.MaxTries
+}
 
-// exhausted says whether no step has any.
-func (a *Attempts) exhausted(steps []policy.Step) bool {
+// allUsedUp reports whether there are steps and none of them has tries left.
+func (a *Attempts) allUsedUp(steps []policy.Step) bool {
 	for i := range steps {
-		if !a.spent(&steps[i]) {
+		if !a.usedUp(&steps[i]) {
 			return false
 		}
 	}
 	return len(steps) > 0
 }
 
-// fits is a step's match as a filter of the registry.
-type fits struct{ match *policy.Match }
-
-// Fits is part of agentreg.Filter.
-func (f fits) Fits(a *agentreg.AgentInfo) bool {
-	return f.match.Fits(a.Engine, a.Region, a.Labels)
-}
-
-// among returns the filter of the replicas that the request may have now: those that
-// match, or all without a match, less those that died under it.
-func (a *Attempts) among(match *policy.Match) agentreg.Filter {
-	switch {
-	case a.deaths != nil:
-		return untried{match, a.deaths}
-	case match != nil:
-		return fits{match}
-	}
-	return nil
-}
-
-// untried is a match, nil for all, without the replicas whose pause is not over.
-type untried struct {
-	match  *policy.Match
-	deaths map[string]death
-}
-
-// Fits is part of agentreg.Filter.
-func (u untried) Fits(a *agentreg.AgentInfo) bool {
-	return !time.Now().Before(u.deaths[a.Address].until) && (u.match == nil || fits{u.match}.Fits(a))
-}
-
-// walk tries the steps that are open to the request, in their order, until a slot
-// was taken. While none of them has a replica, the next one is open too.
-func (a *Attempts) walk(steps []policy.Step, try func(*policy.Step) agentreg.Outcome) (taken *policy.Step) {
+// tryOpen tries the steps that are open to the request in order, and returns the one that
+// had a slot. While none of the open steps has a replica, the next step is open too.
+func (a *Attempts) tryOpen(steps []policy.Step, try func(*policy.Step) agentreg.Outcome) (taken *policy.Step) {
 	replicas := false
 	for i := range steps {
 		step := &steps[i]
 		switch {
-		case i > a.reach && replicas:
+		case i > a.lastOpen && replicas:
 			return nil
-		case a.spent(step):
+		case a.usedUp(step):
 			continue
 		}
 		switch try(step) {
@@ -139,4 +122,33 @@ func (a *Attempts) walk(steps []policy.Step, try func(*policy.Step) agentreg.Out
 		}
 	}
 	return nil
+}
+
+// filter returns the replicas that the request may be sent to now: those that match, or all
+// without a match, except those that are paused. nil is all replicas.
+func (a *Attempts) filter(match *policy.Match) agentreg.Filter {
+	switch {
+	case a.deaths != nil:
+		return unpaused{match, a.deaths}
+	case match != nil:
+		return matching{match}
+	}
+	return nil
+}
+
+// matching is the replicas that match.
+type matching struct{ match *policy.Match }
+
+// Fits is part of agentreg.Filter.
+func (m matching) Fits(r *agentreg.AgentInfo) bool { return m.match.Fits(r.Engine, r.Region, r.Labels) }
+
+// unpaused is the replicas that match, nil for all, and are not paused.
+type unpaused struct {
+	match  *policy.Match
+	deaths map[string]death
+}
+
+// Fits is part of agentreg.Filter.
+func (u unpaused) Fits(r *agentreg.AgentInfo) bool {
+	return !time.Now().Before(u.deaths[r.Address].until) && (u.match == nil || matching{u.match}.Fits(r))
 }

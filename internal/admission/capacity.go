@@ -8,59 +8,53 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Capacity is what the registry's replicas and the policies give to requests. It is the
-// hold machine's Slots, and its Attempts are the claims.
+// Capacity is the replicas of a registry under the policies and the admission gate. It is
+// the hold machine's Slots.
 type Capacity struct {
 	registry *agentreg.Registry
 	policies func() *policy.Policy
-	gate     Gate
+	gate     gate
 }
 
-// NewCapacity makes the capacity of a registry's replicas under the policies that
-// hold at each moment.
+// NewCapacity returns the capacity of a registry. policies returns the current policy.
 func NewCapacity(registry *agentreg.Registry, policies func() *policy.Policy) *Capacity {
 	return &Capacity{registry: registry, policies: policies}
 }
 
-// noPolicy is of a model that the policy file does not name.
+// noPolicy is the policy of a model that the policy file does not name.
 var noPolicy = &policy.Model{}
 
-// Of is the policy of a model.
-func (c *Capacity) Of(model string) *policy.Model {
+func (c *Capacity) policyOf(model string) *policy.Model {
 	if p := c.policies().Model(model); p != nil {
 		return p
 	}
 	return noPolicy
 }
 
-// limits are the gate's limits of a model.
-func limits(p *policy.Model) Limits {
-	return Limits{Inflight: p.MaxInflight, Tokens: p.AdmitBudgetTokens}
-}
-
-// Load is what a model has in hand and what it may have; 0 is no limit.
+// Load is what is reserved for a model, and its limits; 0 is no limit.
 type Load struct {
 	Model                  string
 	Requests, RequestLimit int64
 	Tokens, TokenLimit     int64
 }
 
-// Loads lists the models with limits.
+// Loads returns the loads of the models with limits.
 func (c *Capacity) Loads() (list []Load) {
 	for _, model := range c.policies().Models() {
-		limits := limits(c.Of(model))
-		if limits == (Limits{}) {
+		l := limitsOf(c.policyOf(model))
+		if l == (limits{}) {
 			continue
 		}
-		l := Load{Model: model}
-		l.Requests, l.Tokens = c.gate.InHand(model)
-		l.RequestLimit, l.TokenLimit = limits.Budget(c.replicas(model))
-		list = append(list, l)
+		all := l.times(c.replicas(model))
+		load := Load{Model: model, RequestLimit: all.requests, TokenLimit: all.budget()}
+		load.Requests, load.Tokens = c.gate.reserved(model)
+		list = append(list, load)
 	}
 	return list
 }
 
-// replicas is how many replicas of a model are in routing, of the kind that has most.
+// replicas returns the number of replicas of a model in routing, for the kind that has the
+// most.
 func (c *Capacity) replicas(model string) (most int) {
 	for _, kind := range target.Kinds {
 		most = max(most, c.registry.Serving(target.Target{Model: model, Kind: kind}))

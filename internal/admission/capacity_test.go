@@ -43,7 +43,7 @@ func TestAModelWithoutLimitsIsNotCounted(t *testing.T) {
 		r.join("a", "", 9)
 		g, _ := r.take(r.request(1 << 40))
 		require.Empty(t, r.Loads())
-		requests, tokens := r.gate.InHand("m")
+		requests, tokens := r.gate.reserved("m")
 		require.Zero(t, requests)
 		require.Zero(t, tokens)
 		g.Release()
@@ -61,15 +61,15 @@ func TestBehindOthersNothingIsReserved(t *testing.T) {
 		require.Nil(t, room, "though there is room")
 		_, err = r.request(91).Admit(true)
 		require.ErrorIs(t, err, holdstate.ErrTooLarge)
-		requests, _ := r.gate.InHand("m")
+		requests, _ := r.gate.reserved("m")
 		require.Zero(t, requests)
 
 		again := r.request(91)
-		again.again = true
+		again.unanswered = true
 		room, err = again.Admit(true)
 		require.NoError(t, err)
 		require.NotNil(t, room, "it was let in before")
-		requests, tokens := r.gate.InHand("m")
+		requests, tokens := r.gate.reserved("m")
 		require.Equal(t, []int64{1, 91}, []int64{requests, tokens})
 		room.Release()
 	})
@@ -181,7 +181,7 @@ func TestARefusalMakesNoPause(t *testing.T) {
 		require.Equal(t, holdstate.Full, r.took(q), "it is out of routing")
 		a.healthy()
 		require.Equal(t, holdstate.Taken, r.took(q))
-		require.True(t, q.Again())
+		require.True(t, q.Unanswered())
 	})
 }
 
@@ -192,10 +192,10 @@ type bubbleTB struct{ rapid.TB }
 func (r *rig) anyAttempts(t *rapid.T) *Attempts {
 	w := &Attempts{
 		capacity: r.Capacity, Target: chatOfM,
-		Key:    &access.Key{ID: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key"), Share: rapid.SampledFrom([]float64{0.3, 1}).Draw(t, "share")},
-		Tokens: rapid.Int64Range(0, 120).Draw(t, "tokens"),
-		reach:  rapid.IntRange(0, 2).Draw(t, "reach"),
-		again:  rapid.Bool().Draw(t, "again"),
+		Key:        &access.Key{ID: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key"), Share: rapid.SampledFrom([]float64{0.3, 1}).Draw(t, "share")},
+		Tokens:     rapid.Int64Range(0, 120).Draw(t, "tokens"),
+		lastOpen:   rapid.IntRange(0, 2).Draw(t, "reach"),
+		unanswered: rapid.Bool().Draw(t, "again"),
 	}
 	for _, step := range []string{"eu", "us", "any"} {
 		if n := rapid.Int64Range(0, 2).Draw(t, "tries in "+step); n > 0 {
@@ -214,7 +214,7 @@ func (r *rig) anyAttempts(t *rapid.T) *Attempts {
 }
 
 // What looks has the results of what acts.
-func TestALookingClaimHasTheResultsOfTheClaim(t *testing.T) {
+func TestADryRunHasTheResultsOfTheClaim(t *testing.T) {
 	t.Parallel()
 	policies := []string{
 		"", "{max_inflight: 2}", "{admit_budget_tokens: 100}",

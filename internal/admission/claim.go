@@ -8,19 +8,23 @@ import (
 	"github.com/holdgate/holdgate/internal/policy"
 )
 
-// unlimited is the reservation for a model without limits: it is not counted.
-type unlimited struct{}
-
-func (unlimited) Release() {}
-
 // policy returns the policy of the request's model.
-func (a *Attempts) policy() *policy.Model { return a.capacity.Of(a.Target.Model) }
+func (a *Attempts) policy() *policy.Model { return a.capacity.policyOf(a.Target.Model) }
 
-// ask is what the request asks of the gate.
-func (a *Attempts) ask(l Limits) Ask {
-	return Ask{
-		Model: a.Target.Model, Limits: l, Replicas: a.capacity.registry.Serving(a.Target),
-		Tokens: a.Tokens, Key: a.Key.ID, Share: a.Key.Share, Again: a.again,
+// limits returns the limits of the request's model. The error is ErrTriesUsed when no step
+// of the policy has tries left.
+func (a *Attempts) limits() (limits, error) {
+	p := a.policy()
+	if a.allUsedUp(p.Steps) {
+		return limits{}, holdstate.ErrTriesUsed
+	}
+	return limitsOf(p), nil
+}
+
+func (a *Attempts) gateRequest(l limits) gateRequest {
+	return gateRequest{
+		model: a.Target.Model, limits: l, replicas: a.capacity.registry.Serving(a.Target),
+		tokens: a.Tokens, key: a.Key.ID, share: a.Key.Share, retry: a.unanswered,
 	}
 }
 
@@ -30,60 +34,50 @@ func (a *Attempts) Admit(behind bool) (holdstate.Reservation, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case l == Limits{}:
+	case l == limits{}:
 		return unlimited{}, nil
-	case behind && !a.again:
-		_, err := a.capacity.gate.Fits(a.ask(l))
+	case behind && !a.unanswered:
+		_, err := a.capacity.gate.fits(a.gateRequest(l))
 		return nil, err
 	}
-	r, err := a.capacity.gate.Admit(a.ask(l))
+	r, err := a.capacity.gate.reserve(a.gateRequest(l))
 	if r == nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// limits returns the gate's limits for the request. It is an error when no step of the
-// policy has tries left.
-func (a *Attempts) limits() (Limits, error) {
-	p := a.policy()
-	if a.exhausted(p.Steps) {
-		return Limits{}, holdstate.ErrTriesUsed
-	}
-	return limits(p), nil
-}
-
 // Take is part of holdstate.Claim.
 func (a *Attempts) Take(r holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
 	var slot *agentreg.Slot
-	step, took := a.take(func(f agentreg.Filter) (outcome agentreg.Outcome) {
+	step, result := a.take(func(f agentreg.Filter) (outcome agentreg.Outcome) {
 		slot, outcome = a.capacity.registry.TakeFrom(a.Target, f)
 		return outcome
 	})
-	if took != holdstate.Taken {
-		return nil, took
+	if result != holdstate.Taken {
+		return nil, result
 	}
-	return &Grant{Slot: slot, reservation: r, attempts: a, step: step}, took
+	return &Grant{Slot: slot, reservation: r, attempts: a, step: step}, result
 }
 
-// take tries to take a slot on the replicas that the request may have: with steps on
-// those of one step after the other. It returns the step that had one.
+// take calls try for the replicas that the request may be sent to: those of one step after
+// the other, or all without steps. It returns the name of the step that had a slot.
 func (a *Attempts) take(try func(agentreg.Filter) agentreg.Outcome) (step string, result holdstate.TakeResult) {
 	steps := a.policy().Steps
 	if len(steps) == 0 {
 		switch {
-		case try(a.among(nil)) == agentreg.Taken:
+		case try(a.filter(nil)) == agentreg.Taken:
 			return "", holdstate.Taken
-		case a.pausing():
+		case a.paused():
 			return "", holdstate.Later
 		}
 		return "", holdstate.Full
 	}
-	taken := a.walk(steps, func(s *policy.Step) agentreg.Outcome { return try(a.among(&s.Match)) })
+	taken := a.tryOpen(steps, func(s *policy.Step) agentreg.Outcome { return try(a.filter(&s.Match)) })
 	switch {
 	case taken != nil:
 		return taken.Name, holdstate.Taken
-	case a.pausing():
+	case a.paused():
 		return "", holdstate.Later
 	case a.capacity.registry.Capacity(a.Target).Free > 0:
 		return "", holdstate.Unfit
@@ -91,42 +85,42 @@ func (a *Attempts) take(try func(agentreg.Filter) agentreg.Outcome) (step string
 	return "", holdstate.Full
 }
 
-// Next is part of holdstate.Claim.
+// Next is part of holdstate.Claim. It opens the next step with a replica.
 func (a *Attempts) Next() bool {
 	steps := a.policy().Steps
-	for i := a.reach + 1; i < len(steps); i++ {
-		if !a.spent(&steps[i]) && a.capacity.registry.CapacityFrom(a.Target, fits{&steps[i].Match}).Replicas > 0 {
-			a.reach = i
+	for i := a.lastOpen + 1; i < len(steps); i++ {
+		if !a.usedUp(&steps[i]) && a.capacity.registry.CapacityFrom(a.Target, matching{&steps[i].Match}).Replicas > 0 {
+			a.lastOpen = i
 			return true
 		}
 	}
 	return false
 }
 
-// Looking returns a claim that gets the results of a at this moment, but reserves and
-// takes nothing: its grants are nil.
-func (a *Attempts) Looking() holdstate.Claim { return &looking{*a} }
+// DryRun returns a claim with the results that a has at this moment. It reserves and takes
+// nothing, and its grants are nil.
+func (a *Attempts) DryRun() holdstate.Claim { return &dryRun{*a} }
 
-// looking is a copy of attempts, so that Next opens replicas to nobody else.
-type looking struct{ Attempts }
+// dryRun is a copy of attempts, so that Next opens no step of the original.
+type dryRun struct{ Attempts }
 
 // Admit is part of holdstate.Claim.
-func (l *looking) Admit(behind bool) (holdstate.Reservation, error) {
-	limits, err := l.limits()
+func (d *dryRun) Admit(behind bool) (holdstate.Reservation, error) {
+	l, err := d.limits()
 	if err != nil {
 		return nil, err
 	}
-	fits, err := l.capacity.gate.Fits(l.ask(limits))
-	if !fits || behind && !l.again {
+	fits, err := d.capacity.gate.fits(d.gateRequest(l))
+	if !fits || behind && !d.unanswered {
 		return nil, err
 	}
 	return unlimited{}, nil
 }
 
 // Take is part of holdstate.Claim.
-func (l *looking) Take(holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
-	_, result := l.take(func(f agentreg.Filter) agentreg.Outcome {
-		switch has := l.capacity.registry.CapacityFrom(l.Target, f); {
+func (d *dryRun) Take(holdstate.Reservation) (holdstate.Grant, holdstate.TakeResult) {
+	_, result := d.take(func(f agentreg.Filter) agentreg.Outcome {
+		switch has := d.capacity.registry.CapacityFrom(d.Target, f); {
 		case has.Replicas == 0:
 			return agentreg.None
 		case has.Free == 0:

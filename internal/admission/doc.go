@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission says which replica a request may have, and when. Its Capacity is
-// what the hold machine asks for slots: it looks for them in the steps of the
-// model's policy, one group of replicas after the other.
+// Package admission gets requests a reservation of the admission gate and a slot of a
+// replica.
 //
-// Its Gate bounds how much a model's replicas have in hand at once: in
-// requests and in estimated tokens, over all of them. A request reserves its
-// footprint before it waits for a slot and gives it back when it has ended.
+// The gate limits what is reserved at once for a model, over all of its replicas: the
+// number of requests, and their estimated tokens. A request reserves its footprint before
+// it waits for a slot, and releases it at its end.
 //
-// There is no queue here and no goroutine: a request that does not fit is told so,
-// and its caller asks again when something has changed.
+// Attempts is the claim of one request, by which the hold machine takes a reservation and a
+// slot for it. It tries the steps of the model's policy, which are groups of replicas, one
+// after the other.
+//
+// There is no queue here and no goroutine. A request that does not fit gets no reservation,
+// and its caller tries again when something has changed.
 package admission

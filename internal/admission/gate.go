@@ -7,121 +7,139 @@ import (
 	"sync/atomic"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/policy"
 )
 
-// Limits are what one healthy replica of a model may have in hand. 0 is no limit.
-type Limits struct {
-	Inflight int64 // requests
-	Tokens   int64 // estimated tokens
+// limits are what may be reserved at once for each healthy replica of a model. 0 is no
+// limit.
+type limits struct {
+	requests int64
+	tokens   int64 // estimated
 }
 
-// capacity is the limits over all replicas; at least one is counted.
-func (l Limits) capacity(replicas int) Limits {
+func limitsOf(p *policy.Model) limits {
+	return limits{requests: p.MaxInflight, tokens: p.AdmitBudgetTokens}
+}
+
+// times returns the limits for a number of replicas; at least one is counted.
+func (l limits) times(replicas int) limits {
 	n := int64(max(replicas, 1))
-	return Limits{Inflight: l.Inflight * n, Tokens: l.Tokens * n}
+	return limits{requests: l.requests * n, tokens: l.tokens * n}
 }
 
-// budget is how many tokens the gate gives out: 0.90 of them all, because the
+// budget returns how many tokens the gate reserves: 0.90 of the limit, because the
 // footprint of a request is an estimate.
-func (l Limits) budget() int64 { return l.Tokens * 9 / 10 }
+func (l limits) budget() int64 { return l.tokens * 9 / 10 }
 
-// Ask is what a request asks of the gate.
-type Ask struct {
-	Model    string
-	Limits   Limits
-	Replicas int // healthy ones
-	Tokens   int64
-	Key      string  // the id of the caller's key; empty: it has no share
-	Share    float64 // of Limits.Tokens over all replicas, 1: no share
-	// Again: the request was let in before, and its replica did not answer. It is
-	// not refused now.
-	Again bool
+// gateRequest is what the gate decides by.
+type gateRequest struct {
+	model    string
+	limits   limits
+	replicas int // healthy ones
+	tokens   int64
+	key      string  // the id of the caller's key; empty: it has no share
+	share    float64 // of limits.tokens over all replicas; 1: all of it
+	// retry: the request had a reservation before, and its replica did not answer. The gate
+	// does not refuse it now.
+	retry bool
 }
 
-// Gate knows what every model has in hand. The zero value is ready for use, and
-// safe for many goroutines.
-type Gate struct {
+// shared reports whether the key has a limit of its own.
+func (q gateRequest) shared() bool { return q.key != "" && q.share < 1 }
+
+// gate is the admission gate. The zero value is ready for use, and safe for concurrent
+// use.
+type gate struct {
 	mu     sync.Mutex
-	models map[string]*inHand
+	models map[string]*reserved
 }
 
-// inHand is what was let in for a model and has not ended.
-type inHand struct {
+// reserved is what is reserved for a model.
+type reserved struct {
 	requests, tokens int64
-	byKey            map[string]int64 // tokens, of keys with a share
+	byKey            map[string]int64 // tokens, of keys with a limit of their own
 }
 
-// Admit reserves room. It returns nil when there is none at this moment, and an
-// error when there can be none.
-func (g *Gate) Admit(a Ask) (*Reservation, error) {
+// reserve returns a reservation, or nil when the request does not fit at this moment. An
+// error means that it will never fit, or exceeds the share of its key.
+func (g *gate) reserve(q gateRequest) (*reservation, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if fits, err := g.fits(a); !fits {
+	if fits, err := g.check(q); !fits {
 		return nil, err
 	}
-	m := g.models[a.Model]
+	m := g.models[q.model]
 	if m == nil {
-		m = &inHand{byKey: map[string]int64{}}
+		m = &reserved{byKey: map[string]int64{}}
 		if g.models == nil {
-			g.models = map[string]*inHand{}
+			g.models = map[string]*reserved{}
 		}
-		g.models[a.Model] = m
+		g.models[q.model] = m
 	}
-	r := &Reservation{gate: g, model: a.Model, tokens: a.Tokens}
+	r := &reservation{gate: g, model: q.model, tokens: q.tokens}
 	m.requests++
-	m.tokens += a.Tokens
-	if a.shared() {
-		r.key = a.Key
-		m.byKey[a.Key] += a.Tokens
+	m.tokens += q.tokens
+	if q.shared() {
+		r.key = q.key
+		m.byKey[q.key] += q.tokens
 	}
 	return r, nil
 }
 
-// Fits says what Admit would say, and reserves nothing.
-func (g *Gate) Fits(a Ask) (bool, error) {
+// fits reports whether reserve would return a reservation, and its error.
+func (g *gate) fits(q gateRequest) (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.fits(a)
+	return g.check(q)
 }
 
-func (g *Gate) fits(a Ask) (bool, error) {
-	if a.Again {
+// check is fits under the lock.
+func (g *gate) check(q gateRequest) (fits bool, err error) {
+	if q.retry {
 		return true, nil
 	}
-	have := inHand{}
-	if m := g.models[a.Model]; m != nil {
-		have = *m
+	var now reserved
+	if m := g.models[q.model]; m != nil {
+		now = *m
 	}
-	all := a.Limits.capacity(a.Replicas)
-	if all.Tokens > 0 && a.Tokens > all.budget() {
+	all := q.limits.times(q.replicas)
+	if all.tokens > 0 && q.tokens > all.budget() {
 		return false, holdstate.ErrTooLarge
 	}
-	if share := int64(a.Share * float64(all.Tokens)); all.Tokens > 0 && a.shared() {
+	if share := int64(q.share * float64(all.tokens)); all.tokens > 0 && q.shared() {
 		switch {
-		case a.Tokens > share:
+		case q.tokens > share:
 			return false, holdstate.ErrOverShareAlways
-		case have.byKey[a.Key]+a.Tokens > share:
+		case now.byKey[q.key]+q.tokens > share:
 			return false, holdstate.ErrOverShare
 		}
 	}
-	return (all.Inflight == 0 || have.requests < all.Inflight) &&
-		(all.Tokens == 0 || have.tokens+a.Tokens <= all.budget()), nil
+	return (all.requests == 0 || now.requests < all.requests) &&
+		(all.tokens == 0 || now.tokens+q.tokens <= all.budget()), nil
 }
 
-func (a Ask) shared() bool { return a.Key != "" && a.Share < 1 }
+// reserved returns what is reserved for a model.
+func (g *gate) reserved(model string) (requests, tokens int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m := g.models[model]; m != nil {
+		return m.requests, m.tokens
+	}
+	return 0, 0
+}
 
-// Reservation is what one request has reserved.
-type Reservation struct {
-	gate   *Gate
+// reservation is what the gate has reserved for one request.
+type reservation struct {
+	gate   *gate
 	model  string
-	key    string // empty: without a share
+	key    string // empty: without a limit of its own
 	tokens int64
 
 	released atomic.Bool
 }
 
-// Release gives the room back. Calls after the first do nothing.
-func (r *Reservation) Release() {
+// Release is part of holdstate.Reservation.
+func (r *reservation) Release() {
 	if !r.released.CompareAndSwap(false, true) {
 		return
 	}
@@ -141,18 +159,8 @@ func (r *Reservation) Release() {
 	}
 }
 
-// InHand says what a model has in hand.
-func (g *Gate) InHand(model string) (requests, tokens int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if m := g.models[model]; m != nil {
-		return m.requests, m.tokens
-	}
-	return 0, 0
-}
+// unlimited is the reservation for a model without limits. It is not counted.
+type unlimited struct{}
 
-// Budget says what a model may have in hand; 0 is no limit.
-func (l Limits) Budget(replicas int) (requests, tokens int64) {
-	all := l.capacity(replicas)
-	return all.Inflight, all.budget()
-}
+// Release is part of holdstate.Reservation.
+func (unlimited) Release() {}

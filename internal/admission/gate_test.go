@@ -11,17 +11,17 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-func admitted(t *testing.T, g *Gate, a Ask) *Reservation {
+func admitted(t *testing.T, g *gate, q gateRequest) *reservation {
 	t.Helper()
-	r, err := g.Admit(a)
+	r, err := g.reserve(q)
 	require.NoError(t, err)
 	require.NotNil(t, r)
 	return r
 }
 
-func noRoom(t *testing.T, g *Gate, a Ask) {
+func refused(t *testing.T, g *gate, q gateRequest) {
 	t.Helper()
-	r, err := g.Admit(a)
+	r, err := g.reserve(q)
 	require.NoError(t, err)
 	require.Nil(t, r)
 }
@@ -40,13 +40,13 @@ func TestTheBudgetIsNineTenthsOfAllReplicas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var g Gate
-			a := Ask{Model: "m", Limits: Limits{Tokens: tt.tokens}, Replicas: tt.replicas, Tokens: tt.want, Share: 1}
-			admitted(t, &g, a).Release()
-			a.Tokens++
-			_, err := g.Admit(a)
+			var g gate
+			q := gateRequest{model: "m", limits: limits{tokens: tt.tokens}, replicas: tt.replicas, tokens: tt.want, share: 1}
+			admitted(t, &g, q).Release()
+			q.tokens++
+			_, err := g.reserve(q)
 			require.ErrorIs(t, err, holdstate.ErrTooLarge)
-			_, budget := a.Limits.Budget(tt.replicas)
+			budget := q.limits.times(tt.replicas).budget()
 			require.Equal(t, tt.want, budget)
 		})
 	}
@@ -54,24 +54,24 @@ func TestTheBudgetIsNineTenthsOfAllReplicas(t *testing.T) {
 
 func TestTheInflightCapHasNoFraction(t *testing.T) {
 	t.Parallel()
-	var g Gate
-	a := Ask{Model: "m", Limits: Limits{Inflight: 2}, Replicas: 2, Tokens: 1 << 40, Share: 1}
-	var rooms []*Reservation
+	var g gate
+	q := gateRequest{model: "m", limits: limits{requests: 2}, replicas: 2, tokens: 1 << 40, share: 1}
+	var reservations []*reservation
 	for range 4 {
-		rooms = append(rooms, admitted(t, &g, a))
+		reservations = append(reservations, admitted(t, &g, q))
 	}
-	noRoom(t, &g, a)
-	a.Replicas = 3
-	rooms = append(rooms, admitted(t, &g, a))
-	a.Replicas = 1
-	noRoom(t, &g, a)
-	a.Again = true
-	rooms = append(rooms, admitted(t, &g, a))
-	for _, r := range rooms {
+	refused(t, &g, q)
+	q.replicas = 3
+	reservations = append(reservations, admitted(t, &g, q))
+	q.replicas = 1
+	refused(t, &g, q)
+	q.retry = true
+	reservations = append(reservations, admitted(t, &g, q))
+	for _, r := range reservations {
 		r.Release()
 		r.Release()
 	}
-	requests, tokens := g.InHand("m")
+	requests, tokens := g.reserved("m")
 	require.Zero(t, requests)
 	require.Zero(t, tokens)
 	require.Empty(t, g.models)
@@ -79,22 +79,22 @@ func TestTheInflightCapHasNoFraction(t *testing.T) {
 
 func TestAKeyOverItsShareDoesNotWait(t *testing.T) {
 	t.Parallel()
-	var g Gate
-	a := Ask{Model: "m", Limits: Limits{Tokens: 1000}, Replicas: 2, Tokens: 300, Key: "acme", Share: 0.25}
-	first := admitted(t, &g, a)
-	_, err := g.Admit(a)
+	var g gate
+	q := gateRequest{model: "m", limits: limits{tokens: 1000}, replicas: 2, tokens: 300, key: "acme", share: 0.25}
+	first := admitted(t, &g, q)
+	_, err := g.reserve(q)
 	require.ErrorIs(t, err, holdstate.ErrOverShare, "600 of 500")
-	a.Tokens = 200
-	second := admitted(t, &g, a)
-	a.Tokens = 501
-	_, err = g.Admit(a)
+	q.tokens = 200
+	second := admitted(t, &g, q)
+	q.tokens = 501
+	_, err = g.reserve(q)
 	require.ErrorIs(t, err, holdstate.ErrOverShareAlways)
-	a.Key = "other"
-	a.Tokens = 500
-	other := admitted(t, &g, a)
-	a.Share, a.Key, a.Tokens = 1, "whole", 900
-	noRoom(t, &g, a)
-	for _, r := range []*Reservation{first, second, other} {
+	q.key = "other"
+	q.tokens = 500
+	other := admitted(t, &g, q)
+	q.share, q.key, q.tokens = 1, "whole", 900
+	refused(t, &g, q)
+	for _, r := range []*reservation{first, second, other} {
 		r.Release()
 	}
 	require.Empty(t, g.models)
@@ -102,74 +102,74 @@ func TestAKeyOverItsShareDoesNotWait(t *testing.T) {
 
 func TestWithoutLimitsEverybodyIsLetIn(t *testing.T) {
 	t.Parallel()
-	var g Gate
-	admitted(t, &g, Ask{Model: "m", Tokens: 1 << 50, Key: "k", Share: 0.1}).Release()
+	var g gate
+	admitted(t, &g, gateRequest{model: "m", tokens: 1 << 50, key: "k", share: 0.1}).Release()
 	require.Empty(t, g.models)
 }
 
 // TestTheBooksAreRight lets requests of several keys and models come and go and
-// counts what is in hand anew at every step.
+// counts what is reserved again at every step.
 func TestTheBooksAreRight(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		var g Gate
+		var g gate
 		type run struct {
-			ask  Ask
-			room *Reservation
+			asked       gateRequest
+			reservation *reservation
 		}
 		var runs []run
-		limits := Limits{Inflight: rapid.Int64Range(0, 4).Draw(t, "inflight"), Tokens: rapid.Int64Range(0, 50).Draw(t, "tokens")}
+		limits := limits{requests: rapid.Int64Range(0, 4).Draw(t, "inflight"), tokens: rapid.Int64Range(0, 50).Draw(t, "tokens")}
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
 			if len(runs) > 0 && rapid.Bool().Draw(t, "end one") {
 				i := rapid.IntRange(0, len(runs)-1).Draw(t, "which")
-				runs[i].room.Release()
+				runs[i].reservation.Release()
 				runs = append(runs[:i], runs[i+1:]...)
 				continue
 			}
-			a := Ask{
-				Model: rapid.SampledFrom([]string{"m", "n"}).Draw(t, "model"), Limits: limits,
-				Replicas: rapid.IntRange(0, 3).Draw(t, "replicas"), Tokens: rapid.Int64Range(0, 40).Draw(t, "size"),
-				Key: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "key"), Share: rapid.SampledFrom([]float64{0.3, 1}).Draw(t, "share"),
-				Again: rapid.IntRange(0, 9).Draw(t, "again") == 0,
+			q := gateRequest{
+				model: rapid.SampledFrom([]string{"m", "n"}).Draw(t, "model"), limits: limits,
+				replicas: rapid.IntRange(0, 3).Draw(t, "replicas"), tokens: rapid.Int64Range(0, 40).Draw(t, "size"),
+				key: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "key"), share: rapid.SampledFrom([]float64{0.3, 1}).Draw(t, "share"),
+				retry: rapid.IntRange(0, 9).Draw(t, "again") == 0,
 			}
 			var requests, tokens, ofKey int64
 			for _, r := range runs {
-				if r.ask.Model == a.Model {
+				if r.asked.model == q.model {
 					requests++
-					tokens += r.ask.Tokens
-					if r.ask.Key == a.Key && r.ask.Share < 1 {
-						ofKey += r.ask.Tokens
+					tokens += r.asked.tokens
+					if r.asked.key == q.key && r.asked.share < 1 {
+						ofKey += r.asked.tokens
 					}
 				}
 			}
-			n := int64(max(1, a.Replicas))
-			share := int64(a.Share * float64(limits.Tokens*n))
-			shared := a.Key != "" && a.Share < 1 && limits.Tokens > 0
-			large := limits.Tokens > 0 && a.Tokens > limits.Tokens*n*9/10
-			room, err := g.Admit(a)
+			n := int64(max(1, q.replicas))
+			share := int64(q.share * float64(limits.tokens*n))
+			shared := q.key != "" && q.share < 1 && limits.tokens > 0
+			large := limits.tokens > 0 && q.tokens > limits.tokens*n*9/10
+			reservation, err := g.reserve(q)
 			switch {
-			case a.Again:
-				require.NotNil(t, room)
+			case q.retry:
+				require.NotNil(t, reservation)
 			case large:
 				require.ErrorIs(t, err, holdstate.ErrTooLarge)
-			case shared && a.Tokens > share:
+			case shared && q.tokens > share:
 				require.ErrorIs(t, err, holdstate.ErrOverShareAlways)
-			case shared && ofKey+a.Tokens > share:
+			case shared && ofKey+q.tokens > share:
 				require.ErrorIs(t, err, holdstate.ErrOverShare)
 			default:
 				require.NoError(t, err)
-				fits := (limits.Inflight == 0 || requests < limits.Inflight*n) && (limits.Tokens == 0 || tokens+a.Tokens <= limits.Tokens*n*9/10)
-				require.Equal(t, fits, room != nil)
+				fits := (limits.requests == 0 || requests < limits.requests*n) && (limits.tokens == 0 || tokens+q.tokens <= limits.tokens*n*9/10)
+				require.Equal(t, fits, reservation != nil)
 			}
-			if room != nil {
-				runs = append(runs, run{a, room})
-				requests, tokens = requests+1, tokens+a.Tokens
+			if reservation != nil {
+				runs = append(runs, run{q, reservation})
+				requests, tokens = requests+1, tokens+q.tokens
 			}
-			gotRequests, gotTokens := g.InHand(a.Model)
+			gotRequests, gotTokens := g.reserved(q.model)
 			require.Equal(t, []int64{requests, tokens}, []int64{gotRequests, gotTokens})
 		}
 		for _, r := range runs {
-			r.room.Release()
+			r.reservation.Release()
 		}
 		require.Empty(t, g.models)
 	})

@@ -15,7 +15,7 @@ type Grant struct {
 
 	reservation holdstate.Reservation
 	attempts    *Attempts
-	step        string // of the policy; empty: it has none
+	step        string // of the policy; empty: it has no steps
 }
 
 // Replica is part of holdstate.Grant.
@@ -24,23 +24,18 @@ func (g *Grant) Replica() holdstate.Replica {
 	return holdstate.Replica{ID: a.ID, Engine: a.Engine, Region: a.Region, Address: a.Address}
 }
 
-// Failed takes the replica out of routing, and counts the try. After a death the
-// request is offered the replica again when its pause is over.
+// Failed is part of holdstate.Grant. After a death the waiters are updated when the pause
+// is over.
 func (g *Grant) Failed(reason string, died bool) {
 	if died {
 		time.AfterFunc(g.attempts.died(g.Agent().Address), g.Changed)
 	}
-	g.attempts.again = true
-	if g.step != "" {
-		if g.attempts.tries == nil {
-			g.attempts.tries = map[string]int64{}
-		}
-		g.attempts.tries[g.step]++
-	}
+	g.attempts.failed(g.step)
 	g.Slot.Failed(reason)
 }
 
-// Release gives back the reservation, and then the slot, which updates the waiters.
+// Release is part of holdstate.Grant. It releases the reservation before the slot, because
+// the latter updates the waiters.
 func (g *Grant) Release() {
 	g.reservation.Release()
 	g.Slot.Release()

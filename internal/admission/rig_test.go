@@ -160,7 +160,7 @@ func (r *rig) took(q *Attempts) holdstate.TakeResult {
 // look returns what Admit and Take would give at this moment: whether the gate has room,
 // whether a slot is free, and the error of Admit.
 func look(a *Attempts) (room, slot bool, err error) {
-	claim := a.Looking()
+	claim := a.DryRun()
 	r, err := claim.Admit(false)
 	if err != nil {
 		return false, false, err

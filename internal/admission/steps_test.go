@@ -13,33 +13,33 @@ import (
 	"github.com/holdgate/holdgate/internal/policy"
 )
 
-func TestWalkStopsWhereReplicasAreFull(t *testing.T) {
+func TestTryingStopsWhereReplicasAreFull(t *testing.T) {
 	t.Parallel()
 	const none, full, taken = agentreg.None, agentreg.Full, agentreg.Taken
 	for name, tt := range map[string]struct {
-		reach int
-		spent string // a step without tries left
-		gives map[string]agentreg.Outcome
-		tried []string
-		want  string
+		lastOpen int
+		usedUp   string // a step without tries left
+		gives    map[string]agentreg.Outcome
+		tried    []string
+		want     string
 	}{
-		"the first has a slot":                    {gives: map[string]agentreg.Outcome{"a": taken}, tried: []string{"a"}, want: "a"},
-		"the first is full":                       {gives: map[string]agentreg.Outcome{"a": full, "b": taken}, tried: []string{"a"}},
-		"the first has no replica":                {gives: map[string]agentreg.Outcome{"a": none, "b": taken}, tried: []string{"a", "b"}, want: "b"},
-		"the second is full then":                 {gives: map[string]agentreg.Outcome{"a": none, "b": full, "c": taken}, tried: []string{"a", "b"}},
-		"no step has a replica":                   {gives: map[string]agentreg.Outcome{"a": none, "b": none, "c": none}, tried: []string{"a", "b", "c"}},
-		"the second is open too":                  {reach: 1, gives: map[string]agentreg.Outcome{"a": full, "b": taken}, tried: []string{"a", "b"}, want: "b"},
-		"both open ones are full":                 {reach: 1, gives: map[string]agentreg.Outcome{"a": full, "b": full, "c": taken}, tried: []string{"a", "b"}},
-		"the second is open and has no replica":   {reach: 1, gives: map[string]agentreg.Outcome{"a": full, "b": none, "c": taken}, tried: []string{"a", "b"}},
-		"the first is spent":                      {spent: "a", gives: map[string]agentreg.Outcome{"a": taken, "b": taken}, tried: []string{"b"}, want: "b"},
-		"the first is spent, and the second full": {spent: "a", gives: map[string]agentreg.Outcome{"b": full, "c": taken}, tried: []string{"b"}},
+		"the first has a slot":                      {gives: map[string]agentreg.Outcome{"a": taken}, tried: []string{"a"}, want: "a"},
+		"the first is full":                         {gives: map[string]agentreg.Outcome{"a": full, "b": taken}, tried: []string{"a"}},
+		"the first has no replica":                  {gives: map[string]agentreg.Outcome{"a": none, "b": taken}, tried: []string{"a", "b"}, want: "b"},
+		"the second is full then":                   {gives: map[string]agentreg.Outcome{"a": none, "b": full, "c": taken}, tried: []string{"a", "b"}},
+		"no step has a replica":                     {gives: map[string]agentreg.Outcome{"a": none, "b": none, "c": none}, tried: []string{"a", "b", "c"}},
+		"the second is open too":                    {lastOpen: 1, gives: map[string]agentreg.Outcome{"a": full, "b": taken}, tried: []string{"a", "b"}, want: "b"},
+		"both open ones are full":                   {lastOpen: 1, gives: map[string]agentreg.Outcome{"a": full, "b": full, "c": taken}, tried: []string{"a", "b"}},
+		"the second is open and has no replica":     {lastOpen: 1, gives: map[string]agentreg.Outcome{"a": full, "b": none, "c": taken}, tried: []string{"a", "b"}},
+		"the first is used up":                      {usedUp: "a", gives: map[string]agentreg.Outcome{"a": taken, "b": taken}, tried: []string{"b"}, want: "b"},
+		"the first is used up, and the second full": {usedUp: "a", gives: map[string]agentreg.Outcome{"b": full, "c": taken}, tried: []string{"b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			steps := []policy.Step{{Name: "a", MaxTries: 2}, {Name: "b"}, {Name: "c"}}
-			w := Attempts{reach: tt.reach, tries: map[string]int64{tt.spent: 2}}
+			w := Attempts{lastOpen: tt.lastOpen, tries: map[string]int64{tt.usedUp: 2}}
 			var tried []string
-			step := w.walk(steps, func(s *policy.Step) agentreg.Outcome {
+			step := w.tryOpen(steps, func(s *policy.Step) agentreg.Outcome {
 				tried = append(tried, s.Name)
 				return tt.gives[s.Name]
 			})
@@ -104,10 +104,10 @@ func TestNextOpensTheNextStepWithAReplica(t *testing.T) {
 		t := r.t
 		q := r.request(0)
 		require.False(t, q.Next(), "no step has a replica")
-		require.Zero(t, q.reach)
+		require.Zero(t, q.lastOpen)
 		r.join("e", "eu", 1)
 		require.True(t, q.Next())
-		require.Equal(t, 2, q.reach, "the second has no replica")
+		require.Equal(t, 2, q.lastOpen, "the second has no replica")
 		require.False(t, q.Next(), "there is no further one")
 
 		r.setPolicy("{steps: [{name: near, match: {region: eu}}, {name: far, match: {engine: custom}, max_tries: 1}]}")
@@ -125,7 +125,7 @@ func TestATryIsSpentWhereItFailed(t *testing.T) {
 		u := r.join("u", "us", 4)
 		q := r.request(0)
 		for i, want := range []string{"e", "e", "u"} {
-			require.Equal(t, i > 0, q.Again())
+			require.Equal(t, i > 0, q.Unanswered())
 			g, on := r.take(q)
 			require.Equal(t, want, on)
 			g.Failed("it refused", false)

@@ -33,7 +33,7 @@ func newRevoker(keys *access.Store, machine *holdstate.Machine) *revoker {
 // revoke ends the waits of keys that are not good, and gives the keys in force.
 func (r *revoker) revoke(now time.Time) *access.Keys {
 	keys := r.keys.Current()
-	r.machine.Revoke(func(line string) bool { return keys.Good(line, now) })
+	r.machine.Revoke(func(key string) bool { return keys.Valid(key, now) })
 	return keys
 }
 

@@ -114,7 +114,7 @@ func (x *run) charge(replicas int) *refusal.Refusal {
 // agent may still be registering.
 func (x *run) absent(fixed bool) *refusal.Refusal {
 	switch {
-	case x.who.attempts.Again():
+	case x.who.attempts.Unanswered():
 		return refusal.BackendError(x.r.Model)
 	case fixed && time.Now().Before(x.o.GraceUntil):
 		return refusal.RegistryWarming(x.r.Model)

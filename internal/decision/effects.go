@@ -73,7 +73,7 @@ func (l *looking) charge(model string, replicas int) *refusal.Refusal {
 	return nil
 }
 
-func (l *looking) claim() holdstate.Claim { return l.attempts.Looking() }
+func (l *looking) claim() holdstate.Claim { return l.attempts.DryRun() }
 
 func (l *looking) queue(q holdstate.Request) (*holdstate.Waiter, error) {
 	return nil, l.d.o.Machine.WouldQueue(q)

@@ -190,7 +190,7 @@ func (r *rig) recheckWaiters() {
 // look returns whether the gate has room and whether a slot is free; the error says that
 // there never is room.
 func look(a *admission.Attempts) (room, slot bool, err error) {
-	claim := a.Looking()
+	claim := a.DryRun()
 	reservation, err := claim.Admit(false)
 	if err != nil {
 		return false, false, err

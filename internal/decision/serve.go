@@ -53,8 +53,8 @@ func (x *run) waiting() holdstate.Request {
 	}
 	a.Target = r.Target()
 	return holdstate.Request{
-		Target: a.Target, Key: c.key.Line(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
-		Seq: cmp.Or(r.Seq, c.seq), Retry: a.Again(), Counted: c.held, Claim: x.do.claim(),
+		Target: a.Target, Key: c.key.QueueKey(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
+		Seq: cmp.Or(r.Seq, c.seq), Retry: a.Unanswered(), Counted: c.held, Claim: x.do.claim(),
 	}
 }
 
@@ -72,14 +72,14 @@ func take(q *holdstate.Request) (g holdstate.Grant, taken bool) {
 func (x *run) further(q *holdstate.Request) (holdstate.Grant, error) {
 	if q.Reservation == nil {
 		if gated, _ := x.o.Machine.Depths(q.Target.Model); gated > 0 && !q.Retry {
-			return nil, holdstate.ErrNoRoom // nobody overtakes those that wait for one
+			return nil, holdstate.ErrGateFull // nobody overtakes those that wait for one
 		}
 		var err error
 		if q.Reservation, err = q.Claim.Admit(false); err != nil {
 			return nil, err
 		}
 		if q.Reservation == nil {
-			return nil, holdstate.ErrNoRoom
+			return nil, holdstate.ErrGateFull
 		}
 	}
 	for q.Claim.Next() {

@@ -44,7 +44,7 @@ var refusals = map[string]struct {
 	"waking":               {For(holdstate.ErrExpired, Wait{Model: "m", Wakes: learned(17)}), 503, "model_waking", "model m is waking up; retry in 17 seconds", `,"retry_after":17`, "overloaded_error"},
 	"waking, 1 s":          {For(holdstate.ErrExpired, Wait{Model: "m", Wakes: learned(1)}), 503, "model_waking", "model m is waking up; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
 	"wake failed, 1 s":     {For(&holdstate.FailedError{Reason: "no GPU"}, Wait{Model: "m", Wakes: learned(1)}), 503, "model_waking", "model m could not be woken: no GPU; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
-	"at capacity":          {For(holdstate.ErrNoRoom, Wait{Model: "m", Held: true}), 503, "model_waking", "model m woke up but is still at capacity; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
+	"at capacity":          {For(holdstate.ErrGateFull, Wait{Model: "m", Held: true}), 503, "model_waking", "model m woke up but is still at capacity; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
 	"too many waiting":     {For(holdstate.ErrFull, Wait{Model: "m"}), 503, "model_waking", "model m is waking up and too many requests are already waiting for it; retry in 30 seconds", `,"retry_after":30`, "overloaded_error"},
 	"wake failed":          {For(&holdstate.FailedError{Reason: "no GPU"}, Wait{Model: "m", Wakes: learned(60)}), 503, "model_waking", "model m could not be woken: no GPU; retry in 60 seconds", `,"retry_after":60`, "overloaded_error"},
 }

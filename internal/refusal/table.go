@@ -157,7 +157,7 @@ var (
 		status: 429, code: "concurrency_limit_exceeded", retryAfter: 1,
 		text:  "model $model has as many requests in hand as it may; retry in $retry",
 		when:  "no room in the admission gate, or the request is larger than all of it",
-		cause: holdstate.ErrNoRoom, label: "no_room",
+		cause: holdstate.ErrGateFull, label: "no_room",
 	})
 	// The request is larger than the admission gate of all replicas together.
 	_ = add(row{
@@ -222,7 +222,7 @@ var (
 	_ = add(row{
 		status: 503, code: "model_waking", retryAfter: 30,
 		text:  "model $model woke up but is still at capacity; retry in $retry",
-		cause: holdstate.ErrNoRoom, held: true, label: "no_room",
+		cause: holdstate.ErrGateFull, held: true, label: "no_room",
 	})
 	// The replicas and the queue of the model are full.
 	_ = add(row{

@@ -106,7 +106,7 @@ func TestEveryReasonHasARow(t *testing.T) {
 		holdstate.ErrWakeFailed:      {"503 model_waking 7", "503 model_waking 7", ""},
 		holdstate.ErrDraining:        {"503 draining 5", "503 draining 5", "draining"},
 		holdstate.ErrNoQueue:         {"503 no_capacity 1", "503 no_capacity 1", "queue_full"},
-		holdstate.ErrNoRoom:          {"429 concurrency_limit_exceeded 1", "503 model_waking 30", "no_room"},
+		holdstate.ErrGateFull:        {"429 concurrency_limit_exceeded 1", "503 model_waking 30", "no_room"},
 		holdstate.ErrTimeout:         {"504 request_timeout 0", "504 request_timeout 0", "queue_timeout"},
 		holdstate.ErrTooLarge:        {"429 concurrency_limit_exceeded 1", "429 concurrency_limit_exceeded 1", "too_large"},
 		holdstate.ErrOverShare:       {"429 rate_limit_exceeded 1", "429 rate_limit_exceeded 1", "over_share"},
