@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/testing/protocmp"
 )
 
 func TestRenderedBootstrapsAreReadBackAndHaveNoFinding(t *testing.T) {
@@ -24,7 +22,7 @@ func TestRenderedBootstrapsAreReadBackAndHaveNoFinding(t *testing.T) {
 		got, notes, err := Parse(text)
 		require.NoError(t, err, name)
 		require.Empty(t, notes, name)
-		require.Empty(t, cmp.Diff(want, got, protocmp.Transform()), "%s: what YAML writes is what was rendered", name)
+		requireSame(t, want, got, name)
 		require.Empty(t, Check(got, c.withDefaults().HoldMax, c.IdentityMetadata), name)
 	}
 }

@@ -57,10 +57,10 @@ func Render(c Config) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// pack returns m as an Any.
+// pack returns m as an Any, whose bytes are the same each time.
 func (r *renderer) pack(m proto.Message) *anypb.Any {
-	packed, err := anypb.New(m)
-	if err != nil {
+	packed := &anypb.Any{}
+	if err := anypb.MarshalFrom(packed, m, proto.MarshalOptions{Deterministic: true}); err != nil {
 		r.errs = append(r.errs, fmt.Errorf("packing %s: %w", m.ProtoReflect().Descriptor().FullName(), err))
 	}
 	return packed
