@@ -10,29 +10,31 @@ import (
 	"syscall"
 )
 
-// guardScript reads the id of a process group, and ends the group when its standard
-// input ends: in an orderly way at first.
+// guardScript reads the id of a process group, and ends the group when its standard input
+// ends: by SIGTERM, and by SIGKILL if it is still there after five pauses of $1 seconds.
 const guardScript = `read -r group || exit 0
 read -r _
 kill -s TERM -- "-$group"
 for _ in 1 2 3 4 5; do
-	sleep 1
+	sleep "$1"
 	kill -s 0 -- "-$group" || exit 0
 done
 kill -s KILL -- "-$group"`
 
-// guard is a shell that ends a process group when this process is gone, however it
-// ended: a pipe that nobody can write to any more says so.
+// guardPause is $1 of guardScript. Tests make it shorter.
+var guardPause = "1"
+
+// guard is a shell that ends a process group when this process has ended, in whatever way:
+// the pipe that is the shell's standard input then has no writer.
 type guard struct {
 	cmd  *exec.Cmd
 	pipe io.WriteCloser
 }
 
-// newGuard starts a guard without a group. On a machine without a shell there is
-// none, which is nil.
+// newGuard starts a guard without a group. It returns nil on a machine without a shell.
 func newGuard() *guard {
-	cmd := exec.Command("/bin/sh", "-c", guardScript, "holdgate-guard") //nolint:noctx // dismiss ends it
-	// What ends this process's group must not end the guard before its work.
+	cmd := exec.Command("/bin/sh", "-c", guardScript, "holdgate-guard", guardPause) //nolint:noctx // dismiss ends it
+	// A signal to the group of this process must not end the guard.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -47,14 +49,14 @@ func newGuard() *guard {
 	return &guard{cmd: cmd, pipe: w}
 }
 
-// watch gives the guard its group.
+// watch tells the guard which group it is to end.
 func (g *guard) watch(group int) {
 	if g != nil {
 		_, _ = fmt.Fprintln(g.pipe, group)
 	}
 }
 
-// dismiss ends the guard before it does anything.
+// dismiss ends the guard, which then ends nothing.
 func (g *guard) dismiss() {
 	if g == nil {
 		return

@@ -3,12 +3,11 @@
 // Package proc starts child processes that cannot outlive this one, and ends
 // them in an orderly way.
 //
-// Every child leads its own process group, so a terminal's Ctrl-C reaches only
-// this process, which then decides the order of the end. The kernel sends the
-// child SIGTERM when the thread that started it ends, so children are started
-// from one thread that is never given back. That does not reach what a child has
-// started itself, and a child may ignore it: a guard ends the whole group when this
-// process is killed.
+// Every child leads its own process group, so that Ctrl-C in a terminal reaches only this
+// process, which then ends its children in the right order. The kernel sends a child
+// SIGTERM when the thread that started it ends, so all are started from one thread that
+// lasts as long as this process. That does not reach what a child has started, and a child
+// may ignore it: a guard ends the whole group when this process is killed.
 package proc
 
 import (
@@ -33,7 +32,7 @@ type startRequest struct {
 	result chan error
 }
 
-// starts hands commands to the thread that lives as long as the program.
+// starts returns the channel of the thread that starts children.
 var starts = sync.OnceValue(func() chan<- startRequest {
 	requests := make(chan startRequest)
 	go func() {
@@ -45,7 +44,7 @@ var starts = sync.OnceValue(func() chan<- startRequest {
 	return requests
 })
 
-// Start starts cmd. The caller must end it with Stop, or see it end by Done.
+// Start starts cmd. The caller must call Stop, or wait for Done.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -69,16 +68,16 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Pid is the process id, which is also the id of its group.
+// Pid returns the process id, which is also the id of its group.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended and its output was read.
+// Done returns a channel that is closed when the process has ended and its output was read.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err is how the process ended: nil for exit status 0. Valid once Done is closed.
+// Err returns how the process ended: nil for exit status 0. It is valid once Done is closed.
 func (p *Process) Err() error { return p.err }
 
-// Signal sends sig to the whole process group. A group that is gone is no error.
+// Signal sends sig to the whole process group. It is no error when the group has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	if err := syscall.Kill(-p.Pid(), sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("sending %v to process group %d: %w", sig, p.Pid(), err)
@@ -86,8 +85,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Stop asks the process group to end by SIGTERM, kills what is left of it after
-// grace, and returns when the process has ended.
+// Stop sends SIGTERM to the process group, SIGKILL to what is left of it after grace, and
+// returns when the process has ended.
 func (p *Process) Stop(grace time.Duration) error {
 	select {
 	case <-p.done:
@@ -102,7 +101,7 @@ func (p *Process) Stop(grace time.Duration) error {
 		case <-timer.C:
 		}
 	}
-	// A grandchild may still be there when the leader has ended.
+	// A child of the process may outlive it.
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
 	}
@@ -110,7 +109,7 @@ func (p *Process) Stop(grace time.Duration) error {
 	return nil
 }
 
-// Describe says how a process ended, for messages to people.
+// Describe returns the text of how a process ended.
 func Describe(err error) string {
 	if err == nil {
 		return "exit status 0"

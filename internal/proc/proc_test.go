@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 	if command == "" {
 		os.Exit(m.Run())
 	}
+	guardPause = "0.2"
 	cmd := exec.Command("/bin/sh", "-c", command)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
