@@ -71,7 +71,7 @@ e2e-matrix: build tools-test ## run the e2e tests with each Envoy of ENVOY_VERSI
 	done
 
 differential: build tools-test ## send DIFFERENTIAL (5000) generated requests over each path and compare what arrives
-	$(ENV) HOLDGATE_DIFFERENTIAL='$(DIFFERENTIAL)' $(GO) test -tags e2e -count=1 -timeout 2h -v -run TestEveryWayCarriesTheSame ./e2e
+	$(ENV) HOLDGATE_DIFFERENTIAL='$(DIFFERENTIAL)' $(GO) test -tags e2e -count=1 -timeout 2h -v -run TestEveryPathCarriesTheSame ./e2e
 
 groups: build tools ## send random traffic to four models with room for one, for GROUPS_TIME (5m)
 	$(ENV) GROUPS_TIME='$(GROUPS_TIME)' $(GO) test -tags e2e -count=1 -timeout 25m -v -run TestAGroupForMinutes ./e2e

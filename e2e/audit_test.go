@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// audited starts a site with an audit file.
-func audited(t *testing.T, flags ...string) (*site, func(id string) map[string]any) {
+// startAudited starts a site with an audit file.
+func startAudited(t *testing.T, flags ...string) (*site, func(id string) map[string]any) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "audit.log")
 	s := startSite(t, append(flags, "--audit-file", path)...)
@@ -49,8 +49,8 @@ func (s *site) recordOf(id string) map[string]any {
 	return found
 }
 
-// has asserts some fields of a record.
-func has(t *testing.T, rec map[string]any, want map[string]any) {
+// requireFields requires that a record has the given fields.
+func requireFields(t *testing.T, rec map[string]any, want map[string]any) {
 	t.Helper()
 	for name, value := range want {
 		require.EqualValues(t, value, rec[name], "%s in %v", name, rec)
@@ -59,18 +59,18 @@ func has(t *testing.T, rec map[string]any, want map[string]any) {
 }
 
 func TestTheStatusOnRecordIsTheRealOne(t *testing.T) {
-	s, recordOf := audited(t, "--wake-keepalive", "100ms")
+	s, recordOf := startAudited(t, "--wake-keepalive", "100ms")
 	e := newEngine(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	id := uuid.NewString()
 
-	// Expired after the wire said 200.
+	// The hold expires after status 200 was sent.
 	require.Equal(t, http.StatusOK, s.post(chatPath, chatBody("short", true), "X-Request-Id", id).status)
-	has(t, recordOf(id), map[string]any{
+	requireFields(t, recordOf(id), map[string]any{
 		"decision": "hold", "outcome": "expired", "status": 503, "wire_status": 200, "error_code": "model_waking", "model": "short",
 		"kind": "chat", "path": chatPath, "tenant_id": "default", "agent_id": "", "upstream": "",
 	})
 
-	// A client that left before any answer.
+	// A client that disconnects before any answer.
 	id = uuid.NewString()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -80,17 +80,17 @@ func TestTheStatusOnRecordIsTheRealOne(t *testing.T) {
 	require.EqualValues(t, 0, rec["wire_status"], "%v", rec)
 	require.Equal(t, "disconnected", rec["outcome"])
 
-	// Refused, with an id that is none of ours to keep.
+	// A refused request with an id that is not a UUID.
 	r := s.post(chatPath, "{", "X-Request-Id", "mine")
 	require.Equal(t, http.StatusBadRequest, r.status)
-	has(t, recordOf(recordID(t, s, "request_invalid")), map[string]any{"decision": "refuse", "status": 400, "wire_status": 400, "outcome": ""})
+	requireFields(t, recordOf(recordID(t, s, "request_invalid")), map[string]any{"decision": "refuse", "status": 400, "wire_status": 400, "outcome": ""})
 
-	// Served natively: Envoy's word.
+	// A natively served request, whose record comes from Envoy.
 	s.register(hello("a", e.addr(), 1, "m"))
 	id = uuid.NewString()
 	require.Equal(t, http.StatusTeapot, s.post(chatPath, chatBody("m", false), "X-Request-Id", id, "X-Client-Request-Id", "client's own",
 		"Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").status)
-	has(t, recordOf(id), map[string]any{
+	requireFields(t, recordOf(id), map[string]any{
 		"decision": "serve", "outcome": "", "status": 418, "wire_status": 418, "error_code": "", "agent_id": "a", "upstream": e.addr(),
 		"attempts": 1, "client_request_id": "client's own", "trace_id": "0af7651916cd43dd8448eb211c80319c", "bytes_in": len(chatBody("m", false)),
 	})
@@ -104,10 +104,11 @@ func TestTheStatusOnRecordIsTheRealOne(t *testing.T) {
 	s.atRest()
 }
 
-// Many clients hang up at the last event. Whether they missed something is known where
-// the answer is relayed; of one that Envoy carries, when the engine had ended it.
+// Many clients close the connection at the last event. Whether such a client missed
+// something is known if the answer is relayed; for an answer that Envoy carries, only
+// if the engine had ended it.
 func TestAClientThatHangsUpAtTheLastEvent(t *testing.T) {
-	s, recordOf := audited(t)
+	s, recordOf := startAudited(t)
 	e := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "data: {}\n\ndata: [DONE]\n\n")
@@ -149,7 +150,7 @@ func TestAClientThatHangsUpAtTheLastEvent(t *testing.T) {
 	s.atRest()
 }
 
-// recordID is the id that a request with a client's own id got.
+// recordID returns the id that replaced a client's own id.
 func recordID(t *testing.T, s *site, code string) string {
 	t.Helper()
 	var id string
@@ -169,7 +170,7 @@ func recordID(t *testing.T, s *site, code string) string {
 }
 
 func TestPromptsAndSecretsAreNowhere(t *testing.T) {
-	s, recordOf := audited(t)
+	s, recordOf := startAudited(t)
 	e := newEngine(t, nil)
 	id := uuid.NewString()
 	const secret, prompt = "sk-very-secret", "the prompt nobody may read"
@@ -188,7 +189,7 @@ func TestPromptsAndSecretsAreNowhere(t *testing.T) {
 }
 
 func TestTheAuditFileIsReopened(t *testing.T) {
-	s, recordOf := audited(t)
+	s, recordOf := startAudited(t)
 	first, second := uuid.NewString(), uuid.NewString()
 	s.post("/nothing", "", "X-Request-Id", first)
 	recordOf(first)
@@ -198,7 +199,7 @@ func TestTheAuditFileIsReopened(t *testing.T) {
 	require.Equal(t, "other", recordOf(second)["path"])
 }
 
-// An alias is a name that clients use and engines do not know.
+// Clients use an alias, which engines do not know.
 func TestAnAliasReachesTheEngineAsItsModel(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	require.NoError(t, os.WriteFile(policy, []byte("models: {m: {aliases: [gpt-4o-mini]}}"), 0o600))

@@ -26,16 +26,16 @@ import (
 	"github.com/holdgate/holdgate/internal/config"
 )
 
-// backed is a holdgate with a backend and no map, as its user starts it.
-func backed(t *testing.T, backend string, flags ...string) (s *site, serve *process, admin string) {
+// startWithBackend starts holdgate with a backend and no map, as a user does.
+func startWithBackend(t *testing.T, backend string, flags ...string) (s *site, serve *process, admin string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "serve.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("log-level: debug\nbackends:\n- "+backend+"\n"), 0o600))
-	s, serve, ports := served(t, append([]string{"--config", path, "--site-id="}, flags...)...)
+	s, serve, ports := startServe(t, append([]string{"--config", path, "--site-id="}, flags...)...)
 	return s, serve, "http://" + ports["admin"]
 }
 
-// backendCAs are the authorities of the backends in the file of --config.
+// backendCAs returns the CAs of the backends in the file of --config.
 func backendCAs(t *testing.T, flags []string) []string {
 	t.Helper()
 	i := slices.Index(flags, "--config")
@@ -49,7 +49,7 @@ func backendCAs(t *testing.T, flags []string) []string {
 	return backend.CAs(c.Backends)
 }
 
-// get asks the admin API.
+// get returns an answer of the admin API.
 func (s *site) get(url string) string {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, url, http.NoBody)
@@ -57,15 +57,15 @@ func (s *site) get(url string) string {
 	return s.do(r).body
 }
 
-// TestARealEngineThatStartsAfterTheRequest has a real llama.cpp, which is found by a
-// name, and of which the router has nothing else.
+// TestARealEngineThatStartsAfterTheRequest uses a real llama.cpp. The router has only
+// its name and finds it by a lookup.
 func TestARealEngineThatStartsAfterTheRequest(t *testing.T) {
 	_, port, err := net.SplitHostPort(closedPort(t))
 	require.NoError(t, err)
-	s, serve, admin := backed(t, fmt.Sprintf(`{name: tiny, url: "http://localhost:%s", engine: llamacpp, models: [tiny], max_wait: 60s}`, port))
+	s, serve, admin := startWithBackend(t, fmt.Sprintf(`{name: tiny, url: "http://localhost:%s", engine: llamacpp, models: [tiny], max_wait: 60s}`, port))
 	require.Contains(t, s.get(s.url+"/v1/models/tiny"), `"state":"asleep"`)
 	answer := s.start(t.Context(), chatPath, `{"model":"tiny","max_tokens":8,"messages":[{"role":"user","content":"Hi"}]}`)
-	serve.says("connection refused.*the backend is not ready yet")
+	serve.waitLog("connection refused.*the backend is not ready yet")
 	require.Contains(t, s.get(admin+"/metrics"), `hivenet_pending_demand{model="tiny"} 1`)
 	require.Contains(t, s.get(s.url+"/v1/models/tiny"), `"state":"waking"`)
 	startProgram(t, python(t), "tools/llama_server.py", "--port", port, "--alias", "tiny")
@@ -84,7 +84,7 @@ func TestABackendIsLeftAloneUntilItIsNeeded(t *testing.T) {
 	require.NoError(t, err)
 	key := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(key, []byte(engineSecret+"\n"), 0o600))
-	s, serve, admin := backed(t, fmt.Sprintf(`{name: b, url: "http://localhost:%s", models: [m], max_wait: 2s, api_key_file: %q}`, at.Port(), key))
+	s, serve, admin := startWithBackend(t, fmt.Sprintf(`{name: b, url: "http://localhost:%s", models: [m], max_wait: 2s, api_key_file: %q}`, at.Port(), key))
 	time.Sleep(time.Second)
 	require.Zero(t, e.count(), "nobody needs it")
 	require.Contains(t, s.get(admin+"/v1/status"), `"state":"asleep"`)
@@ -98,7 +98,7 @@ func TestABackendIsLeftAloneUntilItIsNeeded(t *testing.T) {
 	require.Equal(t, "Bearer "+engineSecret, e.requests[0].Header.Get("Authorization"))
 	require.Equal(t, http.StatusNotFound, s.post(chatPath, chatBody("unknown", false)).status)
 
-	// A backend that is gone does not get requests: they wait for it.
+	// A backend that is gone gets no requests: they wait for it.
 	e.CloseClientConnections()
 	require.NoError(t, e.Listener.Close())
 	r = s.post(chatPath, chatBody("m", false))
@@ -109,9 +109,9 @@ func TestABackendIsLeftAloneUntilItIsNeeded(t *testing.T) {
 	}
 }
 
-// A pool behind https, with a path of its own: its requests are sent as it wants them,
-// warm and held, and one that it says it did not take is served by another backend or
-// waits, with nothing of that in the answer.
+// A pool behind https with a path of its own. Its requests have the configured host,
+// path and key, warm and held. A request that it did not take is served by another
+// backend or waits, and nothing of the pool's answer reaches the client.
 func TestABackendOfHTTPSThatDoesNotTakeARequest(t *testing.T) {
 	var up, taken atomic.Bool
 	up.Store(true)
@@ -133,18 +133,18 @@ func TestABackendOfHTTPSThatDoesNotTakeARequest(t *testing.T) {
 	t.Cleanup(pool.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pool.Certificate().Raw}), 0o600))
-	s, serve, _ := backed(t, fmt.Sprintf(`{name: pool, url: "https://%s/serve", host: "llm.example.com", models: [m], pool: true, ca_file: %q, max_wait: 20s}`,
+	s, serve, _ := startWithBackend(t, fmt.Sprintf(`{name: pool, url: "https://%s/serve", host: "llm.example.com", models: [m], pool: true, ca_file: %q, max_wait: 20s}`,
 		pool.Listener.Addr(), ca), "--wake-keepalive", "300ms")
-	const want = "llm.example.com llm.example.com"    //nolint:dupword // the host and the SNI
+	const want = "llm.example.com llm.example.com"    //nolint:dupword // host and SNI
 	for _, keepalive := range []string{"on", "off"} { // relayed, and native after a hold
 		r := s.post(chatPath, chatBody("m", false), "x-wake-keepalive", keepalive)
 		require.Equal(t, http.StatusOK, r.status, r.body)
 		require.Equal(t, want, <-seen)
 	}
-	// It stays healthy for a moment and takes nothing.
+	// It stays healthy for a moment, but takes no request.
 	taken.Store(false)
 	r := s.start(t.Context(), chatPath, chatBody("m", false))
-	serve.says("answered that it did not take the request")
+	serve.waitLog("answered that it did not take the request")
 	taken.Store(true)
 	answer := <-r
 	require.Equal(t, http.StatusOK, answer.status, answer.body)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Many long prompts at once are read and passed on whole.
+// Many concurrent long prompts are read and forwarded completely.
 func TestManyLongPromptsPassAtOnce(t *testing.T) {
 	const prompts = 150
 	s := startSite(t)
@@ -40,8 +40,8 @@ func TestManyLongPromptsPassAtOnce(t *testing.T) {
 	s.atRest()
 }
 
-// Bodies of every size up to the limit are held and served, above the sizes at which
-// gRPC (4 MiB) and Envoy's buffers (32 KiB, 1 MiB) end by default.
+// Bodies of every size up to the limit are held and served, including those above the
+// default limits of gRPC (4 MiB) and of Envoy's buffers (32 KiB, 1 MiB).
 func TestBodiesOfEverySizeAreHeldAndServed(t *testing.T) {
 	s := startSite(t)
 	e := newEngine(t, nil)
@@ -68,7 +68,7 @@ func TestBodiesOfEverySizeAreHeldAndServed(t *testing.T) {
 	s.atRest()
 }
 
-// The bodies of held requests are bounded together, and free with their requests.
+// The bodies of held requests have a common limit, and are freed with their requests.
 func TestHeldBytesAreBounded(t *testing.T) {
 	s := startSite(t, "--wake-hold-max-bytes", "1MiB", "--max-request-bytes", "1MiB")
 	body := bigBody("m", 400<<10)
@@ -95,8 +95,8 @@ func TestHeldBytesAreBounded(t *testing.T) {
 	s.atRest()
 }
 
-// An upload of parts goes to no endpoint of ours: it is refused at once and never
-// held, and a body of parts on an endpoint of ours is no JSON.
+// A multipart upload goes to no endpoint of the router: it is refused at once and never
+// held. A multipart body on an endpoint is not JSON.
 func TestUploadsOfPartsAreNeverHeld(t *testing.T) {
 	s := startSite(t)
 	const parts = "--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\nxx\r\n--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n"
@@ -124,8 +124,8 @@ func gzipped(t *testing.T, text string) string {
 	return b.String()
 }
 
-// The codings that coding assistants send are read while the model sleeps, and
-// reach the engine as they came.
+// The codings that coding assistants send are read while the model sleeps, and the
+// bodies reach the engine unchanged.
 func TestCompressedBodiesAreHeld(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "50ms")
 	e := newEngine(t, nil)

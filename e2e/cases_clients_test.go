@@ -20,13 +20,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sdk is an official client, in a test of its own.
+// sdk is an official client, with a test of its own.
 type sdk struct {
 	t       *testing.T
 	command []string
 }
 
-// sdks are the official clients. Node's is skipped, loudly, without Node.
+// sdks runs each for every official client. Without Node its client is skipped with a
+// message.
 func sdks(t *testing.T, s *site, each func(c sdk)) {
 	t.Helper()
 	for _, api := range []string{"openai", "anthropic"} {
@@ -44,8 +45,8 @@ func pythonSDK(t *testing.T, s *site, api string) sdk {
 	return sdk{t, []string{python(t), filepath.Join("clients", "python", "chat.py"), "--api", api, "--base-url", s.url}}
 }
 
-// run starts a client in the background and returns the line that it prints, which
-// is empty when it ends in another way than its script's two.
+// run starts a client in the background and returns the line that it prints. The line
+// is empty if the script ends in any other way than its two normal ones.
 func (c sdk) run(args ...string) <-chan map[string]any {
 	t := c.t
 	t.Helper()
@@ -74,8 +75,8 @@ func (c sdk) raises(args ...string) map[string]any {
 	return line
 }
 
-// held waits until a client's request is held: its start alone takes seconds on a
-// busy machine.
+// held waits until a client's request is held. The start of the client alone takes
+// seconds on a busy machine.
 func (s *site) held(model string) {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool {
@@ -83,7 +84,7 @@ func (s *site) held(model string) {
 	}, time.Minute, 10*time.Millisecond, "the client's request is held")
 }
 
-// asleep waits until no replica of the model is left.
+// asleep waits until the model has no replica left.
 func (s *site) asleep(model string) {
 	s.t.Helper()
 	s.eventually("the agent has left", func() bool {
@@ -91,9 +92,9 @@ func (s *site) asleep(model string) {
 	})
 }
 
-// speak answers as an engine does that knows both protocols. Its streams have the
-// ids, comments and pings that have broken clients.
-func speak(e **engine) http.HandlerFunc {
+// answerBothAPIs answers as an engine that supports both protocols. Its streams have
+// the ids, comments and pings that have broken clients.
+func answerBothAPIs(e **engine) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		stream := strings.Contains(strings.ReplaceAll((*e).sent(r), " ", ""), `"stream":true`)
 		w.Header().Set("Content-Type", "application/json")
@@ -128,22 +129,22 @@ func speak(e **engine) http.HandlerFunc {
 	}
 }
 
-func speakingEngine(t *testing.T) *engine {
+func bothAPIsEngine(t *testing.T) *engine {
 	t.Helper()
 	var e *engine
-	e = newEngine(t, func(w http.ResponseWriter, r *http.Request) { speak(&e)(w, r) })
+	e = newEngine(t, func(w http.ResponseWriter, r *http.Request) { answerBothAPIs(&e)(w, r) })
 	return e
 }
 
-// bothWays runs f for the client as it streams and as it does not.
+// bothWays runs f for the client with and without streaming.
 func (c sdk) bothWays(f func(c sdk)) {
 	for name, flags := range map[string][]string{"streaming": {"--stream"}, "not streaming": nil} {
 		c.t.Run(name, func(t *testing.T) { f(sdk{t, append(slices.Clone(c.command), flags...)}) })
 	}
 }
 
-// A late error raises in every client as it is by default: a stream's with its
-// message, and a plain answer, which a client would take for a success, is cut.
+// By default every client raises on a late error: a stream has the error's message, and
+// a plain answer, which a client would take for a success, is cut.
 func TestClientsRaiseOnALateError(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "100ms")
 	sdks(t, s, func(c sdk) {
@@ -158,14 +159,14 @@ func TestClientsRaiseOnALateError(t *testing.T) {
 	s.atRest()
 }
 
-// A late error that cuts the connection raises in every client that streams.
+// Every client that streams raises on a late error that cuts the connection.
 func TestClientsThatStreamRaiseWhenALateErrorCuts(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "100ms", "--wake-late-error", "abort")
 	sdks(t, s, func(c sdk) { c.raises("--stream", "--model", "short") })
 	s.atRest()
 }
 
-// An engine's error behind keepalives raises as well.
+// Clients raise on an engine's error after keepalives as well.
 func TestClientsRaiseOnAnEnginesLateError(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "100ms")
 	e := newEngine(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -197,9 +198,9 @@ func TestClientsSeeTheStatusOfAnEarlyError(t *testing.T) {
 	s.atRest()
 }
 
-// A cut connection is a failure that Python's clients try again by themselves: a
-// model that wakes after the first attempt answers the second. Node's clients have
-// their answer when the head has come, and only raise.
+// Python's clients retry by themselves after a cut connection: a model that wakes after
+// the first attempt answers the second. Node's clients consider the request answered
+// once the head has arrived, and only raise.
 func TestClientsComeBackAfterACut(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "100ms")
 	for _, api := range []string{"openai", "anthropic"} {
@@ -209,7 +210,7 @@ func TestClientsComeBackAfterACut(t *testing.T) {
 			require.Eventually(t, func() bool {
 				return s.counter(`hivenet_wake_holds_total{outcome="expired"}`) > expired
 			}, time.Minute, 10*time.Millisecond, "the first attempt is cut")
-			a := s.register(hello("a", speakingEngine(t).addr(), 4, "short"))
+			a := s.register(hello("a", bothAPIsEngine(t).addr(), 4, "short"))
 			line := <-answer
 			require.Equal(t, "Hello", line["text"], line)
 			a.leave()
@@ -219,7 +220,7 @@ func TestClientsComeBackAfterACut(t *testing.T) {
 	s.atRest()
 }
 
-// counter is the value of a series now.
+// counter returns the current value of a series.
 func (s *site) counter(series string) float64 {
 	s.t.Helper()
 	for line := range strings.Lines(s.metrics()) {
@@ -234,8 +235,8 @@ func (s *site) counter(series string) float64 {
 	return 0
 }
 
-// Keepalives before an answer that has ids, comments and pings of its own break no
-// client: they have one newline, and none comes after the first byte.
+// Keepalives before an answer with ids, comments and pings of its own break no client:
+// they have one newline, and none comes after the first byte.
 func TestClientsReadAnAnswerBehindKeepalives(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "100ms")
 	sdks(t, s, func(c sdk) {
@@ -244,7 +245,7 @@ func TestClientsReadAnAnswerBehindKeepalives(t *testing.T) {
 			answer := c.run("--model", "m")
 			s.held("m")
 			time.Sleep(350 * time.Millisecond) // some keepalives
-			a := s.register(hello("a", speakingEngine(t).addr(), 4, "m"))
+			a := s.register(hello("a", bothAPIsEngine(t).addr(), 4, "m"))
 			line := <-answer
 			require.Equal(t, "Hello", line["text"], line)
 			a.leave()
@@ -254,8 +255,8 @@ func TestClientsReadAnAnswerBehindKeepalives(t *testing.T) {
 	s.atRest()
 }
 
-// Clients that give up on a silent connection after 2 s wait for 5 s all the same,
-// for they say so in their headers.
+// Clients that give up on a silent connection after 2 s wait for 5 s nevertheless,
+// because their headers declare the timeout.
 func TestClientsWithAShortReadTimeoutAreKept(t *testing.T) {
 	s := startSite(t)
 	for api, path := range map[string]string{"openai": chatPath, "anthropic": "/v1/messages"} {
@@ -263,7 +264,7 @@ func TestClientsWithAShortReadTimeoutAreKept(t *testing.T) {
 			answer := pythonSDK(t, s, api).run("--model", "m", "--timeout", "2", "--header", "x-stainless-timeout:600")
 			s.held("m")
 			time.Sleep(5 * time.Second)
-			e := speakingEngine(t)
+			e := bothAPIsEngine(t)
 			a := s.register(hello("a", e.addr(), 4, "m"))
 			line := <-answer
 			require.Equal(t, "Hello", line["text"], line)
@@ -277,7 +278,7 @@ func TestClientsWithAShortReadTimeoutAreKept(t *testing.T) {
 	s.atRest()
 }
 
-// A total that a client declares ends the hold a second before it, with an error
+// A total timeout that a client declares ends the hold a second earlier, with an error
 // that the client can read.
 func TestAClientsTotalEndsTheHoldBeforeIt(t *testing.T) {
 	s := startSite(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// standalone is holdgate serve as a process of its own, behind an Envoy.
+// standalone is a separate holdgate serve process behind an Envoy.
 type standalone struct {
 	*site
 	*process
@@ -39,7 +39,7 @@ func startStandalone(t *testing.T, flags ...string) *standalone {
 		"serve", "--site-id", "here", "--extproc-listen", "unix://" + dir + "/extproc.sock", "--relay", "unix://" + dir + "/relay.sock",
 		"--agents-listen", "unix://" + dir + "/agents.sock", "--admin-listen", "127.0.0.1:0", "--map-file", mapFile, "--ports-file", ports,
 	}, flags...)...)
-	p.says("holdgate is ready")
+	p.waitLog("holdgate is ready")
 	text, err := os.ReadFile(ports)
 	require.NoError(t, err)
 	var at map[string]string
@@ -48,7 +48,7 @@ func startStandalone(t *testing.T, flags ...string) *standalone {
 	return &standalone{site: &site{t: t, url: url, http: newHTTPClient(t)}, process: p, admin: at["admin"]}
 }
 
-// series are the metrics by name and labels.
+// series returns the metrics by name and labels.
 func (s *standalone) series() map[string]float64 {
 	t := s.site.t
 	t.Helper()
@@ -72,10 +72,10 @@ const (
 	pending = `hivenet_pending_demand{model="m"}`
 )
 
-// Requests that give up leave nothing: 200 a second for 15 s, each with 64 KiB and
-// a patience of a second, would else be 190 MiB.
+// Requests that give up leave nothing in memory. 200 a second for 15 s, each with 64
+// KiB and a timeout of a second, would otherwise be 190 MiB.
 func TestRequestsThatGiveUpLeaveTheHeapFlat(t *testing.T) {
-	t.Setenv("GOGC", "25") // the heap is near to what is alive
+	t.Setenv("GOGC", "25") // keep the heap close to the live data
 	s := startStandalone(t, "--wake-hold-max", "1000")
 	s.http.Transport.(*http.Transport).MaxIdleConnsPerHost = 1000
 	body := bigBody("m", 64<<10)
@@ -107,7 +107,7 @@ func TestRequestsThatGiveUpLeaveTheHeapFlat(t *testing.T) {
 		})
 		return now[heap]
 	}
-	load(2 * time.Second) // pools and buffers have their size
+	load(2 * time.Second) // pools and buffers reach their size
 	before := rest()
 	asked, most := load(15 * time.Second)
 	t.Logf("%d requests; heap in use: %.1f MiB before, %.1f at most", asked, before/(1<<20), most/(1<<20))
@@ -124,8 +124,8 @@ func TestRequestsThatGiveUpLeaveTheHeapFlat(t *testing.T) {
 	s.eventually("no goroutine is left behind", func() bool { return s.series()["go_goroutines"] < 200 })
 }
 
-// Clients of a router that is killed see an error that they try again: the real
-// status when nothing was sent, else a cut.
+// Clients of a router that is killed see an error that they retry: the real status if
+// nothing was sent, otherwise a cut.
 func TestClientsOfAKilledRouterSeeAFailure(t *testing.T) {
 	s := startStandalone(t, "--wake-keepalive", "400ms")
 	early := s.start(t.Context(), chatPath, chatBody("m", false), "X-Wake-Keepalive", "off")
@@ -146,8 +146,8 @@ func TestClientsOfAKilledRouterSeeAFailure(t *testing.T) {
 	require.Error(t, s.ends())
 }
 
-// SIGTERM ends holds with an answer, never with a cut: the real status when nothing
-// was sent, else the late error.
+// SIGTERM ends holds with an answer, never with a cut: the real status if nothing was
+// sent, otherwise a late error.
 func TestATerminatedRouterAnswersItsHolds(t *testing.T) {
 	const holds = 400
 	const draining = `{"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`

@@ -17,8 +17,8 @@ import (
 
 const every = 300 * time.Millisecond
 
-// events is an engine's stream with all that has broken clients when a keepalive
-// came between: ids, its own pings and comments, retries.
+// events is an engine's stream with everything that has broken clients when keepalives
+// came before: ids, pings and comments of its own, retries.
 const events = "retry: 10\nid: 1\ndata: {\"n\":1}\n\n: ping\n\nevent: ping\ndata: {\"type\": \"ping\"}\n\nid: 2\ndata: {\"n\":2}\n\n"
 
 // shapedEngine answers streams with events and anything else with JSON.
@@ -37,7 +37,7 @@ func shapedEngine(t *testing.T) *engine {
 	return e
 }
 
-// sent is the body of a request that the engine has.
+// sent returns the body of a request as the engine received it.
 func (e *engine) sent(r *http.Request) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -49,7 +49,7 @@ func (e *engine) sent(r *http.Request) string {
 	return ""
 }
 
-// answers is what the engine of shapedEngine answers to a shape.
+// answer returns what the engine of shapedEngine answers to a shape.
 func (c *shape) answer() string {
 	if c.stream {
 		return events
@@ -57,8 +57,8 @@ func (c *shape) answer() string {
 	return fmt.Sprintf("{\n \"path\": %q}\n", c.path)
 }
 
-// all sends every shape at once and waits until all are held.
-func (s *site) all(cases map[string]shape, model string) map[string]<-chan *wire {
+// holdAll sends every shape at once and waits until all are held.
+func (s *site) holdAll(cases map[string]shape, model string) map[string]<-chan *wire {
 	s.t.Helper()
 	answers := map[string]<-chan *wire{}
 	for name, c := range cases {
@@ -68,40 +68,41 @@ func (s *site) all(cases map[string]shape, model string) map[string]<-chan *wire
 	return answers
 }
 
-// A wake that takes longer than an interval, byte for byte and in its time.
+// A wake that takes longer than an interval, byte for byte and at the right times.
 func TestAWakeOnTheWire(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", every.String())
 	cases := shapes("m", "", "")
 	begin := time.Now()
-	answers := s.all(cases, "m")
+	answers := s.holdAll(cases, "m")
 	time.Sleep(2*every + every/2 - time.Since(begin))
 	woken := time.Since(begin)
 	s.register(hello("a", shapedEngine(t).addr(), 20, "m"))
 	for name, c := range cases {
 		w := <-answers[name]
 		t.Run(name, func(t *testing.T) {
-			w.committed(t, c.stream, every)
-			n, rest := w.keptAlive(t, c.form, every)
+			w.requireCommittedHead(t, c.stream, every)
+			n, rest := w.requireKeepalives(t, c.form, every)
 			require.GreaterOrEqual(t, n, 1)
 			require.Equal(t, c.answer(), rest, "nothing but whole keepalives before the engine's bytes, and none among them")
 			require.True(t, w.whole)
 			first := w.at(n*len(c.form) + 1)
 			require.Greater(t, first, woken-every, "the answer came before the engine")
-			require.Less(t, first, woken+late)
+			require.Less(t, first, woken+slack)
 			for i, p := range w.pieces[1:] {
-				require.Less(t, p.at-w.pieces[i].at, every+late, "a gap")
+				require.Less(t, p.at-w.pieces[i].at, every+slack, "a gap")
 			}
 		})
 	}
 	s.atRest()
 }
 
-// A wake within the first interval has the engine's own head, and no byte more.
+// The answer of a wake within the first interval has the engine's own head, and no
+// additional byte.
 func TestAFastWakeOnTheWire(t *testing.T) {
 	s := startSite(t)
 	cases := shapes("m", "", "")
 	begin := time.Now()
-	answers := s.all(cases, "m")
+	answers := s.holdAll(cases, "m")
 	time.Sleep(every)
 	woken := time.Since(begin)
 	s.register(hello("a", shapedEngine(t).addr(), 20, "m"))
@@ -112,7 +113,7 @@ func TestAFastWakeOnTheWire(t *testing.T) {
 			require.Equal(t, c.answer(), w.body)
 			require.True(t, w.whole)
 			require.Greater(t, w.headAt, woken-every)
-			require.Less(t, w.headAt, woken+late)
+			require.Less(t, w.headAt, woken+slack)
 			require.Regexp(t, `^hold;dur=\d+, queue;dur=\d+$`, w.head["server-timing"])
 			require.Empty(t, w.head["x-accel-buffering"])
 			if c.stream {
@@ -134,7 +135,7 @@ const wakingMap = `{"placements": [
 
 const holdFor = 700 * time.Millisecond
 
-// A hold whose budget runs out, byte for byte and in its time.
+// A hold whose budget ends, byte for byte and at the right times.
 func TestAHoldThatExpiresOnTheWire(t *testing.T) {
 	const message = "model w is waking up; retry in 30 seconds"
 	for name, flags := range map[string][]string{
@@ -154,7 +155,7 @@ func TestAHoldThatExpiresOnTheWire(t *testing.T) {
 				w := <-answers[shapeName]
 				t.Run(shapeName, func(t *testing.T) {
 					require.GreaterOrEqual(t, w.endAt, holdFor)
-					require.Less(t, w.endAt, holdFor+late)
+					require.Less(t, w.endAt, holdFor+slack)
 					if flags == nil {
 						require.Equal(t, "HTTP/1.1 503 Service Unavailable", w.status)
 						require.Equal(t, "30", w.head["retry-after"])
@@ -164,8 +165,8 @@ func TestAHoldThatExpiresOnTheWire(t *testing.T) {
 						require.True(t, w.whole)
 						return
 					}
-					w.committed(t, c.stream, every)
-					n, rest := w.keptAlive(t, c.form, every)
+					w.requireCommittedHead(t, c.stream, every)
+					n, rest := w.requireKeepalives(t, c.form, every)
 					require.GreaterOrEqual(t, n, 1)
 					require.LessOrEqual(t, n, 2)
 					require.Equal(t, name != "cut", w.whole)
@@ -184,8 +185,8 @@ func TestAHoldThatExpiresOnTheWire(t *testing.T) {
 	}
 }
 
-// An engine's own error after the wake, byte for byte: its status while that can
-// still be told, else the caller's own form.
+// An engine's own error after the wake, byte for byte: with its status if that can
+// still be sent, otherwise in the error format of the API.
 func TestAnEnginesErrorOnTheWire(t *testing.T) {
 	const text = `{"error":{"message":"the prompt is \"long\"","code":"too_long"}}`
 	for name, flags := range map[string][]string{
@@ -201,7 +202,7 @@ func TestAnEnginesErrorOnTheWire(t *testing.T) {
 				_, _ = io.WriteString(w, text)
 			})
 			cases := shapes("m", "rate_limit_error", `"engine"`)
-			answers := s.all(cases, "m")
+			answers := s.holdAll(cases, "m")
 			if flags != nil {
 				time.Sleep(every + every/2)
 			}
@@ -215,8 +216,8 @@ func TestAnEnginesErrorOnTheWire(t *testing.T) {
 						require.Equal(t, text, w.body)
 						return
 					}
-					w.committed(t, c.stream, every)
-					n, rest := w.keptAlive(t, c.form, every)
+					w.requireCommittedHead(t, c.stream, every)
+					n, rest := w.requireKeepalives(t, c.form, every)
 					require.GreaterOrEqual(t, n, 1)
 					require.Equal(t, name != "cut", w.whole)
 					switch {
@@ -232,12 +233,12 @@ func TestAnEnginesErrorOnTheWire(t *testing.T) {
 	}
 }
 
-// An engine that answers 400 with nothing is passed as it is.
+// An engine's 400 with an empty body is passed on unchanged.
 func TestAnEmptyErrorIsPassedOn(t *testing.T) {
 	s := startSite(t)
 	e := newEngine(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
 	cases := shapes("m", "", "")
-	answers := s.all(cases, "m")
+	answers := s.holdAll(cases, "m")
 	s.register(hello("a", e.addr(), 20, "m"))
 	for name := range cases {
 		w := <-answers[name]

@@ -19,7 +19,7 @@ import (
 // x-wake-timeout shortens a hold, and never lengthens it.
 func TestAClientsWaitIsShortenedAndNeverLengthened(t *testing.T) {
 	s := startSite(t)
-	// A client whose own clock ended the wait may come back at once.
+	// A client whose own timeout ended the wait may retry at once.
 	const waits = `"code":"model_waking","message":"model %s is waking up; retry in %s"`
 	for name, c := range map[string]struct {
 		model, value string
@@ -27,13 +27,13 @@ func TestAClientsWaitIsShortenedAndNeverLengthened(t *testing.T) {
 		body         string
 		least, most  time.Duration
 	}{
-		"shorter":      {"m", "500ms", 503, fmt.Sprintf(waits, "m", "1 second"), 500 * time.Millisecond, late},
-		"not at all":   {"m", "0s", 503, fmt.Sprintf(waits, "m", "1 second"), 0, late},
-		"longer":       {"short", "10m", 503, fmt.Sprintf(waits, "short", "30 seconds"), 300 * time.Millisecond, late},
-		"no duration":  {"m", "20", 400, `"code":"request_invalid","message":"the header x-wake-timeout must be a duration such as 20s"`, 0, late},
-		"negative":     {"m", "-1s", 400, `"code":"request_invalid"`, 0, late},
-		"empty":        {"m", "", 400, `"code":"request_invalid"`, 0, late},
-		"an SDK's own": {"m", "", 503, fmt.Sprintf(waits, "m", "1 second"), 500 * time.Millisecond, late},
+		"shorter":      {"m", "500ms", 503, fmt.Sprintf(waits, "m", "1 second"), 500 * time.Millisecond, slack},
+		"not at all":   {"m", "0s", 503, fmt.Sprintf(waits, "m", "1 second"), 0, slack},
+		"longer":       {"short", "10m", 503, fmt.Sprintf(waits, "short", "30 seconds"), 300 * time.Millisecond, slack},
+		"no duration":  {"m", "20", 400, `"code":"request_invalid","message":"the header x-wake-timeout must be a duration such as 20s"`, 0, slack},
+		"negative":     {"m", "-1s", 400, `"code":"request_invalid"`, 0, slack},
+		"empty":        {"m", "", 400, `"code":"request_invalid"`, 0, slack},
+		"an SDK's own": {"m", "", 503, fmt.Sprintf(waits, "m", "1 second"), 500 * time.Millisecond, slack},
 	} {
 		t.Run(name, func(t *testing.T) {
 			headers := []string{"X-Wake-Timeout", c.value}
@@ -52,9 +52,9 @@ func TestAClientsWaitIsShortenedAndNeverLengthened(t *testing.T) {
 	s.atRest()
 }
 
-// Once a request has its slot no clock of Holdgate's runs: the engine may take
-// longer than the wait for a slot and the hold may.
-func TestNoClockOfOursRunsWhileAnEngineWorks(t *testing.T) {
+// Once a request has its slot no timer of Holdgate runs: the engine may take longer
+// than the limits of the wait for a slot and of the hold.
+func TestNoRouterTimerRunsWhileAnEngineWorks(t *testing.T) {
 	s := startSite(t, "--request-timeout", "200ms", "--wake-keepalive", "10m")
 	require.Equal(t, http.StatusOK, s.putMap(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true,"hold_budget":"5s"}]}`).status)
 	const think = 6 * time.Second
@@ -82,8 +82,8 @@ func TestNoClockOfOursRunsWhileAnEngineWorks(t *testing.T) {
 	s.atRest()
 }
 
-// The registration is the truth: nobody asks the engine again, and so a slow link
-// to it delays nothing but its answers.
+// Only the registration counts: the engine is not probed, so a slow network to it
+// delays nothing but its answers.
 func TestNoEngineIsProbed(t *testing.T) {
 	s := startSite(t)
 	e := newEngine(t, nil)
@@ -97,20 +97,21 @@ func TestNoEngineIsProbed(t *testing.T) {
 	s.atRest()
 }
 
-// The demand is there as soon as the request is, before anything else can happen.
+// The demand is counted as soon as the request arrives, before anything else can
+// happen.
 func TestTheDemandIsThereAtOnce(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "10m")
 	begin := time.Now()
 	answer := s.send(chatPath, chatBody("m", false))
-	require.Eventually(t, func() bool { return s.counter(`hivenet_pending_demand{model="m"}`) == 1 }, late, time.Millisecond)
-	require.Less(t, time.Since(begin), late)
+	require.Eventually(t, func() bool { return s.counter(`hivenet_pending_demand{model="m"}`) == 1 }, slack, time.Millisecond)
+	require.Less(t, time.Since(begin), slack)
 	require.InDelta(t, 1, s.counter(`hivenet_wake_wanted{model="m"}`), 0)
 	require.Empty(t, answer)
 	require.Equal(t, http.StatusOK, s.putMap(`{"placements":[]}`).status)
 	require.Equal(t, "HTTP/1.1 404 Not Found", (<-answer).status)
 }
 
-// There is no third state around a registration: each request is held or served.
+// There is no third outcome around a registration: each request is held or served.
 func TestABurstAroundARegistrationIsHeldOrServed(t *testing.T) {
 	s := startSite(t, "--wake-hold-max", "1000", "--queue-depth", "1000")
 	e := newEngine(t, nil)
@@ -131,7 +132,8 @@ func TestABurstAroundARegistrationIsHeldOrServed(t *testing.T) {
 	s.atRest()
 }
 
-// Many clients leave at once: every count is back at 0, and what they held is free.
+// Many clients disconnect at once: every count is back at 0, and everything that they
+// held is free.
 func TestACrowdThatLeavesIsGoneAtOnce(t *testing.T) {
 	const crowd = 680
 	s := startSite(t, "--wake-hold-max", "680", "--wake-hold-max-total", "680", "--wake-linger", "0s")
@@ -144,7 +146,7 @@ func TestACrowdThatLeavesIsGoneAtOnce(t *testing.T) {
 	left := time.Now()
 	cancel()
 	s.metric(`hivenet_pending_demand{model="m"}`, "0")
-	require.Less(t, time.Since(left), late)
+	require.Less(t, time.Since(left), slack)
 	for _, a := range answers {
 		require.ErrorIs(t, (<-a).err, context.Canceled)
 	}
@@ -158,7 +160,7 @@ func TestACrowdThatLeavesIsGoneAtOnce(t *testing.T) {
 	s.atRest()
 }
 
-// Holds that come and go between two scrapes are in the counter all the same.
+// Holds that begin and end between two scrapes are in the counter nevertheless.
 func TestShortHoldsAreCounted(t *testing.T) {
 	s := startSite(t)
 	for range 5 {
@@ -171,8 +173,8 @@ func TestShortHoldsAreCounted(t *testing.T) {
 	s.atRest()
 }
 
-// What the engine itself keeps alive passes through the relay as it is, however
-// slow it comes.
+// An engine's own keepalives pass through the relay unchanged, however slowly they
+// come.
 func TestAnEnginesOwnPingsPass(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "100ms")
 	e := newEngine(t, func(w http.ResponseWriter, _ *http.Request) {

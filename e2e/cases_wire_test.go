@@ -17,27 +17,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// late is how much later than it should something may come: the machine is shared.
-const late = 5 * time.Second
+// slack is how much later than expected something may happen: the machine is shared.
+const slack = 5 * time.Second
 
-// wire is an answer as it came over a connection of its own.
+// wire is an answer as received over a separate connection.
 type wire struct {
 	status string // the first line
 	head   map[string]string
-	headAt time.Duration // since the request was sent
+	headAt time.Duration // time since the request was sent
 	body   string
 	pieces []piece
-	whole  bool // the body came to its end
+	whole  bool // the body is complete
 	endAt  time.Duration
 }
 
-// piece says when the body had how many bytes.
+// piece records when the body had reached a number of bytes.
 type piece struct {
 	n  int
 	at time.Duration
 }
 
-// at is when the first n bytes of the body had come.
+// at returns when the first n bytes of the body had arrived.
 func (w *wire) at(n int) time.Duration {
 	for _, p := range w.pieces {
 		if p.n >= n {
@@ -47,9 +47,10 @@ func (w *wire) at(n int) time.Duration {
 	return -1
 }
 
-// keptAlive takes the keepalives off the beginning of the body. It demands that
-// each came in its time: the first after an interval, and so on.
-func (w *wire) keptAlive(t *testing.T, form string, every time.Duration) (n int, rest string) {
+// requireKeepalives removes the keepalives from the beginning of the body, and returns
+// their number and the rest. It requires that each came in time: the first after an
+// interval, and so on.
+func (w *wire) requireKeepalives(t *testing.T, form string, every time.Duration) (n int, rest string) {
 	t.Helper()
 	rest = w.body
 	for strings.HasPrefix(rest, form) {
@@ -57,17 +58,17 @@ func (w *wire) keptAlive(t *testing.T, form string, every time.Duration) (n int,
 		rest = rest[len(form):]
 		at := w.at(n * len(form))
 		require.GreaterOrEqual(t, at, time.Duration(n)*every, "keepalive %d is early", n)
-		require.Less(t, at, time.Duration(n)*every+late, "keepalive %d is late", n)
+		require.Less(t, at, time.Duration(n)*every+slack, "keepalive %d is late", n)
 	}
 	return n, rest
 }
 
-// committed demands the head of an answer that a keepalive began.
-func (w *wire) committed(t *testing.T, stream bool, every time.Duration) {
+// requireCommittedHead requires the head of an answer that a keepalive began.
+func (w *wire) requireCommittedHead(t *testing.T, stream bool, every time.Duration) {
 	t.Helper()
 	require.Equal(t, "HTTP/1.1 200 OK", w.status)
 	require.GreaterOrEqual(t, w.headAt, every, "nothing comes before an interval has passed")
-	require.Less(t, w.headAt, every+late)
+	require.Less(t, w.headAt, every+slack)
 	contentType := "application/json"
 	if stream {
 		contentType = "text/event-stream; charset=utf-8"
@@ -81,7 +82,7 @@ func (w *wire) committed(t *testing.T, stream bool, every time.Duration) {
 	}, w.head)
 }
 
-// send sends a POST over a connection of its own and reads the answer.
+// send sends a POST over a separate connection and reads the answer.
 func (s *site) send(path, body string) <-chan *wire {
 	s.t.Helper()
 	begin := time.Now()
@@ -144,7 +145,7 @@ func readWire(conn net.Conn, begin time.Time) *wire {
 	}
 }
 
-// shape is an endpoint, streaming or not, with what its clients must get.
+// shape is an endpoint, streaming or not, with the answers that its clients must get.
 type shape struct {
 	path, body string
 	stream     bool
@@ -158,12 +159,12 @@ const (
 	ping    = comment + "event: ping\ndata: {\"type\": \"ping\"}\n\n"
 )
 
-// object is the inside of an error, less its braces.
+// object returns the inside of an error object, without its braces.
 func object(code, message, more string) string {
 	return fmt.Sprintf(`"code":%q,"message":%q,"source":%s`, code, message, more)
 }
 
-// waking is what follows "source": in an error that says when to come back.
+// waking follows "source": in an error that tells when to retry.
 const waking = `"router","retry_after":30`
 
 func openAI(more string) func(code, message string) string {
@@ -176,7 +177,7 @@ func anthropic(kind, more string) func(code, message string) string {
 	}
 }
 
-// shapes are all of them, for a model and for errors of a source.
+// shapes returns all shapes, for a model and for errors of a source.
 func shapes(model, anthropicType, source string) map[string]shape {
 	input := fmt.Sprintf(`{"model":%q,"input":"hi"}`, model)
 	data := func(code, message string) string { return "data: " + openAI(source)(code, message) + "\n\n" }

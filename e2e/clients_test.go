@@ -30,7 +30,7 @@ func client(t *testing.T, command ...string) map[string]any {
 	return line
 }
 
-// python is the interpreter that has the official packages.
+// python returns the interpreter that has the official packages.
 func python(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("HOLDGATE_PYTHON")
@@ -38,7 +38,8 @@ func python(t *testing.T) string {
 	return path
 }
 
-// node is the command of the Node client; it is skipped, loudly, without Node.
+// node returns the command of the Node client; without Node the test is skipped with a
+// message.
 func node(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("node")
@@ -50,7 +51,7 @@ func node(t *testing.T) string {
 	return path
 }
 
-// realSite is a site whose model is real, sleeps, and falls asleep when idle.
+// realSite starts a site with a real model that is asleep at first and when idle.
 func realSite(t *testing.T, idle time.Duration, flags ...string) (url string, asleep func()) {
 	t.Helper()
 	file := upFile(t, idle.String())
@@ -61,7 +62,7 @@ func realSite(t *testing.T, idle time.Duration, flags ...string) (url string, as
 	}
 	require.NoError(t, os.WriteFile(file, text, 0o600))
 	p := start(t, "up", "-f", file)
-	url = p.says(`Holdgate listens on (http://\S+);`)[1]
+	url = p.waitLog(`Holdgate listens on (http://\S+);`)[1]
 	s := &site{t: t, url: url, http: newHTTPClient(t)}
 	return url, func() {
 		s.eventually("asleep", func() bool {
@@ -70,7 +71,7 @@ func realSite(t *testing.T, idle time.Duration, flags ...string) (url string, as
 	}
 }
 
-// The official clients, cold and warm, streaming and not, with a real model.
+// The official clients work with a real model, cold and warm, streaming and not.
 func TestOfficialClients(t *testing.T) {
 	script := filepath.Join("clients", "python", "chat.py")
 	commands := map[string][]string{
@@ -79,7 +80,7 @@ func TestOfficialClients(t *testing.T) {
 		"openai node":      {"node", filepath.Join("clients", "node", "chat.mjs")},
 	}
 	for _, keepalive := range []string{"15s", "100ms"} {
-		// With the short one the answers begin with keepalives.
+		// With the short interval the answers begin with keepalives.
 		url, asleep := realSite(t, time.Second, "serve: {wake-keepalive: "+keepalive+"}")
 		for name, command := range commands {
 			for _, stream := range []bool{true, false} {

@@ -37,7 +37,7 @@ type sample struct {
 	stream bool
 
 	status int
-	answer string // as it lies on the wire
+	answer string // as sent on the wire
 	text   string // its body
 }
 
@@ -116,13 +116,13 @@ func coded(t *testing.T, coding, text string) string {
 	return b.String()
 }
 
-// differential sends samples to one engine in several ways.
+// differential sends samples to one engine over several paths.
 type differential struct {
 	t       *testing.T
 	engine  *exactEngine
 	samples []*sample
 	clients map[bool]*http.Client // by HTTP/2
-	heads   atomic.Int64          // of answers that have begun
+	heads   atomic.Int64          // the number of answers that have begun
 }
 
 func newDifferential(t *testing.T, from uint64) *differential {
@@ -174,7 +174,7 @@ func (d *differential) send(url string, http2 bool, headers ...string) []<-chan 
 	return all
 }
 
-// trailersOf are the trailers that HTTP/1.1 can send: those behind chunks.
+// trailersOf returns the trailers that HTTP/1.1 can send: those after chunks.
 func trailersOf(r *http.Request) http.Header {
 	if r.ContentLength >= 0 {
 		return nil
@@ -182,7 +182,7 @@ func trailersOf(r *http.Request) http.Header {
 	return r.Trailer
 }
 
-// got is what both ends saw of the samples.
+// got is what the engine and the clients received of the samples.
 type got struct {
 	requests map[string]*exactRequest
 	answers  map[string]result
@@ -202,26 +202,26 @@ func (d *differential) got(answers []<-chan result) got {
 	return g
 }
 
-// betweenNeighbors are headers of one connection or of the router, which differ by the way.
-var betweenNeighbors = map[string]bool{
+// hopByHop are headers of one connection or of the router, which differ between paths.
+var hopByHop = map[string]bool{
 	"Host": true, "Connection": true, "Content-Length": true, "Transfer-Encoding": true, "Trailer": true, "Accept-Encoding": true,
 	"X-Forwarded-Proto": true, "X-Request-Id": true, "Holdgate-Via": true, "Date": true, "Server-Timing": true,
 }
 
-// plainHeader are the headers that must be the same on all ways. Values of one name
-// mean the same when they are joined.
+// plainHeader returns the headers that must be the same on all paths. Repeated values
+// are equivalent to joined ones.
 func plainHeader[H http.Header | textproto.MIMEHeader](h H) map[string]string {
 	plain := map[string]string{}
 	for name, values := range h {
-		if !betweenNeighbors[name] {
+		if !hopByHop[name] {
 			plain[name] = strings.Join(values, ", ")
 		}
 	}
 	return plain
 }
 
-// compare demands that the engine got the samples as on the direct way, and that their
-// clients got its answers.
+// compare requires that the engine got the samples as on the direct path, and that
+// their clients got its answers.
 func (d *differential) compare(direct, other got, way string) {
 	for _, s := range d.samples {
 		what := way + ", sample " + s.name
@@ -243,8 +243,9 @@ func (d *differential) compareRequest(want, have *exactRequest, what string) {
 	require.True(d.t, want.body == have.body, "%s: the engine got %d bytes for %d", what, len(have.body), len(want.body)) //nolint:testifylint // Equal would print megabytes
 }
 
-// committed demands the answers of requests whose clients had keepalives before.
-func (d *differential) committed(direct, other got) {
+// requireLateAnswers requires the right answers for requests whose clients had
+// keepalives before.
+func (d *differential) requireLateAnswers(direct, other got) {
 	for _, s := range d.samples {
 		what := "held with keepalives, sample " + s.name
 		d.compareRequest(direct.requests[s.name], other.requests[s.name], what)
@@ -265,10 +266,10 @@ func (d *differential) committed(direct, other got) {
 	}
 }
 
-// Whatever the way, an engine gets a request and its client the answer as they would
-// get them from each other. HOLDGATE_DIFFERENTIAL is the number of requests, `make
+// On every path, the engine gets a request and its client gets the answer as if they
+// were connected directly. HOLDGATE_DIFFERENTIAL is the number of requests; `make
 // differential` sends many.
-func TestEveryWayCarriesTheSame(t *testing.T) {
+func TestEveryPathCarriesTheSame(t *testing.T) {
 	batches, from := 1, uint64(1)
 	if text := os.Getenv("HOLDGATE_DIFFERENTIAL"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -300,7 +301,7 @@ func TestEveryWayCarriesTheSame(t *testing.T) {
 		held = d.send(early.url, true)
 		early.eventually("all have a keepalive", func() bool { return d.heads.Load() == differentialBatch })
 		a = early.register(hello("a", d.engine.addr, 8, "m"))
-		d.committed(direct, d.got(held))
+		d.requireLateAnswers(direct, d.got(held))
 		a.leave()
 		early.asleep("m")
 	}

@@ -17,7 +17,7 @@ import (
 
 const engineSecret = "sk-the-engine-s-own"
 
-// engineKeys is a file with the key of the model m.
+// engineKeys writes a file with the key of the model m.
 func engineKeys(t *testing.T, more string) (path, keyFile string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -27,15 +27,15 @@ func engineKeys(t *testing.T, more string) (path, keyFile string) {
 	return path, keyFile
 }
 
-// keysOf are the keys that a request reached the engine with.
+// keysOf returns the keys with which a request reached the engine.
 func keysOf(e *engine) []string {
 	r, _ := e.last()
 	return append(r.Header.Values("Authorization"), r.Header.Values("X-Api-Key")...)
 }
 
-func TestTheEngineGetsItsOwnKeyOnEveryWay(t *testing.T) {
+func TestTheEngineGetsItsOwnKeyOnEveryPath(t *testing.T) {
 	path, keyFile := engineKeys(t, "")
-	s, recordOf := audited(t, "--engine-auth-file", path, "--auth-file", keysFile(t, ""))
+	s, recordOf := startAudited(t, "--engine-auth-file", path, "--auth-file", keysFile(t, ""))
 	caller := []string{"Authorization", "Bearer " + apiKey, "Authorization", "Bearer other", "X-Api-Key", apiKey}
 	want := []string{"Bearer " + engineSecret}
 	e := newEngine(t, nil)
@@ -50,7 +50,8 @@ func TestTheEngineGetsItsOwnKeyOnEveryWay(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.post(chatPath, chatBody("m", false), append(caller, "X-Request-Id", ids[1])...).status)
 	require.Equal(t, want, keysOf(e), "native")
 
-	// The second attempt comes through the rehold lane, which sees the engine's key.
+	// The second attempt comes through the rehold lane, where the request has the
+	// engine's key.
 	a.leave()
 	s.register(hello("gone", closedPort(t), 4, "m"))
 	held = s.start(t.Context(), chatPath, chatBody("m", false), caller...)
@@ -76,8 +77,8 @@ func TestTheEngineGetsItsOwnKeyOnEveryWay(t *testing.T) {
 	}
 }
 
-// Without a keys file callers' own keys are the engine's business, unless it has one.
-func TestWithoutAKeysFileOnlyTheEnginesKeyStandsInTheWay(t *testing.T) {
+// Without a keys file callers' own keys reach the engine, unless it has a key.
+func TestWithoutAKeysFileOnlyAnEnginesKeyReplacesTheCallers(t *testing.T) {
 	path, _ := engineKeys(t, ", header: x-api-key")
 	s := startSite(t, "--engine-auth-file", path)
 	e := newEngine(t, nil)

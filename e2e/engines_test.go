@@ -17,8 +17,8 @@ import (
 	"github.com/holdgate/holdgate/internal/admin"
 )
 
-// TestLlamaCppIsAskedForItsModelsAndHowBusyItIs has a real llama.cpp with two
-// slots and nothing but its address and name for the agent.
+// TestLlamaCppIsAskedForItsModelsAndHowBusyItIs uses a real llama.cpp with two slots.
+// The agent has only its address and name.
 func TestLlamaCppIsAskedForItsModelsAndHowBusyItIs(t *testing.T) {
 	cases := map[string]struct {
 		flags      []string
@@ -35,8 +35,8 @@ func TestLlamaCppIsAskedForItsModelsAndHowBusyItIs(t *testing.T) {
 			require.NoError(t, err)
 			startProgram(t, python(t), append([]string{"tools/llama_server.py", "--port", port, "--alias", "m"}, tc.flags...)...)
 			a := start(t, "agent", "--router", s.app.AgentsAddr(), "--engine", "llamacpp", "--backend-url", "http://"+address, "--capacity", "4", "--warmup")
-			a.says(`the engine named its models.*kinds=\["chat"\].*models=\["m"\]`)
-			s.says(t, tc.idle)
+			a.waitLog(`the engine named its models.*kinds=\["chat"\].*models=\["m"\]`)
+			s.waitSignals(t, tc.idle)
 
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -45,19 +45,19 @@ func TestLlamaCppIsAskedForItsModelsAndHowBusyItIs(t *testing.T) {
 				answers = append(answers, s.start(ctx, chatPath,
 					`{"model":"m","max_tokens":900,"ignore_eos":true,"messages":[{"role":"user","content":"Count to one hundred."}]}`))
 			}
-			s.says(t, tc.busy)
+			s.waitSignals(t, tc.busy)
 			cancel()
 			for _, answer := range answers {
 				<-answer
 			}
-			s.says(t, tc.idle)
+			s.waitSignals(t, tc.idle)
 			require.Equal(t, http.StatusOK, s.post(chatPath, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"Hi"}]}`).status)
 		})
 	}
 }
 
-// says waits until the status has these signals of the only agent.
-func (s *site) says(t *testing.T, signals string) {
+// waitSignals waits until the status has these signals of the only agent.
+func (s *site) waitSignals(t *testing.T, signals string) {
 	t.Helper()
 	s.eventually(signals, func() bool {
 		var status admin.Status

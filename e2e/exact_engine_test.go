@@ -23,18 +23,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// exactEngine is an HTTP/1.1 engine that frames requests itself, so that a byte
-// more or less than the head announces is a fault and not another request.
+// exactEngine is an HTTP/1.1 engine that parses the framing of requests itself, so that
+// a byte more or less than announced is a fault and not another request.
 type exactEngine struct {
 	addr   string
 	answer func(*exactRequest) string // the bytes of the answer; empty closes the connection
 
 	mu       sync.Mutex
 	requests []*exactRequest
-	faults   map[string]error // by the head
+	faults   map[string]error // by the request's head
 }
 
-// exactRequest is a request as it lay on the wire.
+// exactRequest is a request as received on the wire.
 type exactRequest struct {
 	line    string
 	header  textproto.MIMEHeader
@@ -92,7 +92,7 @@ func (e *exactEngine) serve(conn net.Conn) {
 		}
 		q, err := readExact(r)
 		if err == nil {
-			err = nothingMore(conn, r)
+			err = requireNothingMore(conn, r)
 		}
 		e.mu.Lock()
 		if err != nil {
@@ -112,7 +112,7 @@ func (e *exactEngine) serve(conn net.Conn) {
 	}
 }
 
-// readExact reads one request. It returns what it has of it with an error.
+// readExact reads one request. With an error it returns the part that it has read.
 func readExact(r *bufio.Reader) (*exactRequest, error) {
 	q := &exactRequest{}
 	text := textproto.NewReader(r)
@@ -150,9 +150,9 @@ func readExact(r *bufio.Reader) (*exactRequest, error) {
 	return q, nil
 }
 
-// nothingMore demands that nothing follows a request before it is answered. Envoy
-// does not pipeline, and what it writes too much lies right behind the rest.
-func nothingMore(conn net.Conn, r *bufio.Reader) error {
+// requireNothingMore requires that nothing follows a request before it is answered.
+// Envoy does not pipeline, and surplus bytes would follow directly.
+func requireNothingMore(conn net.Conn, r *bufio.Reader) error {
 	if err := conn.SetReadDeadline(time.Now().Add(3 * time.Millisecond)); err != nil {
 		return err
 	}
@@ -160,12 +160,12 @@ func nothingMore(conn net.Conn, r *bufio.Reader) error {
 		more, _ := r.Peek(r.Buffered())
 		return fmt.Errorf("%d bytes or more after the request's end: %.80q", len(more), more)
 	} else if !errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil // the other side is gone, and sent nothing more
+		return nil // the other side has closed, and sent nothing more
 	}
 	return conn.SetReadDeadline(time.Time{})
 }
 
-// taken are the requests and the faults since the last call.
+// taken returns the requests and the faults since the last call.
 func (e *exactEngine) taken() (requests []*exactRequest, faults map[string]error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -178,7 +178,7 @@ func (e *exactEngine) taken() (requests []*exactRequest, faults map[string]error
 type bodyShape struct {
 	http2    bool
 	size     int
-	known    bool // the length comes with the head
+	known    bool // the head has the length
 	trailers bool
 }
 
@@ -186,8 +186,8 @@ func (b bodyShape) String() string {
 	return fmt.Sprintf("http2=%t size=%d known=%t trailers=%t", b.http2, b.size, b.known, b.trailers)
 }
 
-// bodyShapes are all ways to send bodies of these sizes. HTTP/1.1 has trailers
-// only behind chunks.
+// bodyShapes returns all ways to send bodies of these sizes. HTTP/1.1 has trailers only
+// after chunks.
 func bodyShapes(sizes ...int) []bodyShape {
 	var all []bodyShape
 	for _, size := range sizes {
@@ -203,13 +203,13 @@ func bodyShapes(sizes ...int) []bodyShape {
 	return all
 }
 
-// paddedBody is a request of n bytes, at least 13.
+// paddedBody returns a request of n bytes, at least 13.
 func paddedBody(model string, n int) string {
 	body := `{"model":"` + model + `"}`
 	return body[:len(body)-1] + strings.Repeat(" ", max(0, n-len(body))) + "}"
 }
 
-// newHTTP2Client speaks HTTP/2 without TLS.
+// newHTTP2Client returns a client that uses HTTP/2 without TLS.
 func newHTTP2Client(t *testing.T) *http.Client {
 	t.Helper()
 	protocols := &http.Protocols{}

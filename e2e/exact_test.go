@@ -33,7 +33,7 @@ import (
 // exactSizes are around the sizes at which frames, chunks and buffers end.
 var exactSizes = []int{13, 33, 16 << 10, 64 << 10, 64<<10 + 1, 200 << 10, 1 << 20, 2 << 20}
 
-// sendShapes sends one request of each shape and gives the answers.
+// sendShapes sends one request of each shape and returns the answers.
 func (s *site) sendShapes(path string, shapes []bodyShape, body func(int) string, headers ...string) map[bodyShape]<-chan result {
 	s.t.Helper()
 	clients := map[bool]*site{
@@ -53,8 +53,8 @@ func (s *site) sendShapes(path string, shapes []bodyShape, body func(int) string
 	return answers
 }
 
-// answered demands that all are answered with a status.
-func answered(t *testing.T, status int, answers map[bodyShape]<-chan result) {
+// requireAnswered requires that all are answered with a status.
+func requireAnswered(t *testing.T, status int, answers map[bodyShape]<-chan result) {
 	t.Helper()
 	for shape, answer := range answers {
 		r := <-answer
@@ -63,7 +63,7 @@ func answered(t *testing.T, status int, answers map[bodyShape]<-chan result) {
 	}
 }
 
-// requireExact demands that each shape got to the engine once, byte for byte.
+// requireExact requires that each shape reached the engine once, byte for byte.
 func requireExact(t *testing.T, e *exactEngine, shapes []bodyShape, body func(int) string) {
 	t.Helper()
 	requests, faults := e.taken()
@@ -80,8 +80,8 @@ func requireExact(t *testing.T, e *exactEngine, shapes []bodyShape, body func(in
 	}
 }
 
-// An engine gets each body once, whatever its size, framing, protocol and trailers,
-// and whichever way it came: bytes too many would be a request of their own.
+// An engine gets each body once, whatever its size, framing, protocol, trailers and
+// path: surplus bytes would be another request.
 func TestAnEngineGetsEachBodyOnce(t *testing.T) {
 	shapes := bodyShapes(exactSizes...)
 	shapes = append(shapes, bodyShape{http2: true, size: 10 << 20, known: true, trailers: true}) // the largest
@@ -93,7 +93,7 @@ func TestAnEngineGetsEachBodyOnce(t *testing.T) {
 		answers := s.sendShapes(chatPath, shapes, body, headers...)
 		s.metric(`hivenet_pending_demand{model="m"}`, strconv.Itoa(len(shapes)))
 		s.register(hello("a", e.addr, 8, "m"))
-		answered(t, http.StatusOK, answers)
+		requireAnswered(t, http.StatusOK, answers)
 		requireExact(t, e, shapes, body)
 		s.atRest()
 	}
@@ -101,11 +101,11 @@ func TestAnEngineGetsEachBodyOnce(t *testing.T) {
 		s := startSite(t, "--queue-depth", "1000")
 		e := newExactEngine(t, nil)
 		s.register(hello("a", e.addr, 8, "m"))
-		answered(t, http.StatusOK, s.sendShapes(chatPath, shapes, body))
+		requireAnswered(t, http.StatusOK, s.sendShapes(chatPath, shapes, body))
 		requireExact(t, e, shapes, body)
 
 		empty := bodyShapes(0)
-		answered(t, http.StatusBadRequest, s.sendShapes(chatPath, empty, func(int) string { return "" }))
+		requireAnswered(t, http.StatusBadRequest, s.sendShapes(chatPath, empty, func(int) string { return "" }))
 		requests, _ := e.taken()
 		require.Empty(t, requests, "no body, no request")
 		s.atRest()
@@ -117,7 +117,7 @@ func TestAnEngineGetsEachBodyOnce(t *testing.T) {
 		e := newExactEngine(t, nil)
 		s.register(hello("a", e.addr, 8, "m"))
 		named := bodyShapes(33, 64<<10+9, 1<<20)
-		answered(t, http.StatusOK, s.sendShapes(chatPath, named, func(n int) string { return paddedBody("other-name", n) }))
+		requireAnswered(t, http.StatusOK, s.sendShapes(chatPath, named, func(n int) string { return paddedBody("other-name", n) }))
 		requireExact(t, e, named, func(n int) string { return paddedBody("m", n-len("other-name")+len("m")) })
 		s.atRest()
 	})
@@ -126,8 +126,8 @@ func TestAnEngineGetsEachBodyOnce(t *testing.T) {
 	t.Run("in somebody else's Envoy, without a length", func(t *testing.T) {
 		e := newExactEngine(t, nil)
 		s := startForeign(t, func(b *bootstrapv3.Bootstrap) { routeTo(t, b, e.addr, true) }, "--queue-depth", "1000")
-		s.register(hello("a", e.addr, 100, "m")) // more than requests: nobody says when one ends
-		answered(t, http.StatusOK, s.sendShapes(chatPath, shapes, body))
+		s.register(hello("a", e.addr, 100, "m")) // more slots than requests: none is freed in between
+		requireAnswered(t, http.StatusOK, s.sendShapes(chatPath, shapes, body))
 		requireExact(t, e, shapes, body)
 	})
 	t.Run("through the lane", func(t *testing.T) {
@@ -136,12 +136,12 @@ func TestAnEngineGetsEachBodyOnce(t *testing.T) {
 		var died sync.Map
 		e := newExactEngine(t, func(q *exactRequest) string {
 			if _, again := died.LoadOrStore(q.header.Get("X-Shape"), true); !again {
-				return "" // the first engine dies under each request
+				return "" // the first engine dies during each request
 			}
 			return exactOK
 		})
 		s.register(hello("a", e.addr, 8, "m"))
-		answered(t, http.StatusOK, s.sendShapes(chatPath, shapes, body))
+		requireAnswered(t, http.StatusOK, s.sendShapes(chatPath, shapes, body))
 		requests, faults := e.taken()
 		require.Empty(t, faults)
 		require.Len(t, requests, 2*len(shapes))
@@ -152,9 +152,10 @@ func TestAnEngineGetsEachBodyOnce(t *testing.T) {
 	})
 }
 
-// Somebody else's Envoy sends us everything, and what is no call of an endpoint goes
-// on untouched, byte for byte. A body with trailers would come twice or never end, by
-// what the route says: it is refused, and the server never has it whole.
+// An Envoy that this program did not configure sends everything, and a request that is
+// not for an endpoint passes unchanged, byte for byte. A body with trailers would,
+// depending on the route, come twice or never end: it is refused, and the server never
+// gets all of it.
 func TestAServerGetsEachBodyThatPassesOnce(t *testing.T) {
 	for name, trailers := range map[string]bool{"as by default": false, "with trailers of HTTP/1.1": true} {
 		t.Run(name, func(t *testing.T) {
@@ -169,9 +170,9 @@ func TestAServerGetsEachBodyThatPassesOnce(t *testing.T) {
 				}
 			}
 			body := func(n int) string { return strings.Repeat("x", n) }
-			answered(t, http.StatusOK, s.sendShapes("/upload", pass, body))
+			requireAnswered(t, http.StatusOK, s.sendShapes("/upload", pass, body))
 			requireExact(t, e, pass, body)
-			answered(t, http.StatusBadRequest, s.sendShapes("/upload", refused, body))
+			requireAnswered(t, http.StatusBadRequest, s.sendShapes("/upload", refused, body))
 			requests, faults := e.taken()
 			require.Empty(t, requests)
 			for head, err := range faults {
@@ -181,8 +182,8 @@ func TestAServerGetsEachBodyThatPassesOnce(t *testing.T) {
 	}
 }
 
-// startForeign starts a site behind an Envoy of somebody else, whose streams name no
-// lane.
+// startForeign starts a site behind an Envoy that this program did not configure, whose
+// streams name no lane.
 func startForeign(t *testing.T, change func(*bootstrapv3.Bootstrap), flags ...string) *site {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hg")
@@ -212,8 +213,8 @@ func changeEdge(t *testing.T, b *bootstrapv3.Bootstrap, change func(*hcmv3.HttpC
 	require.NoError(t, chain.GetTypedConfig().MarshalFrom(manager))
 }
 
-// routeTo makes the edge somebody else's: it names no lane, and sends everything to
-// a server of its own.
+// routeTo changes the edge as a user's own Envoy might have it: it names no lane, and
+// sends everything to another server.
 func routeTo(t *testing.T, b *bootstrapv3.Bootstrap, address string, trailers bool) {
 	t.Helper()
 	at, err := net.ResolveTCPAddr("tcp", address)
@@ -244,9 +245,9 @@ func routeTo(t *testing.T, b *bootstrapv3.Bootstrap, address string, trailers bo
 	})
 }
 
-// An ext_proc filter that wants a word on the answer too is served like any other:
-// Holdgate's part ends with the request.
-func TestNoResponseModeKeepsAnAnswerFromItsClient(t *testing.T) {
+// An ext_proc filter that also sends the answer is served like any other: Holdgate's
+// part ends with the request.
+func TestAnswersArriveWithEveryResponseMode(t *testing.T) {
 	for name, modes := range map[string]*extprocv3.ProcessingMode{
 		"SEND, without the body": {ResponseHeaderMode: extprocv3.ProcessingMode_SEND},
 		"STREAMED":               {ResponseHeaderMode: extprocv3.ProcessingMode_SEND, ResponseBodyMode: extprocv3.ProcessingMode_STREAMED},

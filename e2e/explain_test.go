@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// command runs bin/holdgate against a site's admin API and gives what it printed.
+// command runs bin/holdgate against a site's admin API and returns its output.
 func (s *site) command(args ...string) string {
 	s.t.Helper()
 	p := start(s.t, append(args, "--admin", "http://"+s.app.AdminAddr())...)
@@ -27,11 +27,11 @@ func (s *site) command(args ...string) string {
 	return p.out.String()
 }
 
-// What explain says is what then happens to the request.
+// The verdict of explain is what then happens to the request.
 func TestExplainTellsWhatHappensThen(t *testing.T) {
 	a, b := twoSites(t, "--auth-file", keysFile(t, ""), "--hop-secret-file", secretFile(t))
-	a.know(a, b, hint("b", "warm"))
-	b.know(a, b, "")
+	a.pushMapOf(a, b, hint("b", "warm"))
+	b.pushMapOf(a, b, "")
 	noFollow(a)
 	explain := func(s *site, model string) (decision string, status int) {
 		var e struct {
@@ -54,10 +54,10 @@ func TestExplainTellsWhatHappensThen(t *testing.T) {
 	require.Equal(t, "refuse", decision)
 	require.Equal(t, status, ask(a, "none").status)
 
-	a.know(a, b, hint("b", "cold"))
+	a.pushMapOf(a, b, hint("b", "cold"))
 	decision, _ = explain(a, "m")
 	require.Equal(t, "hold", decision)
-	a.metric(`hivenet_wake_wanted{model="m"}`, "0") // asking wakes nothing
+	a.metric(`hivenet_wake_wanted{model="m"}`, "0") // explain wakes nothing
 	answer := a.start(t.Context(), chatPath, chatBody("m", false), "X-Api-Key", apiKey)
 	a.metric(`hivenet_pending_demand{model="m"}`, "1")
 	text := a.command("status")
@@ -99,22 +99,22 @@ func TestTheTwoSitesExample(t *testing.T) {
 	})
 	t.Run("the line that it prints", func(t *testing.T) {
 		p := startProgram(t, program)
-		curl := p.says(`(?s)\n  (curl -L .*?)\n\n`)[1]
-		p.says("Ctrl-C ends everything")
+		curl := p.waitLog(`(?s)\n  (curl -L .*?)\n\n`)[1]
+		p.waitLog("Ctrl-C ends everything")
 		text, err := exec.CommandContext(t.Context(), "sh", "-c", curl+" --silent --show-error --max-time 20").CombinedOutput()
 		require.NoError(t, err, string(text))
 		require.Contains(t, string(text), "hello from site b")
 		for _, name := range []string{"explain", "status"} {
-			line := p.says(fmt.Sprintf(`\n  (bin/holdgate %s .*)\n`, name))[1]
+			line := p.waitLog(fmt.Sprintf(`\n  (bin/holdgate %s .*)\n`, name))[1]
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 			cmd.Dir = root(t)
 			text, err := cmd.CombinedOutput()
 			require.NoError(t, err, string(text))
 			require.Contains(t, string(text), map[string]string{"explain": "redirect: 307 to b at ", "status": "site      a"}[name])
 		}
-		_, err = exec.CommandContext(t.Context(), "sh", "-c", p.says(`\n  (kill \d+)\n`)[1]).CombinedOutput()
+		_, err = exec.CommandContext(t.Context(), "sh", "-c", p.waitLog(`\n  (kill \d+)\n`)[1]).CombinedOutput()
 		require.NoError(t, err)
-		line := p.says(`\n  (bin/holdgate explain .*)\n`)[1]
+		line := p.waitLog(`\n  (bin/holdgate explain .*)\n`)[1]
 		require.Eventually(t, func() bool {
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 			cmd.Dir = root(t)

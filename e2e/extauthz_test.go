@@ -27,7 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// authz lets everybody in, and says who it is that has a cookie.
+// authz allows every request, and identifies the caller by a cookie.
 type authz struct {
 	authv3.UnimplementedAuthorizationServer
 	identities map[string]*structpb.Struct // by cookie
@@ -41,7 +41,7 @@ func (a authz) Check(_ context.Context, r *authv3.CheckRequest) (*authv3.CheckRe
 	}, nil
 }
 
-// start serves until the test ends, and gives the address.
+// start serves until the test ends, and returns the address.
 func (a authz) start(t *testing.T) *net.TCPAddr {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,10 +53,11 @@ func (a authz) start(t *testing.T) *net.TCPAddr {
 	return l.Addr().(*net.TCPAddr)
 }
 
-// extAuthz adds a filter that asks the server at an address, and its cluster.
+// extAuthz adds an ext_authz filter that calls the server at an address, and its
+// cluster.
 func extAuthz(t *testing.T, b *bootstrapv3.Bootstrap, at *net.TCPAddr) {
 	t.Helper()
-	var http2 *anypb.Any // as the cluster of Holdgate speaks it
+	var http2 *anypb.Any // the HTTP/2 options of Holdgate's cluster
 	for _, c := range b.GetStaticResources().GetClusters() {
 		if c.GetName() == "holdgate" {
 			http2 = c.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
@@ -82,25 +83,25 @@ func extAuthz(t *testing.T, b *bootstrapv3.Bootstrap, at *net.TCPAddr) {
 		}},
 	})
 	require.NoError(t, err)
-	insert(t, b, &hcmv3.HttpFilter{Name: "envoy.filters.http.ext_authz", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}})
+	insertFilter(t, b, &hcmv3.HttpFilter{Name: "envoy.filters.http.ext_authz", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}})
 }
 
-// An authorization server's word is an identity too; without one the key counts.
+// An authorization server can set an identity too; without one the key counts.
 func TestWhatExtAuthzSaysIsAnIdentity(t *testing.T) {
 	acme, err := structpb.NewStruct(map[string]any{"tenant": "acme", "key_id": "session-1", "models": "m, other"})
 	require.NoError(t, err)
 	at := authz{identities: map[string]*structpb.Struct{"s=1": acme}}.start(t)
-	s := filtered(t, "envoy.filters.http.ext_authz", func(b *bootstrapv3.Bootstrap) { extAuthz(t, b, at) }, "--auth-file", keysFile(t, ""))
+	s := startFiltered(t, "envoy.filters.http.ext_authz", func(b *bootstrapv3.Bootstrap) { extAuthz(t, b, at) }, "--auth-file", keysFile(t, ""))
 	s.register(hello("a", newEngine(t, nil).addr(), 4, "m", "short"))
 	id := uuid.NewString()
 	r := s.post(chatPath, chatBody("m", false), "Cookie", "s=1", "X-Request-Id", id)
 	require.Equal(t, http.StatusOK, r.status, r.body)
-	has(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "session-1"})
+	requireFields(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "session-1"})
 	require.Equal(t, http.StatusForbidden, s.post(chatPath, chatBody("short", false), "Cookie", "s=1").status)
 	require.Equal(t, http.StatusUnauthorized, s.post(chatPath, chatBody("m", false), "Cookie", "s=2").status)
 	id = uuid.NewString()
 	r = s.post(chatPath, chatBody("m", false), "X-Api-Key", apiKey, "X-Request-Id", id)
 	require.Equal(t, http.StatusOK, r.status, r.body)
-	has(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "acme-prod"})
+	requireFields(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "acme-prod"})
 	s.atRest()
 }

@@ -21,24 +21,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The longest times of the engines of group_engine.py, and what a process takes besides.
+// The longest times of the engines of group_engine.py, and additional times of
+// processes.
 const (
 	longTurn = 2*time.Second + 2*time.Second + time.Second + 500*time.Millisecond + time.Second
-	longWait = 5 * longTurn // those of the others, one that has begun, and its own
+	longWait = 5 * longTurn // the turns of the others, one in progress, and its own
 )
 
-// longRun has random requests for four models with room for one.
+// longRun sends random requests for four models with room for one.
 type longRun struct {
 	t      *testing.T
 	url    string
 	http   *http.Client
 	mu     sync.Mutex
-	ends   map[string]int // of requests, by what became of them
-	served []string       // their ids
+	ends   map[string]int // requests by their result
+	served []string       // the ids of served requests
 	faults []string
 }
 
-func (l *longRun) ask(id, model string, patience time.Duration) {
+func (l *longRun) send(id, model string, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
 	defer cancel()
 	body := fmt.Sprintf(`{"model":%q,"id":%q,"messages":[{"role":"user","content":"hi"}]}`, model, id)
@@ -77,10 +78,10 @@ func (l *longRun) ask(id, model string, patience time.Duration) {
 	}
 }
 
-// TestAGroupForMinutes has, for as long as GROUPS_TIME says, random requests for four
-// models of which one can be awake, with clients that give up, engines that do not start
-// and wakes ahead of traffic: no two engines are awake at once, each request is served
-// once, and none waits longer than what the turns of the others take.
+// TestAGroupForMinutes sends, for GROUPS_TIME, random requests for four models of which
+// one can be awake, with clients that give up, engines that do not start and wakes
+// ahead of traffic. No two engines are awake at once, each request is served once, and
+// none waits longer than the turns of the others take.
 func TestAGroupForMinutes(t *testing.T) {
 	span, err := time.ParseDuration(os.Getenv("GROUPS_TIME"))
 	if err != nil {
@@ -97,15 +98,15 @@ func TestAGroupForMinutes(t *testing.T) {
 	path := filepath.Join(dir, "models.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	p := start(t, "up", path)
-	l := &longRun{t: t, url: p.says(`Holdgate listens on (http://\S+);`)[1], http: newHTTPClient(t), ends: map[string]int{}}
-	admin := p.says(`metrics on (http://\S+)/metrics;`)[1]
+	l := &longRun{t: t, url: p.waitLog(`Holdgate listens on (http://\S+);`)[1], http: newHTTPClient(t), ends: map[string]int{}}
+	admin := p.waitLog(`metrics on (http://\S+)/metrics;`)[1]
 	var requests sync.WaitGroup
 	for begin, n := time.Now(), 0; time.Since(begin) < span; n++ {
 		time.Sleep(rand.N(600 * time.Millisecond))
-		model := models[min(rand.IntN(2*len(models)), len(models)-1)] // the last has most of it
+		model := models[min(rand.IntN(2*len(models)), len(models)-1)] // the last model gets most of the traffic
 		switch kind := rand.IntN(40); {
 		case kind == 0:
-			time.Sleep(rand.N(25 * time.Second)) // nobody asks
+			time.Sleep(rand.N(25 * time.Second)) // no requests
 		case kind < 3:
 			out, err := exec.CommandContext(t.Context(), p.cmd.Path, "wake", model, "--for", "20s", "--admin", admin).CombinedOutput()
 			require.NoError(t, err, string(out))
@@ -114,7 +115,7 @@ func TestAGroupForMinutes(t *testing.T) {
 			if kind < 12 {
 				patience = rand.N(5 * time.Second)
 			}
-			requests.Go(func() { l.ask(fmt.Sprint("r", n), model, patience) })
+			requests.Go(func() { l.send(fmt.Sprint("r", n), model, patience) })
 		}
 	}
 	requests.Wait()

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mostEngines starts to count how many engines run at the same time below p. The
-// returned function ends that and gives the most.
+// mostEngines counts how many engines run below p at the same time. The returned
+// function stops counting and returns the maximum.
 func mostEngines(t *testing.T, p *process) func() int {
 	t.Helper()
 	watching, stop := context.WithCancel(t.Context())
@@ -42,11 +42,11 @@ func mostEngines(t *testing.T, p *process) func() int {
 
 const embedBody = `{"model":"smollm2-embed","input":"hello"}`
 
-// The example has room for one engine: asking for one model puts the other to
-// sleep first, and both answer.
+// The example has room for one engine: a request for one model puts the other to sleep
+// first, and both answer.
 func TestTwoModelsShareTheRoomOfOne(t *testing.T) {
 	p := start(t, "up", "-f", "examples/local/models.yaml", "--listen", "127.0.0.1:0")
-	url := p.says(`Holdgate listens on (http://\S+);`)[1]
+	url := p.waitLog(`Holdgate listens on (http://\S+);`)[1]
 	s := &site{t: t, url: url, http: newHTTPClient(t)}
 	most := mostEngines(t, p)
 	status, body := chat(t, url)
@@ -69,15 +69,15 @@ func TestTwoModelsShareTheRoomOfOne(t *testing.T) {
 	}
 }
 
-// Traffic for two models that never ceases: each is closed for the other in turn,
-// and no request fails.
+// Under continuous traffic for two models, each is closed for the other in turn, and no
+// request fails.
 func TestModelsOfAGroupTakeTurnsUnderTraffic(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "models.yaml")
 	text, err := os.ReadFile("../examples/local/models.yaml")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(text, []byte("min_up_time: 5s"), []byte("min_up_time: 1s")), 0o600))
 	p := start(t, "up", "-f", file, "--listen", "127.0.0.1:0")
-	s := &site{t: t, url: p.says(`Holdgate listens on (http://\S+);`)[1], http: newHTTPClient(t)}
+	s := &site{t: t, url: p.waitLog(`Holdgate listens on (http://\S+);`)[1], http: newHTTPClient(t)}
 	most := mostEngines(t, p)
 	closed := func(model string) int {
 		return strings.Count(p.out.String(), "making room agent="+model+" ")

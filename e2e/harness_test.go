@@ -36,14 +36,14 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The thread that starts children lives as long as the program.
-		// The library's goroutine that removes old audit files lives on as well.
+		// Two goroutines never end: the one whose thread starts children, and the
+		// library's that removes old audit files.
 		goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"),
 		goleak.IgnoreAnyFunction("github.com/holdgate/holdgate/internal/proc.init.func1.1"),
 	)
 }
 
-// buffer is a log that several goroutines write.
+// buffer is a log that several goroutines write to.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -121,7 +121,7 @@ func (s *site) startApp(dir string, flags []string) {
 		"--extproc-listen", "unix://" + filepath.Join(dir, envoy.ExtProcSocket),
 		"--relay", "unix://" + filepath.Join(dir, envoy.RelaySocket),
 		"--agents-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--drain-timeout", "5s",
-		"--agent-liveness", "5m", // the tests' agents speak only when asked
+		"--agent-liveness", "5m", // agents of tests send a status only on request
 	}, flags...)))
 	require.NoError(s.t, c.Validate())
 	a, err := app.New(c, zerolog.New(s.log).Level(zerolog.DebugLevel))
@@ -181,7 +181,7 @@ func (s *site) do(r *http.Request) result {
 	return result{status: resp.StatusCode, header: resp.Header, body: string(body), err: err, elapsed: time.Since(begin)}
 }
 
-// request makes a request to the edge; headers are pairs of name and value.
+// request returns a request to the edge; headers are pairs of name and value.
 func (s *site) request(ctx context.Context, method, path, body string, headers ...string) *http.Request {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
@@ -236,7 +236,7 @@ func (s *site) metric(series, value string) {
 	s.eventually(line, func() bool { return strings.Contains(s.metrics(), line) })
 }
 
-// atRest asserts that every count is back to 0.
+// atRest requires that every count is back to 0.
 func (s *site) atRest() {
 	s.t.Helper()
 	s.metric(`hivenet_pending_demand{model="m"}`, "0")
@@ -257,10 +257,10 @@ type engine struct {
 	bodies   []string
 }
 
-// requestBody is where an engine's script finds the body.
+// requestBody is the context key under which an engine's script finds the body.
 type requestBody struct{}
 
-// newEngine starts one; nil answers 200 with a small JSON object.
+// newEngine starts an engine; a nil handler answers 200 with a small JSON object.
 func newEngine(t *testing.T, h http.HandlerFunc) *engine {
 	t.Helper()
 	e := &engine{}
@@ -290,7 +290,7 @@ func (e *engine) count() int {
 	return len(e.requests)
 }
 
-// last is the last request with its body.
+// last returns the last request with its body.
 func (e *engine) last() (*http.Request, string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -304,7 +304,7 @@ type agent struct {
 	leave  func()
 }
 
-// hello is what agents of tests register with.
+// hello returns the Hello of a test's agent.
 func hello(id, address string, slots uint32, models ...string) *agentregpb.Hello {
 	return &agentregpb.Hello{
 		AgentId: id, Instance: uuid.NewString(), Address: address, Models: models,
@@ -334,7 +334,7 @@ func (s *site) register(h *agentregpb.Hello) *agent {
 	return a
 }
 
-// answer sends the statuses that the router asks for.
+// answer sends the statuses that the router requests.
 func (a *agent) answer(state agentregpb.State) {
 	for {
 		m, err := a.stream.Recv()
@@ -349,7 +349,7 @@ func (a *agent) answer(state agentregpb.State) {
 	}
 }
 
-// closedPort is an address that refuses connections.
+// closedPort returns an address that refuses connections.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

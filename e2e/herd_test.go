@@ -20,18 +20,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// herd is what the engines of a herd have seen.
+// herd records the requests at the engines.
 type herd struct {
 	mu      sync.Mutex
 	running map[string]int // by engine
 	most    map[string]int
-	seen    map[string]chan struct{} // by key and place: closed when an engine has the request
+	seen    map[string]chan struct{} // by key and place; closed when an engine has the request
 	faults  []string
 }
 
-// comes notes a request at an engine, and waits until the one before it of the same
-// key is there too: that one has a slot then, but may still be on its way.
-func (h *herd) comes(engine, key string, place int) {
+// arrive records a request at an engine, and waits until its predecessor of the same
+// key has arrived too: that has a slot then, but may still be in transit.
+func (h *herd) arrive(engine, key string, place int) {
 	h.mu.Lock()
 	h.running[engine]++
 	h.most[engine] = max(h.most[engine], h.running[engine])
@@ -50,7 +50,7 @@ func (h *herd) comes(engine, key string, place int) {
 	}
 }
 
-// at is the channel of a request; the caller has the lock.
+// at returns the channel of a request; the caller holds the lock.
 func (h *herd) at(key string, place int) chan struct{} {
 	name := fmt.Sprint(key, " ", place)
 	if h.seen[name] == nil {
@@ -59,17 +59,17 @@ func (h *herd) at(key string, place int) chan struct{} {
 	return h.seen[name]
 }
 
-func (h *herd) leaves(engine string) {
+func (h *herd) leave(engine string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running[engine]--
 }
 
-// engine starts an engine and its agent, which is a process of its own.
+// engine starts an engine and its agent, which is a separate process.
 func (h *herd) engine(s *site, id string, slots int) {
 	e := newEngine(s.t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
-			return // the agent's look at its health
+			return // the agent's health check
 		}
 		key := r.Header.Get("X-Of")
 		place, err := strconv.Atoi(r.Header.Get("X-Place"))
@@ -77,16 +77,16 @@ func (h *herd) engine(s *site, id string, slots int) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		h.comes(id, key, place)
-		defer h.leaves(id)
-		time.Sleep(20 * time.Millisecond) // its work
+		h.arrive(id, key, place)
+		defer h.leave(id)
+		time.Sleep(20 * time.Millisecond) // the engine's work
 		_, _ = fmt.Fprintf(w, `{"of":"%s %d"}`, key, place)
 	})
 	start(s.t, "agent", "--router", s.app.AgentsAddr(), "--id", id, "--engine", "custom", "--backend-url", "http://"+e.addr(),
-		"--model", "m", "--capacity", strconv.Itoa(slots)).says("registered")
+		"--model", "m", "--capacity", strconv.Itoa(slots)).waitLog("registered")
 }
 
-// manyKeys is a keys file of n keys, and the keys.
+// manyKeys returns the path of a keys file with n keys, and the keys.
 func manyKeys(t *testing.T, n int) (path string, keys []string) {
 	t.Helper()
 	text := "keys:\n"
@@ -133,7 +133,7 @@ func TestAThousandHeldRequestsMeetFourSlots(t *testing.T) {
 	require.Contains(t, s.metrics(), fmt.Sprintf("hivenet_wake_holds_total{outcome=%q} %d\n", "released", len(answers)))
 }
 
-// gatedSite is a site with a policy file.
+// gatedSite starts a site with a policy file.
 func gatedSite(t *testing.T, text string, flags ...string) *site {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "policy.yaml")
@@ -141,7 +141,7 @@ func gatedSite(t *testing.T, text string, flags ...string) *site {
 	return startSite(t, append(flags, "--policy-file", path)...)
 }
 
-// busyEngine is an engine that works until it is told to end.
+// busyEngine starts an engine whose requests last until end is called.
 func busyEngine(t *testing.T) (e *engine, end func()) {
 	t.Helper()
 	work := make(chan struct{})
@@ -157,7 +157,7 @@ func busyEngine(t *testing.T) (e *engine, end func()) {
 	return e, end
 }
 
-func TestTheGateHoldsBackWhatTheReplicasMayNotHaveInHand(t *testing.T) {
+func TestTheGateLimitsAdmittedRequests(t *testing.T) {
 	keys := keysFile(t, "  max_occupancy_share: 0.25\n")
 	s := gatedSite(t, "models: {m: {max_inflight: 2, admit_budget_tokens: 1000}}", "--auth-file", keys)
 	e, end := busyEngine(t)
@@ -196,7 +196,7 @@ func TestTheGateHoldsBackWhatTheReplicasMayNotHaveInHand(t *testing.T) {
 	s.atRest()
 }
 
-func TestAReleasedRequestWithoutRoomGetsTheThirdMessage(t *testing.T) {
+func TestAReleasedRequestWithoutRoomIsToldThatTheModelIsAtCapacity(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header string
 		status int

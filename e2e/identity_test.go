@@ -36,8 +36,8 @@ const issuer = "https://issuer.example"
 // identityMetadata is where jwt_authn puts the claims of a token.
 const identityMetadata = "envoy.filters.http.jwt_authn/claims"
 
-// jwtAuthn is a filter that takes tokens of key. A request without a good one goes
-// on without claims.
+// jwtAuthn returns a filter that accepts tokens signed by key. A request without a
+// valid token continues without claims.
 func jwtAuthn(t *testing.T, key *ecdsa.PrivateKey) *hcmv3.HttpFilter {
 	t.Helper()
 	point, err := key.PublicKey.Bytes()
@@ -64,8 +64,8 @@ func jwtAuthn(t *testing.T, key *ecdsa.PrivateKey) *hcmv3.HttpFilter {
 	return &hcmv3.HttpFilter{Name: "envoy.filters.http.jwt_authn", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}}
 }
 
-// insert puts a filter before all others of the edge.
-func insert(t *testing.T, b *bootstrapv3.Bootstrap, filter *hcmv3.HttpFilter) {
+// insertFilter puts a filter before all others of the edge.
+func insertFilter(t *testing.T, b *bootstrapv3.Bootstrap, filter *hcmv3.HttpFilter) {
 	t.Helper()
 	chain := b.GetStaticResources().GetListeners()[0].GetFilterChains()[0].GetFilters()[0]
 	manager := &hcmv3.HttpConnectionManager{}
@@ -74,15 +74,15 @@ func insert(t *testing.T, b *bootstrapv3.Bootstrap, filter *hcmv3.HttpFilter) {
 	require.NoError(t, chain.GetTypedConfig().MarshalFrom(manager))
 }
 
-// identifying starts a site whose Envoy has a jwt_authn filter before ext_proc.
-func identifying(t *testing.T, key *ecdsa.PrivateKey, flags ...string) *site {
+// startWithJWT starts a site whose Envoy has a jwt_authn filter before ext_proc.
+func startWithJWT(t *testing.T, key *ecdsa.PrivateKey, flags ...string) *site {
 	t.Helper()
-	return filtered(t, identityMetadata, func(b *bootstrapv3.Bootstrap) { insert(t, b, jwtAuthn(t, key)) }, flags...)
+	return startFiltered(t, identityMetadata, func(b *bootstrapv3.Bootstrap) { insertFilter(t, b, jwtAuthn(t, key)) }, flags...)
 }
 
-// filtered starts a site whose Envoy has what change adds, and finds identities at a
-// place in its metadata.
-func filtered(t *testing.T, identity string, change func(*bootstrapv3.Bootstrap), flags ...string) *site {
+// startFiltered starts a site whose Envoy is modified by change, and which finds
+// identities at a place in its metadata.
+func startFiltered(t *testing.T, identity string, change func(*bootstrapv3.Bootstrap), flags ...string) *site {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hg")
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func newTokenKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// bearer is an Authorization header with a signed token.
+// bearer returns an Authorization header with a signed token.
 func bearer(t *testing.T, key *ecdsa.PrivateKey, claims jwt.MapClaims) string {
 	t.Helper()
 	claims["iss"], claims["exp"] = issuer, time.Now().Add(time.Hour).Unix()
@@ -123,7 +123,7 @@ func bearer(t *testing.T, key *ecdsa.PrivateKey, claims jwt.MapClaims) string {
 
 func TestATokenThatEnvoyCheckedIsAnIdentity(t *testing.T) {
 	key := newTokenKey(t)
-	s := identifying(t, key)
+	s := startWithJWT(t, key)
 	e := newEngine(t, nil)
 	good := bearer(t, key, jwt.MapClaims{"tenant": "acme", "key_id": "user-1", "models": []string{"m"}})
 
@@ -133,11 +133,11 @@ func TestATokenThatEnvoyCheckedIsAnIdentity(t *testing.T) {
 	s.metric(`hivenet_pending_demand{model="m"}`, "1")
 	a := s.register(hello("a", e.addr(), 4, "m", "short"))
 	require.Equal(t, http.StatusOK, (<-held).status)
-	has(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "user-1", "decision": "hold"})
+	requireFields(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "user-1", "decision": "hold"})
 	id = uuid.NewString()
 	body := bigBody("m", 300<<10)
 	require.Equal(t, http.StatusOK, s.post(chatPath, body, "Authorization", good, "X-Request-Id", id).status)
-	has(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "user-1", "decision": "serve", "status": 200})
+	requireFields(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "user-1", "decision": "serve", "status": 200})
 	_, sent := e.last()
 	require.Equal(t, body, sent)
 	require.Empty(t, keysOf(e), "the token is not the engine's business")
@@ -148,7 +148,7 @@ func TestATokenThatEnvoyCheckedIsAnIdentity(t *testing.T) {
 	require.Contains(t, models.body, `"id":"m"`)
 	require.NotContains(t, models.body, `"id":"short"`)
 
-	// The lane does not ask anew.
+	// The rehold lane does not authenticate again.
 	a.leave()
 	s.register(hello("gone", closedPort(t), 4, "m"))
 	id = uuid.NewString()
@@ -156,14 +156,14 @@ func TestATokenThatEnvoyCheckedIsAnIdentity(t *testing.T) {
 	s.metric(`hivenet_pending_demand{model="m"}`, "1")
 	s.register(hello("b", e.addr(), 4, "m"))
 	require.Equal(t, http.StatusOK, (<-held).status)
-	has(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "user-1"})
+	requireFields(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "user-1"})
 	s.atRest()
 }
 
-// Only what Envoy has checked counts.
+// Only tokens that Envoy has checked count.
 func TestAnIdentityCannotBeForged(t *testing.T) {
 	key := newTokenKey(t)
-	s := identifying(t, key)
+	s := startWithJWT(t, key)
 	s.register(hello("a", newEngine(t, nil).addr(), 4, "m"))
 	for name, headers := range map[string][]string{
 		"no token":                 nil,
@@ -185,12 +185,12 @@ func TestAnIdentityCannotBeForged(t *testing.T) {
 
 func TestAKeyCountsWhereThereIsNoIdentity(t *testing.T) {
 	key := newTokenKey(t)
-	s := identifying(t, key, "--auth-file", keysFile(t, "  quota: {requests_per_minute: 2}\n"))
+	s := startWithJWT(t, key, "--auth-file", keysFile(t, "  quota: {requests_per_minute: 2}\n"))
 	s.register(hello("a", newEngine(t, nil).addr(), 4, "m"))
 	id := uuid.NewString()
 	r := s.post(chatPath, chatBody("m", false), "Authorization", "Bearer "+apiKey, "X-Request-Id", id)
 	require.Equal(t, http.StatusOK, r.status, r.body)
-	has(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "acme-prod"})
+	requireFields(t, s.recordOf(id), map[string]any{"tenant_id": "acme", "key_id": "acme-prod"})
 	require.Equal(t, http.StatusUnauthorized, s.post(chatPath, chatBody("m", false)).status)
 
 	// An identity with the id of the key has its quota, of which one request is left.
@@ -199,7 +199,7 @@ func TestAKeyCountsWhereThereIsNoIdentity(t *testing.T) {
 	r = s.post(chatPath, chatBody("m", false), append(both, "X-Request-Id", id)...)
 	require.Equal(t, http.StatusOK, r.status, r.body)
 	require.Equal(t, "0", r.header.Get("X-Ratelimit-Remaining-Requests"))
-	has(t, s.recordOf(id), map[string]any{"tenant_id": "other", "key_id": "acme-prod"})
+	requireFields(t, s.recordOf(id), map[string]any{"tenant_id": "other", "key_id": "acme-prod"})
 	require.Equal(t, http.StatusTooManyRequests, s.post(chatPath, chatBody("m", false), both...).status)
 	s.atRest()
 }

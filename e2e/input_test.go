@@ -112,7 +112,7 @@ func TestCompressedBodiesReachTheEngineAsTheyCame(t *testing.T) {
 	s.atRest()
 }
 
-// raw sends bytes to the edge and gives the connection back.
+// raw sends bytes to the edge and returns the connection.
 func (s *site) raw(text string) net.Conn {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -189,7 +189,7 @@ func TestABadMapIsRefusedWhole(t *testing.T) {
 		})
 	}
 	require.Equal(t, http.StatusRequestEntityTooLarge, s.putMap(strings.Repeat(" ", 9<<20)).status)
-	s.metric(`hivenet_pending_demand{model="m"}`, "0") // the first map is still in force
+	s.metric(`hivenet_pending_demand{model="m"}`, "0") // the first map is still active
 }
 
 func TestTheAdminAPIAnswersInJSON(t *testing.T) {

@@ -30,7 +30,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// kedaClient is the client that KEDA generates and uses.
+// kedaClient returns the client that KEDA generates and uses.
 func kedaClient(t *testing.T, addr string, c credentials.TransportCredentials) externalscaler.ExternalScalerClient {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(c))
@@ -39,7 +39,7 @@ func kedaClient(t *testing.T, addr string, c credentials.TransportCredentials) e
 	return externalscaler.NewExternalScalerClient(conn)
 }
 
-// scaledObject is what KEDA tells of a ScaledObject; metadata are pairs.
+// scaledObject returns KEDA's description of a ScaledObject; metadata are pairs.
 func scaledObject(model string, metadata ...string) *externalscaler.ScaledObjectRef {
 	ref := &externalscaler.ScaledObjectRef{Name: model, Namespace: "default", ScalerMetadata: map[string]string{"model": model}}
 	for i := 0; i+1 < len(metadata); i += 2 {
@@ -134,7 +134,7 @@ func TestManyScaledObjectsShareTheScaler(t *testing.T) {
 	}
 }
 
-func TestKEDAComesOverTLS(t *testing.T) {
+func TestKEDAConnectsOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	selfSigned(t, cert, key)
@@ -154,7 +154,7 @@ func TestKEDAComesOverTLS(t *testing.T) {
 	require.NoError(t, ask(old))
 	require.Equal(t, codes.Unavailable, status.Code(ask(insecure.NewCredentials())))
 
-	selfSigned(t, cert, key) // it was renewed
+	selfSigned(t, cert, key) // renew it
 	require.NoError(t, s.app.Reload())
 	require.NoError(t, ask(trusted()))
 	require.ErrorContains(t, ask(old), "certificate")

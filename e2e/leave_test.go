@@ -21,9 +21,9 @@ import (
 	"github.com/holdgate/holdgate/internal/certs/certstest"
 )
 
-// secured are the flags of a router and of an agent that prove themselves to each
-// other, and a token.
-func secured(t *testing.T) (router, agent []string) {
+// mutualTLSFlags returns the flags with which a router and an agent authenticate each
+// other, and use a token.
+func mutualTLSFlags(t *testing.T) (router, agent []string) {
 	t.Helper()
 	sites, agents := certstest.New(t), certstest.New(t)
 	siteCert, siteKey := sites.Issue()
@@ -32,14 +32,14 @@ func secured(t *testing.T) (router, agent []string) {
 	require.NoError(t, os.WriteFile(tokens, []byte("last-years\nthis-years\n"), 0o600))
 	require.NoError(t, os.WriteFile(token, []byte("this-years\n"), 0o600))
 	return []string{
-		"--agents-tls-cert-file", siteCert, "--agents-tls-key-file", siteKey,
-		"--agents-client-ca-file", agents.File, "--agents-token-file", tokens,
-	}, []string{
-		"--tls-ca-file", sites.File, "--tls-cert-file", agentCert, "--tls-key-file", agentKey, "--token-file", token,
-	}
+			"--agents-tls-cert-file", siteCert, "--agents-tls-key-file", siteKey,
+			"--agents-client-ca-file", agents.File, "--agents-token-file", tokens,
+		}, []string{
+			"--tls-ca-file", sites.File, "--tls-cert-file", agentCert, "--tls-key-file", agentKey, "--token-file", token,
+		}
 }
 
-// stream asks for a long answer and returns the rest of it, once it has begun.
+// stream requests a long answer and returns the rest of it, once it has begun.
 func (s *site) stream(model string) io.Reader {
 	s.t.Helper()
 	r := s.request(s.t.Context(), http.MethodPost, chatPath,
@@ -58,10 +58,10 @@ func (s *site) stream(model string) io.Reader {
 	}
 }
 
-// SIGTERM of an agent, here one of a router elsewhere in all but the address,
-// leaves running answers whole, those that Envoy carries and those of the relay.
+// SIGTERM of an agent, which is set up as if the router were remote, leaves running
+// answers complete, both those that Envoy carries and relayed ones.
 func TestAnswersOutliveTheSIGTERMOfTheirAgent(t *testing.T) {
-	router, flags := secured(t)
+	router, flags := mutualTLSFlags(t)
 	s := startSite(t, router...)
 	address := closedPort(t)
 	_, port, err := net.SplitHostPort(address)
@@ -71,10 +71,10 @@ func TestAnswersOutliveTheSIGTERMOfTheirAgent(t *testing.T) {
 		"--model", "m", "--capability", "llm", "--capacity", "2",
 		"--exec", python(t) + " tools/llama_server.py --port " + port,
 	}, flags...)...)
-	p.says("registered with the router")
+	p.waitLog("registered with the router")
 	relayed := s.stream("m")
 	native := s.stream("m")
-	engine := one(t, p.cmd.Process.Pid, "llama_server.py")
+	engine := onlyChild(t, p.cmd.Process.Pid, "llama_server.py")
 
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	s.eventually("the router knows", func() bool { return strings.Contains(s.log.String(), "agent is leaving") })
@@ -83,7 +83,7 @@ func TestAnswersOutliveTheSIGTERMOfTheirAgent(t *testing.T) {
 	s.metric(`hivenet_pending_demand{model="m"}`, "1")
 	giveUp()
 	require.Error(t, (<-held).err)
-	require.Equal(t, engine, one(t, p.cmd.Process.Pid, "llama_server.py"))
+	require.Equal(t, engine, onlyChild(t, p.cmd.Process.Pid, "llama_server.py"))
 
 	for name, answer := range map[string]io.Reader{"relayed": relayed, "native": native} {
 		rest, err := io.ReadAll(answer)

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// extraHeaders are n headers, and one of size bytes unless that is 0.
+// extraHeaders returns n headers, and one of size bytes unless that is 0.
 func extraHeaders(n, size int) []string {
 	var headers []string
 	for i := range n {
@@ -31,8 +31,8 @@ func extraHeaders(n, size int) []string {
 	return headers
 }
 
-// Headers up to the limits reach the engine on every way to it, and no client with more
-// of them takes a replica out of routing.
+// Headers up to the limits reach the engine on every path, and no client with more of
+// them takes a replica out of routing.
 func TestHeadersAtTheLimitsBlameNoReplica(t *testing.T) {
 	s := startSite(t)
 	most := map[string][]string{"many": extraHeaders(85, 0), "large": extraHeaders(0, 62<<10)}
@@ -45,7 +45,7 @@ func TestHeadersAtTheLimitsBlameNoReplica(t *testing.T) {
 			require.Empty(t, r.header.Get("Retry-After"), name)
 		}
 	}
-	refused() // held they would be
+	refused() // they would otherwise be held
 	held := map[string]<-chan result{}
 	for name, headers := range most {
 		held[name] = s.start(t.Context(), chatPath, chatBody("m", false), headers...)
@@ -57,7 +57,7 @@ func TestHeadersAtTheLimitsBlameNoReplica(t *testing.T) {
 		r := <-answer
 		require.Equal(t, http.StatusOK, r.status, "%s %s", name, r.body)
 	}
-	refused() // they would be served
+	refused() // they would otherwise be served
 	for name, headers := range most {
 		r := s.post(chatPath, chatBody("m", false), headers...)
 		require.Equal(t, http.StatusOK, r.status, "%s %s", name, r.body)
@@ -66,8 +66,8 @@ func TestHeadersAtTheLimitsBlameNoReplica(t *testing.T) {
 	s.atRest()
 }
 
-// A path with bytes that HTTP/1.1 does not have comes in over HTTP/2. The lanes do not
-// take it, and no replica is to blame.
+// A path with bytes that HTTP/1.1 does not allow can arrive over HTTP/2. The lanes
+// refuse it, and no replica is treated as failed.
 func TestAPathThatTheLanesDoNotTakeBlamesNoReplica(t *testing.T) {
 	s := startSite(t)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -104,7 +104,7 @@ func TestAPathThatTheLanesDoNotTakeBlamesNoReplica(t *testing.T) {
 	s.atRest()
 }
 
-// An answer that Envoy cannot read would be no better the second time.
+// An answer that Envoy cannot read would be the same the second time.
 func TestAnAnswerThatIsNoHTTPIsAskedForOnce(t *testing.T) {
 	for name, answer := range map[string]string{
 		"101 headers":    "HTTP/1.1 200 OK\r\n" + strings.Repeat("x: 1\r\n", 101) + "content-length: 0\r\n\r\n",

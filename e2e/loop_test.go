@@ -13,9 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An agent that names the router's own edge: the first request that comes back ends it.
+// An agent that names the router's own edge is rejected at the first request that comes
+// back.
 func TestAnAgentThatNamesTheEdgeIsRejected(t *testing.T) {
-	s, _ := audited(t)
+	s, _ := startAudited(t)
 	requests := func() int {
 		text, err := os.ReadFile(s.audit)
 		require.NoError(t, err)

@@ -27,19 +27,19 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// lossyLog stands between Envoy and the access log, and loses records.
+// lossyLog forwards the access log from Envoy to Holdgate, and loses records.
 type lossyLog struct {
 	accesslogv3.UnimplementedAccessLogServiceServer
 	to    accesslogv3.AccessLogServiceClient
-	every atomic.Int64 // loses one record in so many; 0: none
+	every atomic.Int64 // loses one of this many records; 0: none
 	seen  atomic.Int64
-	lost  atomic.Int64 // of requests that Envoy carried
+	lost  atomic.Int64 // lost records of requests that Envoy carried
 	cut   atomic.Bool  // ends the stream at its next message
 }
 
 var errCut = errors.New("cut")
 
-// StreamAccessLogs passes on what is not lost.
+// StreamAccessLogs forwards the records that are not lost.
 func (l *lossyLog) StreamAccessLogs(from accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	to, err := l.to.StreamAccessLogs(from.Context())
 	if err != nil {
@@ -51,7 +51,7 @@ func (l *lossyLog) StreamAccessLogs(from accesslogv3.AccessLogService_StreamAcce
 			return err
 		}
 		if logs := m.GetHttpLogs(); logs != nil {
-			logs.LogEntry = l.keep(logs.GetLogEntry())
+			logs.LogEntry = l.filter(logs.GetLogEntry())
 		}
 		if err := to.Send(m); err != nil {
 			return err
@@ -62,7 +62,7 @@ func (l *lossyLog) StreamAccessLogs(from accesslogv3.AccessLogService_StreamAcce
 	}
 }
 
-func (l *lossyLog) keep(entries []*dataaccesslogv3.HTTPAccessLogEntry) (kept []*dataaccesslogv3.HTTPAccessLogEntry) {
+func (l *lossyLog) filter(entries []*dataaccesslogv3.HTTPAccessLogEntry) (kept []*dataaccesslogv3.HTTPAccessLogEntry) {
 	for _, e := range entries {
 		every := l.every.Load()
 		if every == 0 || l.seen.Add(1)%every != 0 {
@@ -77,8 +77,8 @@ func (l *lossyLog) keep(entries []*dataaccesslogv3.HTTPAccessLogEntry) (kept []*
 	return kept
 }
 
-// startLossySite starts a site whose Envoy's records go through a log that can lose
-// them, and which looks at its Envoy.
+// startLossySite starts a site whose Envoy sends its records through a log that can
+// lose them, and which queries its Envoy.
 func startLossySite(t *testing.T, flags ...string) (*site, *lossyLog, func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hg")
@@ -90,7 +90,8 @@ func startLossySite(t *testing.T, flags ...string) (*site, *lossyLog, func()) {
 			t.Log(s.log.String())
 		}
 	})
-	// Not over a socket: there the log's calls would be those of this process.
+	// Not over a unix socket: over it the log's calls would seem to come from this
+	// process.
 	extProc, admin := closedPort(t), closedPort(t)
 	flags = append(flags, "--extproc-listen", extProc, "--envoy-admin", "http://"+admin)
 	restart := func() {
@@ -134,8 +135,8 @@ func socketAddress(a *net.TCPAddr) *corev3.Address {
 	}}}
 }
 
-// A request whose record is lost keeps its slot until Envoy says that it is over, and
-// one that Envoy still carries keeps it.
+// A request whose record is lost keeps its slot until Envoy no longer carries it, and
+// one that Envoy still carries keeps its slot.
 func TestTheSlotOfALostRecordComesBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	s, log, _ := startLossySite(t, "--audit-file", path)
@@ -151,7 +152,7 @@ func TestTheSlotOfALostRecordComesBack(t *testing.T) {
 	require.Equal(t, 2, s.inFlight()["a"], "nobody knows yet")
 	s.within(25, "its slot is back", func() bool { return s.inFlight()["a"] == 1 })
 	require.Contains(t, s.log.String(), `"agent":"a","slots":1,`)
-	s.metric("hivenet_lost_records_total", "0") // it could be that of the long one
+	s.metric("hivenet_lost_records_total", "0") // it could still be the record of the long request
 	close(finish)
 	require.Equal(t, 200, (<-long).status)
 	s.within(25, "nothing is in flight", func() bool { return s.inFlight()["a"] == 0 && s.app.InFlight() == 0 })
@@ -165,7 +166,8 @@ func TestTheSlotOfALostRecordComesBack(t *testing.T) {
 	s.atRest()
 }
 
-// blocking is an engine's script: some requests are answered when finish is closed.
+// blocking is an engine's script: some requests are answered only when finish is
+// closed.
 func blocking(finish <-chan struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Block") != "" {
@@ -181,7 +183,7 @@ func (s *site) within(seconds int, what string, ok func() bool) {
 	require.Eventually(s.t, ok, time.Duration(seconds)*time.Second, 50*time.Millisecond, what)
 }
 
-// inFlight is what the router counts on each agent.
+// inFlight returns the router's count for each agent.
 func (s *site) inFlight() map[string]int {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.app.AdminAddr()+"/v1/status", http.NoBody)

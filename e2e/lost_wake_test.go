@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sleeper starts `holdgate agent` for the model m, whose real engine listens on
-// address while it is awake.
+// sleeper starts `holdgate agent` for the model m, whose real engine listens on address
+// while it is awake.
 func sleeper(t *testing.T, router, address string) *process {
 	t.Helper()
 	_, port, err := net.SplitHostPort(address)
@@ -32,9 +32,9 @@ func TestAnAgentKilledWhileItsEngineStartsCostsOnlyTime(t *testing.T) {
 	s := startSite(t)
 	address := closedPort(t)
 	first := sleeper(t, s.app.AgentsAddr(), address)
-	first.says("registered with the router")
+	first.waitLog("registered with the router")
 	answer := s.start(t.Context(), chatPath, shortChat)
-	first.says("starting the engine")
+	first.waitLog("starting the engine")
 	require.NoError(t, first.cmd.Process.Kill())
 	require.Error(t, first.ends())
 
@@ -42,7 +42,7 @@ func TestAnAgentKilledWhileItsEngineStartsCostsOnlyTime(t *testing.T) {
 	r := <-answer
 	require.Equal(t, http.StatusOK, r.status, r.body)
 	require.Contains(t, r.body, `"content"`)
-	second.says("starting the engine")
+	second.waitLog("starting the engine")
 	s.atRest()
 }
 
@@ -55,15 +55,15 @@ func TestARouterRestartedWhileAModelWakesFindsItWaking(t *testing.T) {
 	serve := func() *process {
 		p := start(t, "serve", "--site-id", "here", "--extproc-listen", "unix://"+dir+"/extproc.sock", "--relay", "unix://"+dir+"/relay.sock",
 			"--agents-listen", "unix://"+dir+"/agents.sock", "--admin-listen", "127.0.0.1:0", "--map-file", mapFile)
-		p.says("holdgate is ready")
+		p.waitLog("holdgate is ready")
 		return p
 	}
 	first := serve()
 	s := &site{t: t, url: "http://" + startEnvoy(t, dir, &buffer{}).EdgeAddr(), http: newHTTPClient(t)}
 	agent := sleeper(t, "unix://"+dir+"/agents.sock", closedPort(t))
-	first.says("agent registered")
+	first.waitLog("agent registered")
 	lost := s.start(t.Context(), chatPath, shortChat)
-	agent.says("starting the engine")
+	agent.waitLog("starting the engine")
 	require.NoError(t, first.cmd.Process.Kill())
 	require.Error(t, first.ends())
 	r := <-lost
@@ -73,6 +73,6 @@ func TestARouterRestartedWhileAModelWakesFindsItWaking(t *testing.T) {
 	second := serve()
 	r = s.post(chatPath, shortChat)
 	require.Equal(t, http.StatusOK, r.status, r.body)
-	second.says(`"state":"(waking|serving)".*"agent registered"`)
+	second.waitLog(`"state":"(waking|serving)".*"agent registered"`)
 	require.Equal(t, 1, strings.Count(agent.out.String(), "starting the engine"))
 }

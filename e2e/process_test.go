@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// root is the repository: commands run there, as users run them.
+// root returns the repository: commands run there, as users run them.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("..")
@@ -61,8 +61,8 @@ func startProgram(t *testing.T, program string, args ...string) *process {
 	return p
 }
 
-// says waits for a line and returns its groups.
-func (p *process) says(pattern string) []string {
+// waitLog waits for a line in the output and returns its groups.
+func (p *process) waitLog(pattern string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(pattern)
 	var found []string
@@ -73,7 +73,7 @@ func (p *process) says(pattern string) []string {
 	return found
 }
 
-// ends waits for the end and returns how it ended.
+// ends waits for the process's end and returns its error.
 func (p *process) ends() error {
 	p.t.Helper()
 	select {
@@ -86,7 +86,7 @@ func (p *process) ends() error {
 	}
 }
 
-// children are the processes below pid whose command line has the text.
+// children returns the processes below pid whose command line contains the text.
 func children(t *testing.T, pid int, text string) []int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -132,8 +132,8 @@ func gone(t *testing.T, pids []int) {
 	}
 }
 
-// one is the only process below pid whose command line has the text.
-func one(t *testing.T, pid int, text string) int {
+// onlyChild returns the only process below pid whose command line contains the text.
+func onlyChild(t *testing.T, pid int, text string) int {
 	t.Helper()
 	var found []int
 	require.Eventually(t, func() bool {
@@ -143,7 +143,7 @@ func one(t *testing.T, pid int, text string) int {
 	return found[0]
 }
 
-// upFile is a models file for tests.
+// upFile writes a models file for tests.
 func upFile(t *testing.T, idle string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "models.yaml")
@@ -163,7 +163,7 @@ models:
 func startUp(t *testing.T, idle string) (*process, string) {
 	t.Helper()
 	p := start(t, "up", "-f", upFile(t, idle))
-	return p, p.says(`Holdgate listens on (http://\S+);`)[1]
+	return p, p.waitLog(`Holdgate listens on (http://\S+);`)[1]
 }
 
 func chat(t *testing.T, url string) (int, string) {
@@ -185,13 +185,13 @@ func chat(t *testing.T, url string) (int, string) {
 
 func TestUpAnswersTheCurlItPrints(t *testing.T) {
 	p, url := startUp(t, "1s")
-	line := p.says(`(?m)^  (curl .*)$`)[1]
+	line := p.waitLog(`(?m)^  (curl .*)$`)[1]
 	curl := exec.CommandContext(t.Context(), "sh", "-c", line+" --silent --show-error --fail-with-body --max-time 60")
 	out, err := curl.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), `"content"`)
 	for _, event := range []string{"request held", "waking", `ready.*after=`, "released", "asleep again"} {
-		p.says(event)
+		p.waitLog(event)
 	}
 	status, body := chat(t, url) // asleep, and awake again
 	require.Equal(t, http.StatusOK, status, body)
@@ -207,11 +207,11 @@ func TestAnEngineKilledWhileIdleIsWokenAgain(t *testing.T) {
 	p, url := startUp(t, "10m")
 	status, body := chat(t, url)
 	require.Equal(t, http.StatusOK, status, body)
-	engine := one(t, p.cmd.Process.Pid, "llama_server.py")
+	engine := onlyChild(t, p.cmd.Process.Pid, "llama_server.py")
 	require.NoError(t, syscall.Kill(engine, syscall.SIGKILL))
 	status, body = chat(t, url)
 	require.Equal(t, http.StatusOK, status, body)
-	require.NotEqual(t, engine, one(t, p.cmd.Process.Pid, "llama_server.py"))
+	require.NotEqual(t, engine, onlyChild(t, p.cmd.Process.Pid, "llama_server.py"))
 }
 
 func TestUpEndsWhenAPartIsKilled(t *testing.T) {
@@ -221,15 +221,15 @@ func TestUpEndsWhenAPartIsKilled(t *testing.T) {
 			status, body := chat(t, url)
 			require.Equal(t, http.StatusOK, status, body)
 			all := children(t, p.cmd.Process.Pid, "")
-			require.NoError(t, syscall.Kill(one(t, p.cmd.Process.Pid, part), syscall.SIGKILL))
+			require.NoError(t, syscall.Kill(onlyChild(t, p.cmd.Process.Pid, part), syscall.SIGKILL))
 			require.Error(t, p.ends())
-			p.says(says)
+			p.waitLog(says)
 			gone(t, all)
 		})
 	}
 }
 
-// Ctrl-C lets answers that run come to their end, those that Envoy carries too.
+// After Ctrl-C running answers finish, including those that Envoy carries.
 func TestUpLetsRunningAnswersEnd(t *testing.T) {
 	p, url := startUp(t, "10m")
 	status, body := chat(t, url)
@@ -279,7 +279,7 @@ func TestUpSaysWhatIsWrongWithItsFile(t *testing.T) {
 	}
 }
 
-// Promise 5: an answer that Envoy carries does not need Holdgate any more.
+// An answer that Envoy carries does not need Holdgate any more.
 func TestACrashOfServeLeavesRunningAnswersAlone(t *testing.T) {
 	dir, err := os.MkdirTemp("", "hg")
 	require.NoError(t, err)
@@ -289,7 +289,7 @@ func TestACrashOfServeLeavesRunningAnswersAlone(t *testing.T) {
 	serve := func() *process {
 		p := start(t, "serve", "--site-id", "here", "--extproc-listen", "unix://"+dir+"/extproc.sock", "--relay", "unix://"+dir+"/relay.sock",
 			"--agents-listen", "unix://"+dir+"/agents.sock", "--admin-listen", "127.0.0.1:0", "--map-file", mapFile, "--ports-file", dir+"/ports.json")
-		p.says("holdgate is ready")
+		p.waitLog("holdgate is ready")
 		return p
 	}
 	first := serve()
@@ -309,7 +309,7 @@ func TestACrashOfServeLeavesRunningAnswersAlone(t *testing.T) {
 	})
 	start(t, "agent", "--router", "unix://"+dir+"/agents.sock", "--engine", "custom", "--backend-url", "http://"+e.addr(),
 		"--model", "m", "--capability", "llm", "--capacity", "4")
-	first.says("agent registered")
+	first.waitLog("agent registered")
 	s := &site{t: t, url: url, http: newHTTPClient(t)}
 	answer := s.start(t.Context(), chatPath, chatBody("m", false))
 	<-begun
@@ -324,7 +324,7 @@ func TestACrashOfServeLeavesRunningAnswersAlone(t *testing.T) {
 	// A restart with a map on disk never turns a cold model into a 404.
 	second := serve()
 	held := s.start(t.Context(), chatPath, chatBody("m", false))
-	second.says("agent registered")
+	second.waitLog("agent registered")
 	close(finish)
 	for name, a := range map[string]<-chan result{"running": answer, "held": held} {
 		r = <-a

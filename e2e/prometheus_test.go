@@ -23,7 +23,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// tool is a program that `make tools-test` installs.
+// tool returns the path of a program that `make tools-test` installs.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(root(t), ".tools", "bin", name)
@@ -31,13 +31,13 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// prometheus is a real one.
+// prometheus is a real Prometheus server.
 type prometheus struct {
 	t   *testing.T
 	url string
 }
 
-// startPrometheus has it scrape a target five times a second.
+// startPrometheus starts a Prometheus that scrapes a target five times a second.
 func startPrometheus(t *testing.T, target string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,8 +77,8 @@ func (p *prometheus) value(query string) (float64, error) {
 	return strconv.ParseFloat(fmt.Sprint(got.Data.Result[0].Value[1]), 64)
 }
 
-// stays waits until a query has a value that is good for half a second on end.
-func (p *prometheus) stays(what, query string, good func(v float64) bool) {
+// requireSteady waits until a query has had a good value for half a second.
+func (p *prometheus) requireSteady(what, query string, good func(v float64) bool) {
 	p.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	for since := time.Now(); time.Since(since) < 500*time.Millisecond; time.Sleep(50 * time.Millisecond) {
@@ -90,8 +90,8 @@ func (p *prometheus) stays(what, query string, good func(v float64) bool) {
 	}
 }
 
-// exampleQuery is the query of the ScaledObject that is shipped, and the value
-// above which KEDA wakes its model.
+// exampleQuery returns the query of the shipped ScaledObject, and the value above which
+// KEDA wakes its model.
 func exampleQuery(t *testing.T) (query string, activation float64) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root(t), "examples", "keda", "prometheus.yaml"))
@@ -108,8 +108,8 @@ func exampleQuery(t *testing.T) (query string, activation float64) {
 	return metadata["query"], activation
 }
 
-// served is a holdgate as its user starts it, with an Envoy before it.
-func served(t *testing.T, flags ...string) (s *site, serve *process, ports map[string]string) {
+// startServe starts holdgate as a user does, with an Envoy in front.
+func startServe(t *testing.T, flags ...string) (s *site, serve *process, ports map[string]string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hg")
 	require.NoError(t, err)
@@ -118,58 +118,59 @@ func served(t *testing.T, flags ...string) (s *site, serve *process, ports map[s
 		"serve", "--site-id", "here", "--extproc-listen", "unix://" + dir + "/extproc.sock", "--relay", "unix://" + dir + "/relay.sock",
 		"--agents-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--ports-file", dir + "/ports.json",
 	}, flags...)...)
-	serve.says("holdgate is ready")
+	serve.waitLog("holdgate is ready")
 	text, err := os.ReadFile(dir + "/ports.json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &ports))
 	return &site{t: t, url: "http://" + startEnvoy(t, dir, &buffer{}, backendCAs(t, flags)...).EdgeAddr(), http: newHTTPClient(t)}, serve, ports
 }
 
-// The query that is shipped is what KEDA's Prometheus trigger needs of it, through
-// a whole life of a model.
+// The shipped query has the values that KEDA's Prometheus trigger needs, through the
+// whole life of a model.
 func TestAPrometheusEvaluatesTheQueryOfTheExample(t *testing.T) {
 	const model = "llama-3-70b"
 	query, activation := exampleQuery(t)
-	// Two minutes are too long for a test. The window is all that is changed.
+	// Two minutes are too long for a test. Only the window is changed.
 	require.Equal(t, 1, strings.Count(query, "[2m]"))
 	query = strings.ReplaceAll(query, "[2m]", "[4s]")
 	zero := func(v float64) bool { return v == 0 }
 	one := func(v float64) bool { return v == 1 }
 
-	s, serve, ports := served(t, "--wake-linger", "2s")
+	s, serve, ports := startServe(t, "--wake-linger", "2s")
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	p := startPrometheus(t, ports["admin"])
-	p.stays("scraped", `sum(up)`, one)
-	p.stays("no map, so that the series are absent", query, zero)
+	p.requireSteady("scraped", `sum(up)`, one)
+	p.requireSteady("no map, so that the series are absent", query, zero)
 
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+ports["admin"]+"/v1/sitemap",
 		strings.NewReader(`{"placements":[{"model":"`+model+`","kind":"chat","site":"here","scale_from_zero":true}]}`))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, s.do(r).status)
-	p.stays("the series are there at once", `hivenet_pending_demand{model="`+model+`"} + 1`, one)
-	p.stays("at rest", query, zero)
+	p.requireSteady("the series are there at once", `hivenet_pending_demand{model="`+model+`"} + 1`, one)
+	p.requireSteady("at rest", query, zero)
 
 	ctx, leave := context.WithCancel(t.Context())
 	held := s.start(ctx, chatPath, chatBody(model, false))
-	p.stays("held", query, func(v float64) bool { return v > activation && v <= 1 })
+	p.requireSteady("held", query, func(v float64) bool { return v > activation && v <= 1 })
 	leave()
 	<-held
-	p.stays("the client has left, and the wish lingers", `(`+query+`) - on() sum(hivenet_pending_demand)`, one)
-	p.stays("the wish has gone", query, zero)
+	p.requireSteady("the client has left, and the wish lingers", `(`+query+`) - on() sum(hivenet_pending_demand)`, one)
+	p.requireSteady("the wish has gone", query, zero)
 
 	held = s.start(t.Context(), chatPath, chatBody(model, false))
-	p.stays("held again", query, one)
+	p.requireSteady("held again", query, one)
 	engine := newEngine(t, nil)
 	start(t, "agent", "--router", ports["agents"], "--engine", "custom", "--backend-url", "http://"+engine.addr(),
 		"--health-path", "/", "--model", model, "--capability", "llm", "--capacity", "4")
 	require.Equal(t, http.StatusOK, (<-held).status)
 	// The counter began with that request, so only the next one is an increase.
-	p.stays("the request was counted", `sum(hivenet_routing_requests_routed_total)`, one)
+	p.requireSteady("the request was counted", `sum(hivenet_routing_requests_routed_total)`, one)
 
-	// A request each two seconds is to the window what one a minute is to two.
+	// A request each two seconds relates to this window as one per minute to two
+	// minutes.
 	ask := func() { require.Equal(t, http.StatusOK, s.post(chatPath, chatBody(model, false)).status) }
 	ask()
-	p.stays("served", query, one)
+	p.requireSteady("served", query, one)
 	for range 3 {
 		ask()
 		for begin := time.Now(); time.Since(begin) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
@@ -178,12 +179,12 @@ func TestAPrometheusEvaluatesTheQueryOfTheExample(t *testing.T) {
 			require.InDelta(t, 1, v, 0, "served all the time")
 		}
 	}
-	p.stays("after the window", query, zero)
+	p.requireSteady("after the window", query, zero)
 	lintMetrics(t, s, ports["admin"])
 
 	require.NoError(t, serve.cmd.Process.Signal(os.Interrupt))
 	require.NoError(t, serve.ends())
-	p.stays("the router has gone, and its series with it", query, zero)
+	p.requireSteady("the router has gone, and its series with it", query, zero)
 }
 
 // lintMetrics has promtool read a page of metrics.

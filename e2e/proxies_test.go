@@ -22,10 +22,10 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// clientAddress is a client's own on this machine, which is none of a proxy's.
+// clientAddress is a client address on this machine that no proxy uses.
 const clientAddress = "127.0.0.2"
 
-// proxies are run with the settings of docs/proxies.md, but for their time-outs: of a
+// proxies are run with the settings of docs/proxies.md, except for timeouts of a
 // second, which only keepalives survive.
 var proxies = map[string]struct {
 	block string // of the document
@@ -51,7 +51,7 @@ var proxies = map[string]struct {
 	},
 }
 
-// behind puts a proxy in front of the site, and reaches it through that.
+// behind starts a proxy in front of the site, and sends the site's requests through it.
 func (s *site) behind(name string) {
 	s.t.Helper()
 	p := proxies[name]
@@ -94,7 +94,7 @@ func TestProxiesInFront(t *testing.T) {
 			t.Cleanup(s.http.CloseIdleConnections)
 			s.behind(name)
 
-			// Expired holds reach the client as they are, and take nothing from others.
+			// Expired holds reach the client unchanged, and do not affect others.
 			for range 4 {
 				r := s.post(chatPath, chatBody("short", false), "X-Wake-Keepalive", "off")
 				require.Equal(t, http.StatusServiceUnavailable, r.status)
@@ -102,7 +102,7 @@ func TestProxiesInFront(t *testing.T) {
 			}
 			s.metric(`hivenet_wake_holds_total{outcome="expired"}`, "4")
 
-			// A client that leaves is noticed before the next keepalive but one.
+			// A client that disconnects is noticed within two keepalives.
 			ctx, leave := context.WithCancel(t.Context())
 			gone := s.start(ctx, chatPath, chatBody("m", true))
 			s.metric(`hivenet_pending_demand{model="m"}`, "1")
@@ -110,7 +110,8 @@ func TestProxiesInFront(t *testing.T) {
 			<-gone
 			s.metric(`hivenet_pending_demand{model="m"}`, "0")
 
-			// Keepalives carry holds past the time-outs, streams and large bodies alike.
+			// With keepalives, streams and large bodies alike are held past the
+			// timeouts.
 			id := uuid.NewString()
 			stream := s.start(t.Context(), chatPath, chatBody("m", true), "X-Request-Id", id, "X-Forwarded-For", "192.0.2.66")
 			plain := s.start(t.Context(), chatPath, bigBody("m", 8<<20))
@@ -127,7 +128,7 @@ func TestProxiesInFront(t *testing.T) {
 			}
 			require.Equal(t, clientAddress, s.recordOf(id)["source_ip"])
 
-			// A warm request, whose engine learns nothing of the trust.
+			// The engine of a warm request gets no headers about trusted proxies.
 			require.Equal(t, http.StatusOK, s.post(chatPath, chatBody("m", false)).status)
 			got, _ := e.last()
 			for header := range got.Header {

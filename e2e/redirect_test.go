@@ -24,7 +24,7 @@ import (
 
 const apiKey = "hg-a-key-of-the-tests"
 
-// keysFile is a keys file with one key; more is added to its entry.
+// keysFile writes a keys file with one key; more is added to its entry.
 func keysFile(t *testing.T, more string) string {
 	t.Helper()
 	sum := sha256.Sum256([]byte(apiKey))
@@ -41,7 +41,7 @@ func secretFile(t *testing.T) string {
 	return path
 }
 
-// twoSites are two sites that know each other; each of them may hold m.
+// twoSites starts two sites with each other in their maps; each of them may hold m.
 func twoSites(t *testing.T, flags ...string) (a, b *site) {
 	t.Helper()
 	a = startSite(t, append(flags, "--site-id=a")...)
@@ -49,10 +49,10 @@ func twoSites(t *testing.T, flags ...string) (a, b *site) {
 	return a, b
 }
 
-// know pushes the map of both sites to one, with hints for the model m.
-func (s *site) know(a, b *site, hints string) {
+// pushMapOf pushes the map of both sites to one, with hints for the model m.
+func (s *site) pushMapOf(a, b *site, hints string) {
 	s.t.Helper()
-	// Not 127.0.0.1 and one port after the other: clients drop the Authorization
+	// The sites have different host names, because clients drop the Authorization
 	// header when the host changes.
 	at := func(x *site, host string) string {
 		u, err := url.Parse(x.url)
@@ -69,15 +69,15 @@ func hint(site, state string) string {
 	return fmt.Sprintf(`{"model":"m","kind":"chat","site":%q,"state":%q,"observed_at":%q}`, site, state, time.Now().UTC().Format(time.RFC3339))
 }
 
-// noFollow does not follow redirects.
+// noFollow turns off following redirects.
 func noFollow(s *site) {
 	s.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 }
 
 func TestAColdModelRedirectsToTheWarmSite(t *testing.T) {
 	a, b := twoSites(t, "--auth-file", keysFile(t, ""), "--hop-secret-file", secretFile(t))
-	a.know(a, b, hint("b", "warm"))
-	b.know(a, b, "")
+	a.pushMapOf(a, b, hint("b", "warm"))
+	b.pushMapOf(a, b, "")
 	e := newEngine(t, nil)
 	b.register(hello("b-1", e.addr(), 4, "m"))
 	noFollow(a)
@@ -97,19 +97,19 @@ func TestAColdModelRedirectsToTheWarmSite(t *testing.T) {
 		require.NoError(t, err)
 		return b.post(u.RequestURI(), body, headers...)
 	}
-	// The token stands for the key, which clients drop on the way.
+	// The token replaces the key, which clients drop on the way.
 	r = follow(location, body)
 	require.Equal(t, http.StatusOK, r.status, r.body)
 	got, sent := e.last()
 	require.Equal(t, chatPath+"?x=%20y&x=z", got.RequestURI, "the token is not the engine's business")
 	require.Equal(t, body, sent)
 	require.Empty(t, got.Header.Get("Authorization"))
-	// It is good for this request only.
+	// It is valid for this request only.
 	require.Equal(t, http.StatusUnauthorized, follow(location, chatBody("m", true)).status)
 	require.Equal(t, http.StatusUnauthorized, follow(strings.Replace(location, "x=z", "x=w", 1), body).status)
 	require.Equal(t, http.StatusUnauthorized, follow(location[:len(location)-3]+"xxx", body).status)
 	require.Equal(t, http.StatusUnauthorized, follow(strings.Split(location, "&hg_hop")[0], body).status)
-	// A good key counts beside a bad token.
+	// A valid key counts even with an invalid token.
 	require.Equal(t, http.StatusOK, follow(location[:len(location)-3]+"xxx", body, "X-Api-Key", apiKey).status)
 	b.metric(`hivenet_hop_tokens_rejected_total{reason="mismatch"}`, "2")
 	b.metric(`hivenet_hop_tokens_rejected_total{reason="forged"}`, "1")
@@ -122,7 +122,7 @@ func TestAColdModelRedirectsToTheWarmSite(t *testing.T) {
 
 func TestBothColdHoldsHere(t *testing.T) {
 	a, b := twoSites(t)
-	a.know(a, b, hint("b", "cold"))
+	a.pushMapOf(a, b, hint("b", "cold"))
 	answer := a.start(t.Context(), chatPath, chatBody("m", false))
 	a.metric(`hivenet_pending_demand{model="m"}`, "1")
 	a.register(hello("a-1", newEngine(t, nil).addr(), 1, "m"))
@@ -130,13 +130,13 @@ func TestBothColdHoldsHere(t *testing.T) {
 	a.atRest()
 }
 
-// Maps that point at each other end after two hops in a hold.
+// Maps that point at each other end in a hold after two redirects.
 func TestStaleMapsMakeNoLoop(t *testing.T) {
 	for name, flags := range map[string][]string{"signed": {"--hop-secret-file", secretFile(t)}, "counted": nil} {
 		t.Run(name, func(t *testing.T) {
 			a, b := twoSites(t, flags...)
-			a.know(a, b, hint("b", "warm"))
-			b.know(a, b, hint("a", "warm"))
+			a.pushMapOf(a, b, hint("b", "warm"))
+			b.pushMapOf(a, b, hint("a", "warm"))
 			answer := a.start(t.Context(), chatPath, chatBody("m", false))
 			a.metric(`hivenet_pending_demand{model="m"}`, "1")
 			b.metric(`hivenet_pending_demand{model="m"}`, "0")
@@ -149,7 +149,7 @@ func TestStaleMapsMakeNoLoop(t *testing.T) {
 
 func TestHintsAloneChangeWhereRequestsGo(t *testing.T) {
 	a, b := twoSites(t)
-	a.know(a, b, hint("b", "cold"))
+	a.pushMapOf(a, b, hint("b", "cold"))
 	noFollow(a)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+a.app.AdminAddr()+"/v1/sitemap/hints", strings.NewReader(`{"hints":[`+hint("b", "warm")+`]}`))
 	require.NoError(t, err)
@@ -160,7 +160,7 @@ func TestHintsAloneChangeWhereRequestsGo(t *testing.T) {
 
 func TestAKeyThatCannotFollowIsHeld(t *testing.T) {
 	a, b := twoSites(t, "--auth-file", keysFile(t, "  redirect: never\n"))
-	a.know(a, b, hint("b", "warm"))
+	a.pushMapOf(a, b, hint("b", "warm"))
 	answer := a.start(t.Context(), chatPath, chatBody("m", false), "X-Api-Key", apiKey)
 	a.metric(`hivenet_pending_demand{model="m"}`, "1")
 	a.register(hello("a-1", newEngine(t, nil).addr(), 1, "m"))
@@ -177,7 +177,7 @@ func TestAModelThatTheKeyMayNotUse(t *testing.T) {
 
 func TestBrowsersMayCallFromConfiguredOrigins(t *testing.T) {
 	a, b := twoSites(t, "--cors-origins", "https://app.example.com")
-	a.know(a, b, hint("b", "warm"))
+	a.pushMapOf(a, b, hint("b", "warm"))
 	noFollow(a)
 	r := a.do(a.request(t.Context(), http.MethodOptions, chatPath, "", "Origin", "https://app.example.com", "Access-Control-Request-Method", "POST"))
 	require.Equal(t, http.StatusNoContent, r.status)
@@ -190,15 +190,15 @@ func TestBrowsersMayCallFromConfiguredOrigins(t *testing.T) {
 	r = a.post(chatPath, chatBody("m", false), "Origin", "https://app.example.com", "X-Wake-Timeout", "soon")
 	require.Equal(t, http.StatusBadRequest, r.status)
 	require.Equal(t, "https://app.example.com", r.header.Get("Access-Control-Allow-Origin"))
-	b.know(a, b, "")
+	b.pushMapOf(a, b, "")
 	r = b.post(chatPath+"?hg_hop=2", chatBody("m", false), "Origin", "https://app.example.com", "X-Wake-Timeout", "0s")
 	require.Equal(t, http.StatusServiceUnavailable, r.status)
 	require.Equal(t, "https://app.example.com", r.header.Get("Access-Control-Allow-Origin"))
-	a.atRest() // a preflight is no demand
+	a.atRest() // a preflight is not counted as demand
 }
 
-// Every answer has the router's CORS headers and none of the engine's, whichever way
-// it takes; the engine does not learn of an origin.
+// Every answer has the router's CORS headers and none of the engine's, on every path;
+// the engine does not get the origin.
 func TestEveryAnswerHasTheRoutersCORSHeaders(t *testing.T) {
 	const origin = "https://app.example.com"
 	s := startSite(t, "--cors-origins", origin, "--wake-keepalive", "200ms")
@@ -240,13 +240,13 @@ func TestEveryAnswerHasTheRoutersCORSHeaders(t *testing.T) {
 	// The answer of the rehold lane, after a replica that refused.
 	s.register(hello("b", closedPort(t), 4, "fixed"))
 	s.register(hello("c", e.addr(), 4, "fixed"))
-	for range 2 { // one of them begins at the replica that refuses
+	for range 2 { // one of them is first sent to the replica that refuses
 		check(s.post(chatPath, chatBody("fixed", false), "Origin", origin), "accept,origin")
 	}
 	s.atRest()
 }
 
-// sayHello answers both APIs as engines do, streaming where that is asked for.
+// sayHello answers both APIs as engines do, streaming on request.
 func sayHello(w http.ResponseWriter, r *http.Request) {
 	const message = `{"id":"x","type":"message","role":"assistant","model":"m","content":[%s],"stop_reason":null,"usage":{"input_tokens":1,"output_tokens":1}}`
 	const chunk = `{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"finish_reason":"stop","%s":{"role":"assistant","content":"hello"}}]}`
@@ -282,8 +282,8 @@ func sayHello(w http.ResponseWriter, r *http.Request) {
 // The official clients follow, and stay authenticated by the token.
 func TestClientsFollowARedirect(t *testing.T) {
 	a, b := twoSites(t, "--auth-file", keysFile(t, ""), "--hop-secret-file", secretFile(t))
-	a.know(a, b, hint("b", "warm"))
-	b.know(a, b, "")
+	a.pushMapOf(a, b, hint("b", "warm"))
+	b.pushMapOf(a, b, "")
 	e := newEngine(t, sayHello)
 	b.register(hello("b-1", e.addr(), 4, "m"))
 	script := filepath.Join("clients", "python", "chat.py")
@@ -308,7 +308,7 @@ func TestClientsFollowARedirect(t *testing.T) {
 	require.Equal(t, 7, e.count())
 }
 
-// A key that is taken out of the file stops at once, also under a held request.
+// A key that is removed from the file stops working at once, also for a held request.
 func TestARevokedKeyStopsAtOnce(t *testing.T) {
 	keys := keysFile(t, "")
 	s := startSite(t, "--auth-file", keys)
@@ -319,7 +319,7 @@ func TestARevokedKeyStopsAtOnce(t *testing.T) {
 	r := <-answer
 	require.Equal(t, http.StatusUnauthorized, r.status, r.body)
 	require.Equal(t, http.StatusUnauthorized, s.post(chatPath, chatBody("m", false), "X-Api-Key", apiKey).status)
-	// A bad file keeps the old one.
+	// An invalid file leaves the previous version in use.
 	require.NoError(t, os.WriteFile(keys, []byte("keys: [{}]"), 0o600))
 	require.Error(t, s.app.Reload())
 	s.metric(`hivenet_config_last_reload_successful{file="auth-file"}`, "0")

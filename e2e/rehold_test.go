@@ -18,13 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bigBody is a request of about n bytes.
+// bigBody returns a request of about n bytes.
 func bigBody(model string, n int) string {
 	return `{"messages":[{"role":"user","content":"` + strings.Repeat("x", n) + `"}],"model":"` + model + `"}`
 }
 
-// dyingEngine takes whole requests and closes the connection without an answer,
-// as often as deaths says; then it answers.
+// dyingEngine reads whole requests and closes the connection without an answer, deaths
+// times; after that it answers.
 func dyingEngine(t *testing.T, deaths int32) *engine {
 	t.Helper()
 	var n atomic.Int32
@@ -40,8 +40,8 @@ func dyingEngine(t *testing.T, deaths int32) *engine {
 	})
 }
 
-// until sends requests, which must all be answered, until one of them met what the
-// test is about: which of two idle replicas comes first is not defined.
+// until sends requests, which must all be answered, until met returns true: which of
+// two idle replicas is chosen first is not defined.
 func (s *site) until(body string, met func() bool) int {
 	s.t.Helper()
 	for n := 1; n <= 50; n++ {
@@ -148,7 +148,7 @@ func TestAHeldRequestSurvivesAnEngineThatDies(t *testing.T) {
 	}
 }
 
-// An engine that closes idle connections gives pooled requests a reset.
+// When an engine closes idle connections, pooled requests get a reset.
 func TestAnEngineThatClosesIdleConnectionsIsNoFailure(t *testing.T) {
 	s := startSite(t)
 	e := newEngine(t, nil)
@@ -157,7 +157,7 @@ func TestAnEngineThatClosesIdleConnectionsIsNoFailure(t *testing.T) {
 	for range 60 {
 		r := s.post(chatPath, chatBody("m", false))
 		require.Equal(t, http.StatusOK, r.status, r.body)
-		time.Sleep(4 * time.Millisecond) // near the engine's own limit
+		time.Sleep(4 * time.Millisecond) // close to the engine's own limit
 	}
 	s.atRest()
 }

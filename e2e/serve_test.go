@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Promise 1: a request that is served goes through as it came.
+// A served request and its answer pass unchanged.
 func TestAServedRequestIsUntouched(t *testing.T) {
 	s := startSite(t, "--wake-keepalive", "1ms")
 	e := newEngine(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -59,7 +59,7 @@ func TestAServedRequestIsUntouched(t *testing.T) {
 }
 
 func TestARequestIDThatIsNoUUIDIsReplaced(t *testing.T) {
-	s, recordOf := audited(t, "--wake-keepalive", "50ms")
+	s, recordOf := startAudited(t, "--wake-keepalive", "50ms")
 	const junk = "junk-77"
 	is := func(r result, status int, id string) {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestARequestIDInFlightIsNotTakenTwice(t *testing.T) {
 	s.eventually("two in flight", func() bool { return s.app.InFlight() == 2 })
 	third := s.start(t.Context(), chatPath, chatBody("m", false), "X-Request-Id", id)
 	s.eventually("three in flight", func() bool { return s.app.InFlight() == 3 })
-	s.metric(`hivenet_pending_demand{model="m"}`, "1") // the same request, tried again
+	s.metric(`hivenet_pending_demand{model="m"}`, "1") // a retry of the same request
 	s.register(hello("a", newEngine(t, nil).addr(), 1, "m"))
 	for _, answer := range []<-chan result{first, second, third} {
 		require.Equal(t, http.StatusOK, (<-answer).status)
@@ -99,7 +99,7 @@ func TestARequestIDInFlightIsNotTakenTwice(t *testing.T) {
 	s.atRest()
 }
 
-// No engine sees more requests than its slots, whether they are served or queued.
+// No engine gets more requests than its slots, whether they are served or queued.
 func TestSlotsBoundWhatAnEngineSees(t *testing.T) {
 	s := startSite(t, "--queue-depth", "100")
 	var mu sync.Mutex
@@ -129,9 +129,9 @@ func TestSlotsBoundWhatAnEngineSees(t *testing.T) {
 	s.atRest()
 }
 
-// occupied is a site whose only slot is taken until free is called; free asserts
-// that the request in it is answered, and that everything is at rest then.
-func occupied(t *testing.T, flags ...string) (s *site, free func()) {
+// startOccupied starts a site whose only slot is taken until free is called; free
+// requires that the request in it is answered, and that everything is at rest then.
+func startOccupied(t *testing.T, flags ...string) (s *site, free func()) {
 	t.Helper()
 	s = startSite(t, flags...)
 	finish := make(chan struct{})
@@ -147,7 +147,7 @@ func occupied(t *testing.T, flags ...string) (s *site, free func()) {
 }
 
 func TestAFullReplicaWithoutQueueIsNoCapacity(t *testing.T) {
-	s, free := occupied(t, "--queue-depth", "0")
+	s, free := startOccupied(t, "--queue-depth", "0")
 	r := s.post(chatPath, chatBody("m", false))
 	require.Equal(t, http.StatusServiceUnavailable, r.status)
 	require.Contains(t, r.body, `"code":"no_capacity"`)
@@ -156,7 +156,7 @@ func TestAFullReplicaWithoutQueueIsNoCapacity(t *testing.T) {
 }
 
 func TestAWaitForASlotTimesOut(t *testing.T) {
-	s, free := occupied(t, "--request-timeout", "200ms")
+	s, free := startOccupied(t, "--request-timeout", "200ms")
 	r := s.post(chatPath, chatBody("m", false))
 	require.Equal(t, http.StatusGatewayTimeout, r.status)
 	require.Contains(t, r.body, `"code":"request_timeout"`)
@@ -178,7 +178,7 @@ func TestAnAgentThatLeavesIsOutOfRoutingAtOnce(t *testing.T) {
 	s.atRest()
 }
 
-// The wake of a crowd: everybody is answered, once.
+// When one registration wakes many waiters, each is answered once.
 func TestAThousandHeldRequestsAreReleasedByOneRegistration(t *testing.T) {
 	const crowd = 1000
 	s := startSite(t, "--wake-hold-max", "2000", "--wake-hold-max-total", "2000", "--request-timeout", "5m")
@@ -211,7 +211,7 @@ func TestAThousandHeldRequestsAreReleasedByOneRegistration(t *testing.T) {
 	s.atRest()
 }
 
-// More held requests than Envoy's default limits, and a warm one beside them.
+// More held requests than Envoy's default limits do not delay a warm one.
 func TestHeldRequestsDoNotStandInTheWayOfWarmOnes(t *testing.T) {
 	s := startSite(t, "--wake-hold-max", "2000", "--wake-hold-max-total", "2000")
 	s.register(hello("warm", newEngine(t, nil).addr(), 4, "warm"))

@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stormEngine does what a request's header asks for.
+// stormEngine behaves as a header of the request asks.
 func stormEngine(t *testing.T) *engine {
 	t.Helper()
 	return newEngine(t, func(w http.ResponseWriter, r *http.Request) {
@@ -57,27 +57,27 @@ func stormEngine(t *testing.T) *engine {
 type storm struct {
 	*site
 	mu       sync.Mutex
-	answered map[string]int // by request id: the status
+	answered map[string]int // the status by request id
 	statuses map[int]int
 	resets   atomic.Int64
 	cuts     atomic.Int64
 }
 
-func (s *storm) rage(span time.Duration) {
+func (s *storm) run(span time.Duration) {
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	until := time.Now().Add(span)
 	for range 40 {
 		clients.Go(func() {
 			for time.Now().Before(until) {
-				s.one()
+				s.send()
 			}
 		})
 	}
 }
 
-// one is one request, which ends with an answer or the client's own reset.
-func (s *storm) one() {
+// send sends one request, which ends with an answer or the client's own reset.
+func (s *storm) send() {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 40*time.Second)
 	defer cancel()
 	do := []string{"", "", "error", "die", "half", "slow", "slow"}[rand.IntN(7)]
@@ -102,7 +102,7 @@ func (s *storm) one() {
 		s.statuses[r.status]++
 		s.mu.Unlock()
 		if r.status >= 400 {
-			time.Sleep(100 * time.Millisecond) // else these come at once, again and again
+			time.Sleep(100 * time.Millisecond) // otherwise these would be repeated at once
 		}
 	case leaves && ctx.Err() != nil:
 		s.resets.Add(1)
@@ -113,8 +113,8 @@ func (s *storm) one() {
 	}
 }
 
-// again does something again and again until ctx ends.
-func again(ctx context.Context, wg *sync.WaitGroup, pause time.Duration, do func(n int)) {
+// repeat calls do repeatedly until ctx ends.
+func repeat(ctx context.Context, wg *sync.WaitGroup, pause time.Duration, do func(n int)) {
 	wg.Go(func() {
 		for n := 0; ctx.Err() == nil; n++ {
 			do(n)
@@ -126,12 +126,12 @@ func again(ctx context.Context, wg *sync.WaitGroup, pause time.Duration, do func
 	})
 }
 
-// trouble makes agents leave and come back, keys go and return, and the log break.
-func (s *storm) trouble(ctx context.Context, e *engine, log *lossyLog, keys string) *sync.WaitGroup {
+// disrupt makes agents leave and return, removes and restores keys, and breaks the log.
+func (s *storm) disrupt(ctx context.Context, e *engine, log *lossyLog, keys string) *sync.WaitGroup {
 	gone := closedPort(s.t)
 	wg := &sync.WaitGroup{}
 	for i, address := range []string{e.addr(), e.addr(), gone} {
-		again(ctx, wg, 150*time.Millisecond, func(int) { // a wake's pause
+		repeat(ctx, wg, 150*time.Millisecond, func(int) { // enough for a wake
 			a := s.register(hello(fmt.Sprint("agent-", i), address, 4, "m"))
 			time.Sleep(time.Duration(400+rand.IntN(800)) * time.Millisecond)
 			a.leave()
@@ -139,7 +139,7 @@ func (s *storm) trouble(ctx context.Context, e *engine, log *lossyLog, keys stri
 	}
 	good, err := os.ReadFile(keys)
 	require.NoError(s.t, err)
-	again(ctx, wg, 1500*time.Millisecond, func(int) {
+	repeat(ctx, wg, 1500*time.Millisecond, func(int) {
 		for _, text := range []string{"keys: []", string(good)} {
 			if os.WriteFile(keys, []byte(text), 0o600) != nil || s.app.Reload() != nil {
 				s.t.Error("the keys were not read")
@@ -147,11 +147,11 @@ func (s *storm) trouble(ctx context.Context, e *engine, log *lossyLog, keys stri
 			time.Sleep(300 * time.Millisecond)
 		}
 	})
-	again(ctx, wg, time.Second, func(n int) { log.cut.Store(n > 0) })
+	repeat(ctx, wg, time.Second, func(n int) { log.cut.Store(n > 0) })
 	return wg
 }
 
-// requireRest demands that every counter is 0, with an agent that has no request.
+// requireRest requires that every counter is 0, with an agent that has no request.
 func (s *storm) requireRest() {
 	s.t.Helper()
 	e := newEngine(s.t, nil)
@@ -175,8 +175,8 @@ func (s *storm) requireRest() {
 	s.atRest()
 }
 
-// requireNoBytes demands that no byte is held and no body has memory: a request may
-// have all of both.
+// requireNoBytes requires that no byte is held and no body uses memory: one request may
+// use the whole limit.
 func (s *storm) requireNoBytes() {
 	s.t.Helper()
 	ctx, leave := context.WithCancel(s.t.Context())
@@ -186,10 +186,11 @@ func (s *storm) requireNoBytes() {
 	require.ErrorIs(s.t, (<-all).err, context.Canceled)
 }
 
-// stormBytes is what all bodies together may have.
+// stormBytes is the limit of all bodies together.
 const stormBytes = 4 << 20
 
-// Whatever ends a request gives back what it had, all ends at once.
+// Everything that a request uses is freed, however it ends, when all kinds of ends
+// happen together.
 func TestNothingIsLeftAfterAStorm(t *testing.T) {
 	keys, audit := keysFile(t, ""), filepath.Join(t.TempDir(), "audit.log")
 	rules := filepath.Join(t.TempDir(), "policy.yaml")
@@ -203,8 +204,8 @@ func TestNothingIsLeftAfterAStorm(t *testing.T) {
 
 	log.every.Store(10)
 	ctx, calm := context.WithCancel(t.Context())
-	troubles := s.trouble(ctx, e, log, keys)
-	s.rage(5 * time.Second)
+	troubles := s.disrupt(ctx, e, log, keys)
+	s.run(5 * time.Second)
 	calm()
 	troubles.Wait()
 	log.every.Store(0)
@@ -219,18 +220,18 @@ func TestNothingIsLeftAfterAStorm(t *testing.T) {
 	require.Contains(t, s.log.String(), "ended the connection before its answer")
 	t.Logf("answers %v, %d resets, %d cuts, %d records lost", s.statuses, s.resets.Load(), s.cuts.Load(), log.lost.Load())
 
-	// A restart under it.
-	raging := make(chan struct{})
+	// Restart the router during the storm.
+	running := make(chan struct{})
 	go func() {
-		defer close(raging)
-		s.rage(3 * time.Second)
+		defer close(running)
+		s.run(3 * time.Second)
 	}()
 	s.register(hello("before", e.addr(), 4, "m"))
 	time.Sleep(time.Second)
 	require.NoError(t, s.app.Stop(context.Background()))
 	restart()
 	a := s.register(hello("after", e.addr(), 4, "m"))
-	<-raging
+	<-running
 	a.leave()
 	s.requireRest()
 	t.Logf("answers %v, %d resets, %d cuts, %d records lost", s.statuses, s.resets.Load(), s.cuts.Load(), log.lost.Load())
@@ -239,8 +240,8 @@ func TestNothingIsLeftAfterAStorm(t *testing.T) {
 	}
 }
 
-// requireRecords demands one line for each answer, with its status unless it was lost
-// or comes after a keepalive.
+// requireRecords requires one line for each answer, with its status unless the record
+// was lost or the status comes after a keepalive.
 func (s *storm) requireRecords(path string) {
 	s.t.Helper()
 	byID := map[any]map[string]any{}

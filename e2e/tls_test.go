@@ -18,8 +18,8 @@ import (
 	"github.com/holdgate/holdgate/internal/certs/certstest"
 )
 
-// Clients reach the edge over TLS and HTTP/2, Envoy reaches Holdgate over TCP with
-// mutual TLS, and a certificate that is replaced is shown without a restart.
+// Clients connect to the edge with TLS and HTTP/2, Envoy connects to Holdgate over TCP
+// with mutual TLS, and a replaced certificate is used without a restart.
 func TestTLSOnBothSidesOfEnvoy(t *testing.T) {
 	t.Parallel()
 	authority, envoys := certstest.New(t), certstest.New(t)
@@ -82,7 +82,7 @@ func TestTLSOnBothSidesOfEnvoy(t *testing.T) {
 		return conn.Close() == nil
 	})
 
-	// Without Holdgate the edge lives, and is not ready.
+	// Without Holdgate the edge is alive, but not ready.
 	require.NoError(t, s.app.Stop(t.Context()))
 	answer := s.do(s.request(t.Context(), http.MethodGet, "/healthz", ""))
 	require.Equal(t, http.StatusOK, answer.status)

@@ -58,7 +58,7 @@ func TestAWebhookIsCalledWhileAModelIsWanted(t *testing.T) {
 	a.leave()
 	s.atRest()
 
-	// A hook that refuses is a failed wake: waiters hear it at once.
+	// A webhook that refuses is a failed wake: waiters get its error at once.
 	s.eventually("asleep", func() bool {
 		return strings.Contains(s.do(s.request(t.Context(), http.MethodGet, "/v1/models/m", "")).body, `"asleep"`)
 	})
@@ -96,7 +96,7 @@ func TestAModelIsWokenAheadOfItsTraffic(t *testing.T) {
 	r := <-held
 	require.Equal(t, http.StatusServiceUnavailable, r.status)
 	require.Contains(t, r.body, "model m could not be woken: no GPU is free; retry in")
-	// It stays so for the cooldown.
+	// This lasts for the cooldown.
 	require.Contains(t, s.post(chatPath, chatBody("m", false)).body, "no GPU is free")
 	s.atRest()
 }
