@@ -50,7 +50,7 @@ func scaledObject(model string, metadata ...string) *externalscaler.ScaledObject
 
 func TestKEDALearnsOfTheDemand(t *testing.T) {
 	s := startSite(t, "--keda-listen", "127.0.0.1:0", "--wake-linger", "0s")
-	keda := kedaClient(t, s.app.KEDAAddr(), insecure.NewCredentials())
+	keda := kedaClient(t, s.app.Addresses()["keda"], insecure.NewCredentials())
 	m := scaledObject("m", "window", "1s", "threshold", "2")
 	active := func() bool {
 		r, err := keda.IsActive(t.Context(), m)
@@ -112,7 +112,7 @@ func TestManyScaledObjectsShareTheScaler(t *testing.T) {
 		placements = append(placements, fmt.Sprintf(`{"model":"m%d","kind":"chat","site":"here","scale_from_zero":true}`, i))
 	}
 	require.Equal(t, http.StatusOK, s.putMap(`{"placements":[`+strings.Join(placements, ",")+`]}`).status)
-	keda := kedaClient(t, s.app.KEDAAddr(), insecure.NewCredentials())
+	keda := kedaClient(t, s.app.Addresses()["keda"], insecure.NewCredentials())
 	ctx, cancel := context.WithCancel(t.Context())
 	var streams []grpc.ServerStreamingClient[externalscaler.IsActiveResponse]
 	for i := range objects {
@@ -147,7 +147,7 @@ func TestKEDAConnectsOverTLS(t *testing.T) {
 	ask := func(c credentials.TransportCredentials) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := kedaClient(t, s.app.KEDAAddr(), c).IsActive(ctx, scaledObject("m"))
+		_, err := kedaClient(t, s.app.Addresses()["keda"], c).IsActive(ctx, scaledObject("m"))
 		return err
 	}
 	old := trusted()

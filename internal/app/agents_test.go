@@ -109,7 +109,7 @@ func TestHealthIsOpenAndTheRestNeedsAToken(t *testing.T) {
 	require.Equal(t, codes.Unauthenticated, s.register(""))
 
 	for address, service := range map[string]string{
-		s.AgentsAddr(): "agentreg.v1.AgentRegistry", s.KEDAAddr(): "externalscaler.ExternalScaler",
+		s.AgentsAddr(): "agentreg.v1.AgentRegistry", s.Addresses()["keda"]: "externalscaler.ExternalScaler",
 	} {
 		client := healthpb.NewHealthClient(s.dial(address))
 		for _, name := range []string{"", service} {
@@ -212,7 +212,7 @@ func TestCertificatesAreReplacedWithoutARestart(t *testing.T) {
 	s.trusted.IssueTo(s.cert, s.key)
 	require.NoError(t, s.Reload())
 	require.Equal(t, codes.OK, s.register("old"))
-	_, err := healthpb.NewHealthClient(s.dial(s.KEDAAddr())).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	_, err := healthpb.NewHealthClient(s.dial(s.Addresses()["keda"])).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err, "KEDA's port as well")
 }
 

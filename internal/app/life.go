@@ -118,8 +118,8 @@ func (a *App) AdminAddr() string { return a.listeners.admin.Addr().String() }
 // InFlight returns the number of requests between their headers and their end.
 func (a *App) InFlight() int { return a.data.InFlight() }
 
-// addresses returns the addresses in use, by what they are for.
-func (a *App) addresses() map[string]string {
+// Addresses returns the addresses in use, by what they are for: admin, agents, keda.
+func (a *App) Addresses() map[string]string {
 	all := map[string]string{"admin": a.AdminAddr(), "agents": a.AgentsAddr()}
 	if a.listeners.keda != nil {
 		all["keda"] = a.listeners.keda.Addr().String()
@@ -127,14 +127,11 @@ func (a *App) addresses() map[string]string {
 	return all
 }
 
-// KEDAAddr returns the address where KEDA connects.
-func (a *App) KEDAAddr() string { return a.addresses()["keda"] }
-
 func (a *App) writePorts() error {
 	if a.c.PortsFile == "" {
 		return nil
 	}
-	text, err := json.Marshal(a.addresses(), json.Deterministic(true))
+	text, err := json.Marshal(a.Addresses(), json.Deterministic(true))
 	if err != nil {
 		return fmt.Errorf("writing --ports-file: %w", err)
 	}

@@ -42,9 +42,9 @@ func (w watchedModels) Wanted(model string) bool {
 	return wanted
 }
 
-// BenchmarkWishToKEDA is the time from a wish to its receipt by a client of KEDA's,
+// BenchmarkNeedToKEDA is the time from a need to its receipt by a KEDA client,
 // over TCP on loopback.
-func BenchmarkWishToKEDA(b *testing.B) {
+func BenchmarkNeedToKEDA(b *testing.B) {
 	models := watchedModels{
 		&fakeModels{Recent: NewRecent(), known: map[string]string{"llama": "chat"}, wanted: map[string]bool{}}, make(chan struct{}),
 	}
@@ -88,8 +88,8 @@ func BenchmarkWishToKEDA(b *testing.B) {
 	report(b, times)
 }
 
-// BenchmarkWishToWebhook is the time from a wish to the arrival of its call.
-func BenchmarkWishToWebhook(b *testing.B) {
+// BenchmarkNeedToWebhook is the time from a need to the arrival of its call.
+func BenchmarkNeedToWebhook(b *testing.B) {
 	arrived := make(chan time.Time, 1)
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived <- time.Now() }))
 	b.Cleanup(s.Close)

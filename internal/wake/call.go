@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// callTimeout is for one call, its answer included.
+	// callTimeout is the limit of one call, including its answer.
 	callTimeout = 10 * time.Second
-	// firstBackoff bounds the wait before the second call; each next bound is twice
-	// the last, up to lastBackoff and the cooldown.
+	// firstBackoff limits the wait before the second call. Each further limit is twice
+	// the one before, up to lastBackoff and the cooldown.
 	firstBackoff = 500 * time.Millisecond
 	lastBackoff  = 30 * time.Second
-	// maxAnswer is how much of an answer is read, so that its connection can be used
-	// again. What it says is of no interest.
+	// maxAnswer is how much of an answer is read, so that the connection can be reused.
+	// The content is ignored.
 	maxAnswer = 64 << 10
-	// maxRedirects is how often one call is sent on.
+	// maxRedirects is how many redirects of one call are followed.
 	maxRedirects = 5
 )
 
@@ -41,7 +41,7 @@ type outcome int
 
 const (
 	succeeded   outcome = iota
-	refused             // as it will be again: the hook or its URL is wrong
+	refused             // and a retry would be too: the hook or its URL is wrong
 	unavailable         // 5xx, 408 or 429
 	unreachable         // no answer
 )
@@ -51,29 +51,29 @@ var outcomes = [...]string{succeeded: "succeeded", refused: "refused", unavailab
 func (o outcome) String() string { return outcomes[o] }
 func (o outcome) retried() bool  { return o == unavailable || o == unreachable }
 
-// call is what one call is made of. It never changes.
+// call is one call of a hook. It is immutable.
 type call struct {
 	models []string
 	hook   *Hook
 	key    string
 	since  time.Time
-	tries  int // that went before, and were to be repeated
+	tries  int // failed calls before this one that it retries
 }
 
-// result is what came of a call.
+// result is the result of a call.
 type result struct {
 	outcome    outcome
 	status     int
 	err        error
-	reason     string        // of a refusal, without anything secret
-	retryAfter time.Duration // as the hook asked
+	reason     string        // of a refusal; it contains no secret
+	retryAfter time.Duration // from the answer
 }
 
-// delay is the time until the next call: full jitter, so that routers which failed
-// together do not come back together, and no less than the hook asked for.
+// delay returns the time until the next call: with full jitter, so that routers whose
+// calls failed together do not retry together, and no less than the answer's Retry-After.
 func (r result) delay(c *call) time.Duration {
 	limit := min(firstBackoff<<min(c.tries, 16), lastBackoff, c.hook.Cooldown)
-	wait := rand.N(max(limit, 1)) //nolint:gosec // nobody gains from guessing it
+	wait := rand.N(max(limit, 1)) //nolint:gosec // it need not be unpredictable
 	return max(wait, min(r.retryAfter, c.hook.Cooldown))
 }
 
@@ -89,8 +89,8 @@ func newClient(o WebhookOptions) *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 }
 
-// checkRedirect follows a redirect only where the same request goes to the same
-// host in the same way: its headers are secret.
+// checkRedirect follows a redirect only if the method, the scheme and the host stay the
+// same, because the headers are secret.
 func checkRedirect(next *http.Request, before []*http.Request) error {
 	first := before[0]
 	if len(before) > maxRedirects || next.Method != first.Method || next.URL.Scheme != first.URL.Scheme || next.URL.Host != first.URL.Host {
@@ -110,8 +110,8 @@ func (w *Webhooks) call(c *call) result {
 	return r
 }
 
-// report writes the one line of a call. Of the URL it has the host: in the path of
-// many hooks stands a secret.
+// report logs a call. It logs only the host of the URL: the path of many hooks contains a
+// secret.
 func (w *Webhooks) report(c *call, r result, took time.Duration) {
 	level := zerolog.InfoLevel
 	if r.outcome != succeeded {
@@ -121,7 +121,7 @@ func (w *Webhooks) report(c *call, r result, took time.Duration) {
 	if u, err := url.Parse(c.hook.URL); err == nil {
 		host = u.Host
 	}
-	w.o.Log.WithLevel(level).Str("model", strings.Join(c.models, ",")).Str("method", c.hook.Method).Str("host", host).Str("wish", c.key).Int("try", c.tries+1).
+	w.o.Log.WithLevel(level).Str("model", strings.Join(c.models, ",")).Str("method", c.hook.Method).Str("host", host).Str("idempotency_key", c.key).Int("try", c.tries+1).
 		Stringer("outcome", r.outcome).Int("status", r.status).Stringer("took", took.Round(time.Millisecond)).AnErr("reason", r.err).Msg("called the wake hook")
 }
 
@@ -137,7 +137,7 @@ func (w *Webhooks) send(c *call) result {
 		return result{outcome: unreachable, err: withoutURL(err)}
 	}
 	defer resp.Body.Close()
-	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // the status has said everything
+	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // only the status matters
 	return judge(resp)
 }
 
@@ -173,7 +173,8 @@ type notice struct {
 	Demand      int       `json:"demand"`
 }
 
-// notice names the model that most wait for, and how many wait for all.
+// notice names the model for which most requests wait, and how many wait for all of the
+// hook's models.
 func (w *Webhooks) notice(c *call) notice {
 	n := notice{Model: c.models[0], Kind: c.hook.Kind, WantedSince: c.since.UTC()}
 	most := 0
@@ -187,11 +188,11 @@ func (w *Webhooks) notice(c *call) notice {
 	return n
 }
 
-// judge tells what an answer means.
+// judge returns the result of a call that was answered.
 func judge(resp *http.Response) result {
 	r := result{status: resp.StatusCode}
 	switch code := resp.StatusCode; {
-	case code >= 200 && code < 300, code == http.StatusConflict: // a conflict is with what wakes it already
+	case code >= 200 && code < 300, code == http.StatusConflict: // 409: the model is being woken already
 		r.outcome = succeeded
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
 		r.outcome = unavailable
@@ -206,7 +207,7 @@ func judge(resp *http.Response) result {
 	return r
 }
 
-// retryAfter reads seconds or a date. What is neither counts as nothing.
+// retryAfter parses seconds or a date. It returns 0 for anything else.
 func retryAfter(s string) time.Duration {
 	if n, err := strconv.ParseUint(s, 10, 32); err == nil {
 		return time.Duration(n) * time.Second
@@ -217,8 +218,7 @@ func retryAfter(s string) time.Duration {
 	return 0
 }
 
-// withoutURL takes the words of an error without the URL, which may have a secret
-// in its query.
+// withoutURL returns err without the URL, whose query may contain a secret.
 func withoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err

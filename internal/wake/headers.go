@@ -87,7 +87,7 @@ func addHeader(h http.Header, name string, v settings.Value) {
 	}
 }
 
-// put sets the headers for the host of a call.
+// put sets the secret headers of a call's host.
 func (h *Headers) put(u *url.URL, to http.Header) {
 	if h == nil {
 		return

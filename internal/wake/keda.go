@@ -16,41 +16,41 @@ import (
 )
 
 const (
-	// DefaultWindow is how long a model counts as active after a request was
-	// routed to it, unless the metadata says otherwise.
+	// DefaultWindow is how long a model is active after a request was routed to it, unless
+	// the metadata says otherwise.
 	DefaultWindow = 2 * time.Minute
-	// MaxWindow is the longest window that the metadata may ask for.
+	// MaxWindow is the longest window that the metadata may set.
 	MaxWindow = time.Hour
-	// MetricName is the one metric that the scaler has. It has no name of a model
-	// in it, because it becomes a part of a path in the Kubernetes API.
+	// MetricName is the only metric of the scaler. It does not contain the model's name,
+	// because it becomes a part of a path in the Kubernetes API.
 	MetricName = "holdgate-demand"
-	// repeat is the time after which a stream is told again what still holds.
+	// repeat is the time after which an unchanged state is sent again.
 	repeat = 30 * time.Second
 )
 
-// Models is what the scaler asks about a model.
+// Models is the state of the models.
 type Models interface {
-	// Known says whether the model can be woken here, through the kind of endpoint
-	// that is named, or through any when kind is empty.
+	// Known reports whether the model can be woken here by requests of a kind, or of any
+	// kind if kind is empty.
 	Known(model, kind string) bool
-	// Wanted says whether the model should be up: somebody waits for it, or did a
-	// moment ago, or it was asked for ahead of traffic.
+	// Wanted reports whether the model should be up: requests wait for it, or did a moment
+	// ago, or it was woken ahead of traffic.
 	Wanted(model string) bool
-	// Demand is how many requests ask for it at once.
+	// Demand returns how many distinct requests wait for it.
 	Demand(model string) int
-	// Active says whether the model is wanted, has requests in flight, or had one
-	// routed to it in the window that has just passed.
+	// Active reports whether the model is wanted, has requests in flight, or had one
+	// routed to it within the last window.
 	Active(model string, window time.Duration) bool
 }
 
-// KEDAOptions is what a scaler needs.
+// KEDAOptions are the options of a scaler.
 type KEDAOptions struct {
 	Models Models
 	Log    zerolog.Logger
 }
 
-// KEDA is an external scaler of KEDA's, for any number of ScaledObjects. Each
-// names its model in the metadata of its trigger.
+// KEDA is an external scaler for KEDA, for any number of ScaledObjects. Each names its
+// model in the metadata of its trigger.
 type KEDA struct {
 	externalscaler.UnimplementedExternalScalerServer
 
@@ -65,7 +65,7 @@ type KEDA struct {
 
 var _ externalscaler.ExternalScalerServer = (*KEDA)(nil)
 
-// NewKEDA makes a scaler.
+// NewKEDA returns a scaler.
 func NewKEDA(o KEDAOptions) *KEDA {
 	return &KEDA{
 		models: o.Models, log: o.Log, stopped: make(chan struct{}),
@@ -73,36 +73,36 @@ func NewKEDA(o KEDAOptions) *KEDA {
 	}
 }
 
-// Changed has the streams of the model look at it. It must be called after each
-// change of the model's wish.
+// Changed makes the streams of the model check its state. It must be called after each
+// change of the model's need.
 func (k *KEDA) Changed(model string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for look := range k.watchers[model] {
+	for changed := range k.watchers[model] {
 		select {
-		case look <- struct{}{}:
-		default: // it has not looked yet, and will see this change too
+		case changed <- struct{}{}:
+		default: // it has not checked yet, and will see this change too
 		}
 	}
 }
 
-// Stop ends the streams, and those that come. KEDA 2.21 comes back after two
-// seconds when a stream ends cleanly; after an error it waits ever longer, up to a
-// minute, so Stop should be called before the gRPC server is stopped.
+// Stop ends the streams, and those that open later. KEDA 2.21 reconnects two seconds after
+// a stream ended cleanly; after an error it waits longer each time, up to a minute, so
+// Stop should be called before the gRPC server is stopped.
 func (k *KEDA) Stop() { k.stop.Do(func() { close(k.stopped) }) }
 
-// IsActive says whether the model should have a replica.
+// IsActive returns whether the model should have a replica.
 func (k *KEDA) IsActive(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
 	t, err := k.trigger(ref)
 	if err != nil {
 		return nil, err
 	}
-	return &externalscaler.IsActiveResponse{Result: k.look(t).active}, nil
+	return &externalscaler.IsActiveResponse{Result: k.activity(t).active}, nil
 }
 
-// StreamIsActive sends true when the model becomes active or wanted, and again
-// every 30 seconds while it is active. It never sends false: KEDA would take the
-// model down although another trigger of its ScaledObject may be active.
+// StreamIsActive sends true when the model becomes active or wanted, and again every 30
+// seconds while it is active. It never sends false: KEDA would scale the model down
+// although another trigger of its ScaledObject may be active.
 func (k *KEDA) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream grpc.ServerStreamingServer[externalscaler.IsActiveResponse]) error {
 	t, err := k.trigger(ref)
 	if err != nil {
@@ -112,17 +112,17 @@ func (k *KEDA) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream grpc.S
 	log.Debug().Msg("KEDA watches the model")
 	defer log.Debug().Msg("KEDA watches the model no longer")
 
-	// The stream must be told of changes before its first look.
+	// Register for changes before the first check.
 	changed := k.watch(t.model)
 	defer k.unwatch(t.model, changed)
 	again := time.NewTicker(repeat)
 	defer again.Stop()
-	var seen level
+	var seen activity
 	for due := true; ; {
 		if err := k.check(t); err != nil {
 			return err
 		}
-		now := k.look(t)
+		now := k.activity(t)
 		if now.active && (due || now.above(seen)) {
 			if err := stream.Send(&externalscaler.IsActiveResponse{Result: true}); err != nil {
 				return err
@@ -141,7 +141,7 @@ func (k *KEDA) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream grpc.S
 	}
 }
 
-// GetMetricSpec gives the metric and its target: the threshold of the metadata.
+// GetMetricSpec returns the metric and its target, the threshold of the metadata.
 func (k *KEDA) GetMetricSpec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
 	t, err := k.trigger(ref)
 	if err != nil {
@@ -150,8 +150,8 @@ func (k *KEDA) GetMetricSpec(_ context.Context, ref *externalscaler.ScaledObject
 	return t.spec(), nil
 }
 
-// StreamMetricSpec sends what GetMetricSpec gives. It changes only with the
-// ScaledObject, for which KEDA opens another stream, so nothing follows.
+// StreamMetricSpec sends what GetMetricSpec returns. That changes only with the
+// ScaledObject, for which KEDA opens another stream, so nothing more is sent.
 func (k *KEDA) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream grpc.ServerStreamingServer[externalscaler.GetMetricSpecResponse]) error {
 	t, err := k.trigger(ref)
 	if err != nil {
@@ -168,18 +168,18 @@ func (k *KEDA) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream grpc
 	}
 }
 
-// GetMetrics gives the demand, and at least 1 while the model is active: a model
-// whose requests are all being answered still needs its replica.
+// GetMetrics returns the demand, and at least 1 while the model is active: a model whose
+// requests are all being answered still needs its replica.
 func (k *KEDA) GetMetrics(_ context.Context, req *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
 	t, err := k.trigger(req.GetScaledObjectRef())
 	if err != nil {
 		return nil, err
 	}
 	if name := req.GetMetricName(); name != "" && name != MetricName {
-		return nil, status.Errorf(codes.InvalidArgument, "there is no metric %q: the one there is has the name %s", name, MetricName)
+		return nil, status.Errorf(codes.InvalidArgument, "there is no metric %q: the only one is %s", name, MetricName)
 	}
 	value := k.models.Demand(t.model)
-	if k.look(t).active {
+	if k.activity(t).active {
 		value = max(value, 1)
 	}
 	return &externalscaler.GetMetricsResponse{MetricValues: []*externalscaler.MetricValue{{
@@ -187,19 +187,18 @@ func (k *KEDA) GetMetrics(_ context.Context, req *externalscaler.GetMetricsReque
 	}}}, nil
 }
 
-// level is what a stream saw.
-type level struct{ active, wanted bool }
+// activity is the state of a model that a stream has seen.
+type activity struct{ active, wanted bool }
 
-// above is the edge: something holds that did not hold before. The end of a
-// window is no change that anybody reports, so active alone could hide that the
-// model fell asleep and is wanted again.
-func (l level) above(before level) bool {
-	return l.active && !before.active || l.wanted && !before.wanted
+// above reports whether a became active or wanted since before. Nobody reports the end of
+// a window, so active alone could miss that the model fell asleep and is wanted again.
+func (a activity) above(before activity) bool {
+	return a.active && !before.active || a.wanted && !before.wanted
 }
 
-func (k *KEDA) look(t trigger) level {
+func (k *KEDA) activity(t trigger) activity {
 	wanted := k.models.Wanted(t.model)
-	return level{active: wanted || k.models.Active(t.model, t.window), wanted: wanted}
+	return activity{active: wanted || k.models.Active(t.model, t.window), wanted: wanted}
 }
 
 func (k *KEDA) watch(model string) chan struct{} {
@@ -222,7 +221,7 @@ func (k *KEDA) unwatch(model string, c chan struct{}) {
 	}
 }
 
-// spec gives the target in both fields: an older KEDA reads only the whole number.
+// spec returns the target in both fields: an older KEDA reads only the whole number.
 func (t trigger) spec() *externalscaler.GetMetricSpecResponse {
 	return &externalscaler.GetMetricSpecResponse{MetricSpecs: []*externalscaler.MetricSpec{{
 		MetricName: MetricName, TargetSize: int64(math.Ceil(t.threshold)), TargetSizeFloat: t.threshold,

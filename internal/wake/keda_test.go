@@ -21,7 +21,7 @@ import (
 	"github.com/holdgate/holdgate/internal/grpctest"
 )
 
-// fakeModels is a router with wishes that the test sets. Its activity is a Recent.
+// fakeModels is a router with needs that the test sets. Its activity is a Recent.
 type fakeModels struct {
 	*Recent
 
@@ -80,8 +80,8 @@ func newKEDARig(t *testing.T) *kedaRig {
 	return r
 }
 
-// wish changes a wish and reports it.
-func (r *kedaRig) wish(model string, wanted bool) {
+// need changes a need and reports it.
+func (r *kedaRig) need(model string, wanted bool) {
 	r.mu.Lock()
 	r.wanted[model] = wanted
 	r.mu.Unlock()
@@ -144,10 +144,10 @@ func TestPollsSayWhetherTheModelIsActive(t *testing.T) {
 		short := map[string]string{"model": "llama", "window": "10s"}
 		require.False(t, active(llama))
 
-		r.wish("llama", true)
+		r.need("llama", true)
 		require.True(t, active(llama))
 		require.False(t, active(map[string]string{"model": "org/bge"}))
-		r.wish("llama", false)
+		r.need("llama", false)
 		require.False(t, active(llama))
 
 		r.Touch("llama")
@@ -170,17 +170,17 @@ func TestAStreamGetsTrueAtOnceAtEachEdgeAndEvery30Seconds(t *testing.T) {
 		require.Empty(t, got())
 
 		time.Sleep(5 * time.Second)
-		r.wish("llama", true)
+		r.need("llama", true)
 		require.Equal(t, []time.Duration{5 * time.Second}, got())
 		r.keda.Changed("llama") // no edge
 		require.Len(t, got(), 1)
 
 		time.Sleep(56 * time.Second) // 61
 		require.Equal(t, []time.Duration{5 * time.Second, 30 * time.Second, time.Minute}, got())
-		r.wish("llama", false)
+		r.need("llama", false)
 		time.Sleep(40 * time.Second) // 101
 		require.Len(t, got(), 3)
-		r.wish("llama", true)
+		r.need("llama", true)
 		require.Equal(t, 101*time.Second, got()[3])
 		require.Empty(t, other())
 
@@ -206,7 +206,7 @@ func TestAWishAfterTheWindowIsPushedAtOnce(t *testing.T) {
 		got, end := r.pushes(t, map[string]string{"model": "llama", "window": "3s"})
 		require.Len(t, got(), 1)
 		time.Sleep(10 * time.Second)
-		r.wish("llama", true)
+		r.need("llama", true)
 		require.Equal(t, []time.Duration{0, 10 * time.Second}, got())
 		require.Equal(t, codes.Canceled, status.Code(end()))
 	})
@@ -240,7 +240,7 @@ func TestManyScaledObjectsShareOneServer(t *testing.T) {
 			gots = append(gots, got)
 		}
 		time.Sleep(time.Second)
-		r.wish("m7", true)
+		r.need("m7", true)
 		for i, got := range gots {
 			if i == 7 {
 				require.Equal(t, []time.Duration{time.Second}, got())

@@ -11,19 +11,19 @@ import (
 
 // Recent remembers for each model when a request was last routed to it.
 type Recent struct {
-	begin time.Time // times are kept as distances from it, so no clock can be set back
+	begin time.Time // times are stored as durations since it, by the monotonic clock
 
 	mu   sync.RWMutex
 	seen map[string]*atomic.Int64
 }
 
-// NewRecent makes a Recent in which nothing was routed.
+// NewRecent returns a Recent without any request.
 func NewRecent() *Recent {
 	return &Recent{begin: time.Now(), seen: map[string]*atomic.Int64{}}
 }
 
-// Touch notes that a request was routed to the model. For a name it has seen
-// before that is one look into a map and one store, without an allocation.
+// Touch records that a request was routed to the model. For a known name that is one map
+// lookup and one store, without an allocation.
 func (r *Recent) Touch(model string) {
 	now := int64(time.Since(r.begin))
 	if last := r.last(model); last != nil {
@@ -35,26 +35,26 @@ func (r *Recent) Touch(model string) {
 	last := r.seen[model]
 	if last == nil {
 		last = new(atomic.Int64)
-		// The name may be a piece of a whole request.
+		// The name may be a part of the string of a whole request.
 		r.seen[strings.Clone(model)] = last
 	}
 	last.Store(now)
 }
 
-// last is when the model was touched, nil for never.
+// last returns when the model was last touched, nil if never.
 func (r *Recent) last(model string) *atomic.Int64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.seen[model]
 }
 
-// Within says whether a request was routed to the model in the time d before now.
+// Within reports whether a request was routed to the model in the time d before now.
 func (r *Recent) Within(model string, d time.Duration, now time.Time) bool {
 	last := r.last(model)
 	return last != nil && now.Sub(r.begin)-time.Duration(last.Load()) < d
 }
 
-// Forget removes the models that are not known and that no request was routed to for the
+// Forget removes models that are not known and to which no request was routed for the
 // time d.
 func (r *Recent) Forget(d time.Duration, known func(model string) bool) {
 	r.mu.Lock()

@@ -11,16 +11,16 @@ import (
 	"github.com/holdgate/holdgate/internal/certs"
 )
 
-// TLSFiles names the PEM files for calls of webhooks.
+// TLSFiles are the paths of the PEM files for calls of webhooks.
 type TLSFiles struct {
-	CA        string // trusted besides the system's authorities; none when empty
-	Cert, Key string // none when empty
+	CA        string // trusted besides the system's authorities; empty: none
+	Cert, Key string // empty: none
 }
 
-// Client is for calls of webhooks. It is nil when no file is named.
+// Client returns the TLS configuration of calls, nil if no file is set.
 func (f TLSFiles) Client() (*tls.Config, error) {
 	if f == (TLSFiles{}) {
-		return nil, nil //nolint:nilnil // no settings are settings too
+		return nil, nil //nolint:nilnil // nil stands for the default configuration
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.CA != "" {
@@ -37,8 +37,8 @@ func (f TLSFiles) Client() (*tls.Config, error) {
 	return c, err
 }
 
-// pair reads the files for each handshake, so that a renewed certificate is in use
-// at once. Handshakes are few.
+// pair reads the files for each handshake, so that a renewed certificate is used at once.
+// Handshakes are rare.
 func (f TLSFiles) pair() (*tls.Certificate, error) {
 	c, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {

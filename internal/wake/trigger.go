@@ -14,22 +14,22 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// maxThreshold is far above what a replica can serve at once, and far below what
-// Kubernetes can count in thousandths. Less than one of these would be 0 there.
+// The limits of a threshold. Kubernetes counts in thousandths, so a smaller one would be 0
+// there; maxThreshold is far more than a replica can serve at once.
 const (
 	minThreshold = 0.001
 	maxThreshold = 1e9
 )
 
-// trigger is what the metadata of a ScaledObject's trigger says.
+// trigger is the metadata of a ScaledObject's trigger.
 type trigger struct {
 	model, kind string
 	threshold   float64
 	window      time.Duration
 }
 
-// trigger reads and checks the metadata. KEDA's own entries stand there too, and
-// it may get more of them, so entries that are not known are passed over.
+// trigger reads and checks the metadata. Unknown entries are ignored: KEDA has entries of
+// its own there.
 func (k *KEDA) trigger(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	meta := ref.GetScalerMetadata()
 	t := trigger{model: meta["model"], kind: meta["kind"], threshold: 1, window: DefaultWindow}
@@ -59,11 +59,11 @@ func (k *KEDA) trigger(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	return t, k.check(t)
 }
 
-// check refuses a model that the router does not know, or knows no longer.
+// check refuses a model that the router does not know.
 func (k *KEDA) check(t trigger) error {
 	if k.models.Known(t.model, t.kind) {
 		return nil
 	}
-	return status.Errorf(codes.InvalidArgument, "the router knows no model %q for %s endpoints: is it in the sibling map?",
+	return status.Errorf(codes.InvalidArgument, "the router has no model %q for %s endpoints: is it in the sibling map?",
 		t.model, cmp.Or(t.kind, "any"))
 }

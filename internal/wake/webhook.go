@@ -15,51 +15,49 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// DefaultCooldown is the time between two calls for a model whose hook has no
-// cooldown of its own.
+// DefaultCooldown is the time between two calls of a hook without a cooldown of its own.
 const DefaultCooldown = time.Minute
 
 // Hook is a webhook that wakes a model, or several at once.
 type Hook struct {
-	// Models are those that it wakes. None means the name that the hook goes by.
+	// Models are those that it wakes; empty: the model under whose name it is set.
 	Models []string
-	// Kind stands in the body, unless it is empty.
+	// Kind is sent in the body, unless it is empty.
 	Kind string
 	URL  string
-	// Method is POST, or GET, which has no body. POST when empty.
+	// Method is POST, or GET, which has no body. Empty means POST.
 	Method string
-	// Cooldown is the shortest time between two calls that were answered. 0 means
-	// the default.
+	// Cooldown is the shortest time between two answered calls. 0 means the default.
 	Cooldown time.Duration
 }
 
-// WebhookOptions is what Webhooks needs. Demand and OnFailed may be called at any
+// WebhookOptions are the options of Webhooks. Demand and OnFailed may be called at any
 // time, from any goroutine.
 type WebhookOptions struct {
-	// Demand is how many requests wait for the model.
+	// Demand returns how many requests wait for the model.
 	Demand func(model string) int
-	// OnFailed hears of a hook that refused. The reason is fit for a client's eyes.
+	// OnFailed is called when a hook refused. Clients may see the reason.
 	OnFailed func(model, reason string)
 	// Cooldown is for hooks without one. 0 means DefaultCooldown.
 	Cooldown time.Duration
-	// Headers are secret headers. nil means none.
+	// Headers are the secret headers. nil means none.
 	Headers *HeadersFile
 	// TLS is for calls to https. nil means the system's authorities.
 	TLS *tls.Config
-	// Transport makes the calls. nil means one of HTTP with TLS.
+	// Transport makes the calls. nil means an http.Transport with TLS.
 	Transport  http.RoundTripper
 	Registerer prometheus.Registerer
 	Prefix     string
 	Log        zerolog.Logger
 }
 
-// Webhooks calls the hooks of models that are wanted while nothing of them is up.
+// Webhooks calls the hooks of models that are wanted while no replica of them is up.
 type Webhooks struct {
 	o       WebhookOptions
 	client  *http.Client
 	metrics callMetrics
 
-	calls    context.Context // it ends calls whose time Stop does not wait for
+	calls    context.Context // its end cuts calls when Stop waits no longer
 	cut      context.CancelFunc
 	stopping chan struct{}
 	stop     sync.Once
@@ -69,38 +67,38 @@ type Webhooks struct {
 	models map[string]*model
 }
 
-// model is what is known of one model. All but its name needs the lock.
+// model is the state of one model. All but its name needs the lock.
 type model struct {
 	name       string
 	hook       *Hook // nil without one
-	last       Hook  // the one before hook was taken away, or hook itself
+	last       Hook  // hook, or the one before it was removed
 	wanted, up bool
 
-	since   time.Time // of the wish
-	key     string    // of the wish, empty without one
-	again   time.Time // no call before
-	tries   int       // calls in a row that are to be repeated
-	refused bool      // the last call was
-	running bool      // it has its goroutine
+	since   time.Time // when the need began
+	key     string    // of the need, for Idempotency-Key; empty without a need
+	again   time.Time // the earliest time of the next call
+	tries   int       // failed calls in a row that are retried
+	refused bool      // the last call was refused
+	running bool      // its goroutine runs
 	changed chan struct{}
 }
 
-// due says whether the hook is to be called, as soon as the cooldown allows.
+// due reports whether the hook has to be called, as soon as the cooldown allows.
 func (m *model) due() bool { return m.hook != nil && m.wanted && !m.up }
 
-// NewWebhooks makes one without hooks.
+// NewWebhooks returns Webhooks without hooks.
 func NewWebhooks(o WebhookOptions) *Webhooks {
 	o.Cooldown = cmp.Or(o.Cooldown, DefaultCooldown)
 	w := &Webhooks{
 		o: o, client: newClient(o), metrics: newCallMetrics(o.Prefix, o.Registerer),
 		stopping: make(chan struct{}), models: map[string]*model{},
 	}
-	w.calls, w.cut = context.WithCancel(context.Background()) //nolint:forbidigo // calls outlive whoever reports a wish; Stop ends them
+	w.calls, w.cut = context.WithCancel(context.Background()) //nolint:forbidigo // calls outlive the caller of Wanted; Stop ends them
 	return w
 }
 
-// Replace gives the models their hooks and takes away all others, with what is
-// known of their wishes.
+// Replace sets the hooks of models and removes all others, with the needs of their
+// models.
 func (w *Webhooks) Replace(hooks map[string]Hook) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,8 +113,8 @@ func (w *Webhooks) Replace(hooks map[string]Hook) {
 	}
 }
 
-// set gives a model its hook, or takes it away with nil. A hook that is no longer the
-// same is called without regard to the calls of the old one.
+// set sets the hook of a model, or removes it with nil. A changed hook is called whatever
+// came of the calls of the old one.
 func (w *Webhooks) set(name string, hook *Hook) {
 	m := w.model(name)
 	defer w.settled(m)
@@ -127,25 +125,25 @@ func (w *Webhooks) set(name string, hook *Hook) {
 	h := *hook
 	h.Method = cmp.Or(h.Method, http.MethodPost)
 	h.Cooldown = cmp.Or(h.Cooldown, w.o.Cooldown)
-	// A map that is pushed again must not cause a call.
+	// Pushing the same map again must not cause a call.
 	if !h.calls(m.last) {
 		m.again, m.tries, m.refused = time.Time{}, 0, false
 	}
 	m.hook, m.last = &h, h
 }
 
-// calls says whether two hooks make the same call.
+// calls reports whether two hooks make the same call.
 func (h Hook) calls(other Hook) bool { return h.URL == other.URL && h.Method == other.Method }
 
-// Wanted says whether the model should be up, and whether any replica of it is.
-// It must be called after each change of either.
+// Wanted sets whether the model is wanted, and whether any replica of it is up. It must be
+// called after each change of either.
 func (w *Webhooks) Wanted(name string, wanted, up bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	m := w.model(name)
 	m.wanted, m.up = wanted, up
-	switch wish := wanted && !up; {
-	case !wish:
+	switch need := wanted && !up; {
+	case !need:
 		m.key = ""
 	case m.key == "":
 		m.key, m.since, m.tries = uuid.NewString(), time.Now(), 0
@@ -153,7 +151,7 @@ func (w *Webhooks) Wanted(name string, wanted, up bool) {
 	w.settled(m)
 }
 
-// Refused says whether the last call of a hook was refused.
+// Refused reports whether the last call of a model's hook was refused.
 func (w *Webhooks) Refused(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,8 +159,7 @@ func (w *Webhooks) Refused(name string) bool {
 	return m != nil && m.refused
 }
 
-// Stop ends all waiting. Calls that are on their way may end until ctx does; then
-// they are cut off.
+// Stop ends all waiting. Running calls may go on until ctx ends; then they are cut.
 func (w *Webhooks) Stop(ctx context.Context) {
 	w.stop.Do(func() {
 		w.mu.Lock()
@@ -175,7 +172,7 @@ func (w *Webhooks) Stop(ctx context.Context) {
 	w.client.CloseIdleConnections()
 }
 
-// model needs the lock.
+// model returns the state of a model. It needs the lock.
 func (w *Webhooks) model(name string) *model {
 	m := w.models[name]
 	if m == nil {
@@ -185,7 +182,8 @@ func (w *Webhooks) model(name string) *model {
 	return m
 }
 
-// settled needs the lock. It comes after each change of a model.
+// settled starts or notifies the goroutine of a model, or forgets the model, after a
+// change of its state. It needs the lock.
 func (w *Webhooks) settled(m *model) {
 	switch {
 	case m.running:
@@ -210,7 +208,7 @@ func (w *Webhooks) ended() bool {
 	}
 }
 
-// run calls the hook as often as it is due, and ends when it is not.
+// run calls the hook for as long as it is due.
 func (w *Webhooks) run(m *model) {
 	for {
 		c, wait := w.next(m)
@@ -225,7 +223,7 @@ func (w *Webhooks) run(m *model) {
 	}
 }
 
-// next gives the call to make and the time until then, or nil when run must end.
+// next returns the next call and the time until then, or nil if run must end.
 func (w *Webhooks) next(m *model) (*call, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,7 +239,7 @@ func (w *Webhooks) next(m *model) (*call, time.Duration) {
 	return &call{models: models, hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.again)
 }
 
-// pause waits for the time or a change.
+// pause waits for d, or until the model changes.
 func (w *Webhooks) pause(m *model, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -252,12 +250,12 @@ func (w *Webhooks) pause(m *model, d time.Duration) {
 	}
 }
 
-// done takes note of a call's end.
+// done records the result of a call.
 func (w *Webhooks) done(m *model, c *call, r result) {
 	w.mu.Lock()
 	failed := false
 	switch {
-	case !m.last.calls(*c.hook): // the hook of an earlier map
+	case !m.last.calls(*c.hook): // the hook was replaced meanwhile
 	case r.outcome.retried():
 		m.refused = false
 		m.tries++

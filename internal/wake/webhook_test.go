@@ -144,7 +144,7 @@ func TestAHookIsCalledAtTheWishAndOncePerCooldown(t *testing.T) {
 		require.Equal(t, "application/json", got[0].head.Get("Content-Type"))
 		require.NoError(t, uuid.Validate(got[0].head.Get("Idempotency-Key")))
 
-		for range 100 { // many clients, one wish
+		for range 100 { // many clients, one need
 			r.Wanted("llama", true, false)
 		}
 		time.Sleep(59 * time.Second)
@@ -190,7 +190,7 @@ func TestNothingIsCalledWithoutAWishOrAHookOrWhileAReplicaIsUp(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Empty(t, r.seen())
 
-		r.Set("other", &Hook{URL: "https://hooks.example.com/other"}) // the map came after the wish
+		r.Set("other", &Hook{URL: "https://hooks.example.com/other"}) // the map came after the need
 		require.Len(t, r.seen(), 1)
 		r.Replace(map[string]Hook{"llama": {URL: "https://hooks.example.com/llama"}})
 		time.Sleep(time.Hour)
