@@ -14,8 +14,8 @@ import (
 	"github.com/holdgate/holdgate/internal/regular"
 )
 
-// PersistError says that a map is in force but could not be written to disk,
-// so a restart would bring back an older one.
+// PersistError is the error of a map that is in force but could not be written to disk,
+// so that a restart would restore an older one.
 type PersistError struct {
 	Path string
 	Err  error
@@ -26,13 +26,13 @@ func (e *PersistError) Error() string {
 	return fmt.Sprintf("the map is in force but not on disk: writing %s: %v", e.Path, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *PersistError) Unwrap() error { return e.Err }
 
-// DamagedError says that the map on disk was not loaded.
+// DamagedError is the error of a map on disk that is invalid and was not loaded.
 type DamagedError struct {
 	Path string
-	// SetAside is where the file is now, empty when it could not be renamed.
+	// SetAside is the file's new path, empty if it could not be renamed.
 	SetAside string
 	Err      error
 }
@@ -45,25 +45,25 @@ func (e *DamagedError) Error() string {
 	return fmt.Sprintf("the map in %s was not loaded and is now %s: %v", e.Path, e.SetAside, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *DamagedError) Unwrap() error { return e.Err }
 
-// ErrForeign says that the file of the map is one that no store wrote.
+// ErrForeign is the error of a map file that no store has written.
 var ErrForeign = errors.New("the file is no sibling map")
 
-// begun is how a map begins, also one that was cut off or whose bytes were lost.
+// begun matches the beginning of a map, also of one that is cut off or damaged.
 var begun = regexp.MustCompile(`^[\s\x00]*(\{\s*("(generation|sites|placements|hints)"|\}|$)|$)`)
 
 // disk is the copy of the map in force.
 type disk struct {
 	mu   sync.Mutex // held while writing, so the newest map is written last
 	path string
-	// held is the tag of the map in the file without its hints, empty when
-	// unknown. They are not worth a write: a restored map's are stale.
+	// held is the tag of the map in the file without its hints, empty if unknown. New
+	// hints alone are not written, because those of a restored map are stale.
 	held string
 }
 
-// Persist names the file that each accepted push is written to.
+// Persist sets the file to which each accepted push is written.
 func (s *Store) Persist(path string) {
 	s.disk.mu.Lock()
 	defer s.disk.mu.Unlock()
@@ -72,11 +72,10 @@ func (s *Store) Persist(path string) {
 	}
 }
 
-// Restore puts the map of a file in force, unless one was pushed already. A
-// missing file is fine, and so is an empty one. A file that is not a good map for this
-// site is renamed and reported as a *DamagedError. A file that cannot be read is left
-// alone, and so is what is no regular file, or does not even begin like a map, with
-// ErrForeign: it is somebody else's.
+// Restore puts the map of a file in force, unless one was pushed already. A missing or an
+// empty file is no error. A file that is not a valid map for this site is renamed and
+// reported as a *DamagedError. A file that cannot be read or is not a regular one is left
+// unchanged, and so is one that does not begin like a map, with ErrForeign.
 func (s *Store) Restore(path string) error {
 	// The canonical form can be longer than what was pushed, because a duration like
 	// .5s becomes 500ms: the limit leaves room for that.
@@ -105,14 +104,14 @@ func (s *Store) restored(m *Map, written time.Time) {
 	if s.Current() != nil {
 		return
 	}
-	// A clock that was set back must not give the map a negative age.
+	// The age of the map must not be negative if the clock was set back.
 	if now := time.Now(); written.After(now) {
 		written = now
 	}
 	s.swap(State{Map: m, Source: SourceRestored, ReceivedAt: written})
 }
 
-// setAside renames the file itself where the path is a link to it.
+// setAside renames a damaged file, and the file itself if the path is a link to it.
 func setAside(path string, cause error) error {
 	at, err := regular.Resolve(path)
 	if err != nil {
@@ -125,7 +124,7 @@ func setAside(path string, cause error) error {
 	return &DamagedError{Path: path, SetAside: aside, Err: cause}
 }
 
-// save writes the map in force, unless the file has it. Taking the map under
+// save writes the map in force, unless the file has it already. Getting the map under
 // the lock keeps an older push from overwriting a newer one.
 func (d *disk) save(current func() *Map) error {
 	d.mu.Lock()

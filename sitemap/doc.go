@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sitemap owns the sibling map: which model is placed at which site,
-// which of them this site may hold at zero, and what is known of the others.
+// Package sitemap holds the sibling map: which model is placed at which site, for which
+// models this site may hold requests, and what hints say of the other sites.
 //
 // [Parse] turns the bytes of a map into an immutable [Map], or reports every
 // problem at once as [Problems], each with its JSON path. [Store] keeps the
@@ -10,8 +10,8 @@
 // for a push of any size. Lookups in a Map take no lock and allocate nothing.
 // [Store.PushHints] replaces the hints alone; the new Map shares the rest.
 //
-// [Map.Pick] chooses the sibling that a request is sent to, [Map.Explain] says
-// why, and [Location] is the address for the client.
+// [Map.Pick] chooses the sibling to which a request is redirected, [Map.Explain] lists
+// why, and [Location] returns the URL of the redirect.
 //
 // The package starts no goroutine. Only [Store.Restore] and a [Store.Push]
 // after [Store.Persist] touch the disk. Errors of a push:

@@ -20,7 +20,7 @@ const (
 // The wire forms have their fields in canonical order.
 type (
 	wireMap struct {
-		// Generation is a pointer because a map numbered 0 has a number.
+		// Generation is a pointer because 0 is a valid generation.
 		Generation *int64          `json:"generation,omitzero"`
 		Sites      []wireSite      `json:"sites,omitempty"`
 		Placements []wirePlacement `json:"placements,omitempty"`
@@ -53,14 +53,14 @@ type (
 	}
 )
 
-// encode makes the canonical form and its tag.
+// encode sets the canonical form and its tag.
 func (c *core) encode() (err error) {
 	c.json, c.tag, err = canonical(c.wire())
 	return err
 }
 
-// canonical marshals one part of a map. Half of the SHA-256 is enough to tell
-// any two apart, and the tags of both parts together are one of usual length.
+// canonical marshals one part of a map. Half of a SHA-256 is enough for its tag, and the
+// tags of both parts together have the usual length.
 func canonical(v any) (text []byte, tag string, err error) {
 	if text, err = json.Marshal(v); err != nil {
 		return nil, "", fmt.Errorf("encoding the map: %w", err)
@@ -89,7 +89,7 @@ func (c *core) wire() wireMap {
 	return w
 }
 
-// withHints puts the hints behind the rest of the object.
+// withHints appends the hints to the rest of the object.
 func (m *Map) withHints() []byte {
 	const name = `,"hints":`
 	text := make([]byte, 0, len(m.json)+len(name)+len(m.hints.json)+1)
@@ -103,7 +103,7 @@ func (m *Map) withHints() []byte {
 	return append(text, '}')
 }
 
-// encode makes the canonical form and its tag.
+// encode sets the canonical form and its tag.
 func (h *hintSet) encode() (err error) {
 	list := make([]wireHint, 0, len(h.list))
 	for _, one := range h.list {
@@ -120,7 +120,7 @@ func (h *hintSet) encode() (err error) {
 	return err
 }
 
-// durationText is the Go form without the parts that are zero: 4m, not 4m0s.
+// durationText returns the Go form without parts that are zero: 4m, not 4m0s.
 func durationText(d time.Duration) string {
 	if d == 0 {
 		return ""

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Candidate is a sibling that has the model, as a choice saw it.
+// Candidate is a sibling that has the model, and what a choice made of it.
 type Candidate struct {
 	Site    string `json:"site"`
 	URL     string `json:"url"`
 	InScope bool   `json:"in_scope"`
 	// Home is 1 or 2 for the home set of the key.
 	Home int `json:"home,omitzero"`
-	// State is warm or cold by a fresh hint, stale by an older one, or unknown;
-	// empty for a site that is out of scope.
+	// State is warm or cold by a fresh hint, stale by an older one, or unknown; empty for
+	// a site that is out of scope.
 	State string `json:"state,omitzero"`
 	// Chosen has at most one of them.
 	Chosen bool `json:"chosen"`
-	// Why says in words what came of it.
+	// Why is the reason in words.
 	Why string `json:"why"`
 }
 
@@ -56,7 +56,7 @@ const (
 	stateStale   = "stale"
 )
 
-// lastSeen tells a hint that is too old from none at all.
+// lastSeen returns the state of a candidate. It distinguishes a stale hint from none.
 func lastSeen(seen []sighting, site int32, elapsed time.Duration) string {
 	switch stateAt(seen, site, elapsed) {
 	case warm:
@@ -71,7 +71,7 @@ func lastSeen(seen []sighting, site int32, elapsed time.Duration) string {
 	return stateUnknown
 }
 
-// why says what came of one candidate of a choice.
+// why returns why a candidate was chosen or not.
 func why(choice Choice, c Candidate) string {
 	switch {
 	case !c.InScope:

@@ -4,8 +4,8 @@ package sitemap
 
 import "encoding/json/jsontext"
 
-// field is one member of an object of the map. The tables of fields are the
-// whole grammar: what is not in them is an unknown field.
+// field is one member of an object of the map. The tables of fields are the whole
+// grammar: anything else is an unknown field.
 type field[T any] struct {
 	name     string
 	required bool
@@ -20,8 +20,8 @@ type document struct {
 	placements []Placement
 	hints      []Hint
 
-	// sitesUnread: sites is not an array. Without this every placement would be
-	// reported as being at an unknown site.
+	// sitesUnread: sites is not an array. Without this, the site of every placement would
+	// be reported as unknown.
 	sitesUnread bool
 }
 
@@ -38,8 +38,8 @@ var documentFields = []field[document]{
 	{name: "hints", read: readHints},
 }
 
-// hintsFields are those of a document with hints alone. They are required: an
-// empty object must not wipe what is known.
+// hintsFields are those of a document with hints alone. They are required: an empty
+// object must not delete all hints.
 var hintsFields = []field[document]{
 	{name: "hints", required: true, read: readHints},
 }
@@ -78,7 +78,7 @@ var hintFields = []field[Hint]{
 	{name: "observed_at", required: true, read: func(r *reader, h *Hint) { h.ObservedAt = r.instant() }},
 }
 
-// readSite checks the URL last: whether http is allowed may be said after it.
+// readSite checks the URL last: insecure, which allows http, may come after it.
 func readSite(r *reader, s *Site) {
 	known := len(r.found)
 	if !object(r, siteFields, s) || reported(r.found[known:], joinPath(r.where(), "url")) {
@@ -116,8 +116,8 @@ func readScopes(r *reader) []string {
 	return scopes
 }
 
-// array reads every element, keeping its place in the list even when it is
-// bad, so that later checks can name it. It tells whether there was an array.
+// array reads every element. A bad one keeps its place in the list, so that later checks
+// can name it. It reports whether there was an array.
 func array[T any](r *reader, read func(*reader, *T)) ([]T, bool) {
 	if !r.open(jsontext.KindBeginArray, "an array") {
 		return nil, false
@@ -132,8 +132,8 @@ func array[T any](r *reader, read func(*reader, *T)) ([]T, bool) {
 	return list, true
 }
 
-// object reads one object by its table of fields. It tells whether there was
-// one and it was read to its end.
+// object reads one object by its table of fields. It reports whether there was one and it
+// was read to its end.
 func object[T any](r *reader, fields []field[T], out *T) bool {
 	if !r.open(jsontext.KindBeginObject, "an object") {
 		return false
@@ -150,8 +150,8 @@ func object[T any](r *reader, fields []field[T], out *T) bool {
 	return !r.stopped()
 }
 
-// member reads one member of an object. It gives the bit of its field, which
-// must not be among those seen.
+// member reads one member of an object. It returns the bit of its field, which must not be
+// among those seen.
 func member[T any](r *reader, fields []field[T], seen uint, out *T) uint {
 	name, ok := r.unquoted()
 	if !ok {

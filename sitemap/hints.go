@@ -10,10 +10,10 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// ErrNoMap refuses hints while there is no map that they could be about.
+// ErrNoMap refuses hints while there is no map.
 var ErrNoMap = errors.New("there is no map in force: push one before its hints")
 
-// Hint is what a map writer saw of a model at a site.
+// Hint is the state of a model at a site, as a map writer saw it.
 type Hint struct {
 	target.Target
 
@@ -22,13 +22,13 @@ type Hint struct {
 	ObservedAt time.Time
 }
 
-// HintsSummary is what a writer is told about accepted hints.
+// HintsSummary is the answer to accepted hints.
 type HintsSummary struct {
 	Hints int `json:"hints"`
 	// Warm counts those that say warm.
 	Warm int `json:"warm"`
-	// Unplaced counts those about a model that the map does not place at their
-	// site, or about this site: no choice reads them.
+	// Unplaced counts those of a model that the map does not place at their site, and
+	// those of this site: no choice uses them.
 	Unplaced int `json:"unplaced"`
 }
 
@@ -50,8 +50,8 @@ type stretch struct {
 	first, end int
 }
 
-// sighting is a hint as a choice reads it. Hints that no choice reads have
-// none: those of this site, and those of a model where it is not placed.
+// sighting is a hint as a choice uses it. Hints of this site, and of a model at a site
+// where it is not placed, have none.
 type sighting struct {
 	site int32 // its index in core.sites, ascending inside a stretch
 	hint int32 // its index in list
@@ -79,9 +79,9 @@ func buildHints(list []Hint, c *core) (*hintSet, error) {
 	return h, h.encode()
 }
 
-// receive makes the hints fresh. A hint is as old as it was when it came, plus
-// the time since: the first part is known now, so that a clock which is set
-// later changes nothing. A time that is still to come counts as now.
+// receive makes the hints fresh. The age of a hint is its age at its receipt plus the time
+// since then. The first part is computed now, so that setting the clock later changes
+// nothing. A time in the future counts as now.
 func (h *hintSet) receive(now time.Time, freshFor time.Duration) {
 	h.received = now
 	for i := range h.sightings {
@@ -90,7 +90,7 @@ func (h *hintSet) receive(now time.Time, freshFor time.Duration) {
 	}
 }
 
-// of gives the sightings of a target.
+// of returns the sightings of a target.
 func (h *hintSet) of(t target.Target) []sighting {
 	s := h.targets[t]
 	return h.sightings[s.first:s.end]

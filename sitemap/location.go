@@ -8,13 +8,12 @@ import (
 	"strings"
 )
 
-// hopName is the query parameter that counts redirects, or proves them.
+// hopName is the query parameter with the number of redirects, or a signed token.
 const hopName = "hg_hop"
 
-// Hops takes the parameter hg_hop out of a path with its query. The value is
-// the first one's; all of them are stripped, also those that are written with
-// escapes, because the next reader would decode them. What remains is byte for
-// byte as it came.
+// Hops removes the parameter hg_hop from a path with its query, and returns its value. Of
+// several it removes all and returns the first; a name that is written with escapes
+// counts, because the next reader would decode it. The rest is unchanged.
 func Hops(pathAndQuery string) (value, stripped string) {
 	path, query, ok := strings.Cut(pathAndQuery, "?")
 	if !ok || !strings.Contains(query, hopName) && !strings.Contains(query, "%") {
@@ -41,8 +40,8 @@ func Hops(pathAndQuery string) (value, stripped string) {
 	return value, path + "?" + strings.Join(kept, "&")
 }
 
-// HopCount reads the value of hg_hop where no secret signs it: a small number.
-// Anything else counts nothing.
+// HopCount parses the value of hg_hop if no secret signs it: a small number. It returns 0
+// for anything else.
 func HopCount(value string) int {
 	n, err := strconv.ParseUint(value, 10, 7)
 	if err != nil {
@@ -51,7 +50,7 @@ func HopCount(value string) int {
 	return int(n)
 }
 
-// unescape decodes a name or a value, or leaves it when it is no good.
+// unescape decodes a name or a value. It returns an invalid one unchanged.
 func unescape(s string) string {
 	if !strings.ContainsAny(s, "%+") {
 		return s
@@ -63,10 +62,9 @@ func unescape(s string) string {
 	return decoded
 }
 
-// Location is where a redirect sends a request: the URL of the site from the
-// map, the path and the query as they came, and the token as hg_hop, in place
-// of any that came. Bytes that no URL may have, which no proxy lets through,
-// are escaped, so that the result is always one URL at the site.
+// Location returns the URL of a redirect: that of the site, the path and the query of the
+// request, and the token as hg_hop in place of any in the request. Bytes that are not
+// allowed in a URL are escaped, so that the result is always a URL at the site.
 func Location(site *Site, pathAndQuery, token string) string {
 	_, rest := Hops(pathAndQuery)
 	path, query, asked := strings.Cut(rest, "?")
@@ -88,8 +86,8 @@ func Location(site *Site, pathAndQuery, token string) string {
 	return b.String()
 }
 
-// writeClean copies what may stand in a path or a query and escapes what may
-// not. In a path, readers also reject a percent sign that escapes nothing.
+// writeClean writes a path or a query and escapes what is not allowed there. In a path,
+// readers also reject a percent sign that is not part of an escape.
 func writeClean(b *strings.Builder, s string, path bool) {
 	const digits = "0123456789ABCDEF"
 	for i := range len(s) {
@@ -104,7 +102,7 @@ func writeClean(b *strings.Builder, s string, path bool) {
 	}
 }
 
-// escapeAt tells whether the percent sign at i is followed by two hex digits.
+// escapeAt reports whether the percent sign at i is followed by two hex digits.
 func escapeAt(s string, i int) bool {
 	return i+2 < len(s) && hexDigit(s[i+1]) && hexDigit(s[i+2])
 }

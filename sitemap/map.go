@@ -11,7 +11,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Site is where another router of the fleet is reached.
+// Site is another router of the fleet.
 type Site struct {
 	ID  string
 	URL string
@@ -20,7 +20,7 @@ type Site struct {
 	Scopes   []string
 }
 
-// Placement says that a model is served at a site, when it is awake.
+// Placement is a model that is served at a site when it is awake.
 type Placement struct {
 	target.Target
 
@@ -33,8 +33,8 @@ type Placement struct {
 	Wake *Wake
 }
 
-// Map is a checked map, seen from one site. It never changes, so any number of
-// goroutines may read it. Maps that differ in their hints alone share the rest.
+// Map is a valid map, as seen from one site. It is immutable, so any number of goroutines
+// may read it. Maps that differ only in their hints share the rest.
 type Map struct {
 	*core
 
@@ -46,7 +46,7 @@ type core struct {
 	generation int64
 	numbered   bool
 	sites      []Site
-	placements []Placement // sorted, so that those of a target stand together
+	placements []Placement // sorted, so that those of a target are adjacent
 
 	targets  map[target.Target]span
 	holdable []string
@@ -71,7 +71,7 @@ func (s span) siblings() int {
 	return s.end - s.first - 1
 }
 
-// build indexes a document without problems.
+// build indexes a valid document.
 func build(d document, self string) (*Map, error) {
 	c, err := buildCore(d, self)
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *core) index(i int, p Placement, self string) {
 	}
 }
 
-// Here gives the placement of a target at this site.
+// Here returns the placement of a target at this site.
 func (m *Map) Here(t target.Target) (Placement, bool) {
 	s, ok := m.targets[t]
 	if !ok || s.here < 0 {
@@ -146,7 +146,7 @@ func (m *Map) Holdable() []string {
 	return slices.Clone(m.holdable)
 }
 
-// Has tells whether a model is placed at any site, under any kind.
+// Has reports whether a model is placed at any site, under any kind.
 func (m *Map) Has(model string) bool {
 	_, found := slices.BinarySearch(m.models, model)
 	return found
@@ -167,9 +167,9 @@ func (m *Map) Generation() int64 {
 	return m.generation
 }
 
-// JSON gives the map in its canonical form: fixed order of fields and entries,
-// defaults left out. Two maps that mean the same have the same form. The
-// caller must not change it.
+// JSON returns the map in its canonical form: with a fixed order of fields and entries,
+// and without defaults. Equivalent maps have the same form. The caller must not change
+// it.
 func (m *Map) JSON() []byte {
 	if len(m.hints.list) == 0 {
 		return m.json
@@ -182,8 +182,8 @@ func (m *Map) ETag() string {
 	return `"` + m.tag + m.hints.tag + `"`
 }
 
-// Matches tells whether an If-Match header names this map. Its hints do not
-// count: they change by the second, and a writer of maps need not follow them.
+// Matches reports whether an If-Match header names this map. The hints are ignored: they
+// change every second, and a writer of maps need not follow them.
 func (m *Map) Matches(ifMatch string) bool {
 	for one := range strings.SplitSeq(ifMatch, ",") {
 		one = strings.TrimSpace(one)

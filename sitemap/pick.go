@@ -10,25 +10,25 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// MaxHops is how often a request may be sent on.
+// MaxHops is how often a request may be redirected.
 const MaxHops = 2
 
-// Query is what a request asks of the map.
+// Query is a request for which a sibling is looked for.
 type Query struct {
 	target.Target
 
-	// Key is the id of the caller's key, or the tenant. It gives each caller two
-	// sites per model that it is sent to, so that few sites wake a model.
+	// Key is the id of the caller's key, or the tenant. Each caller has two home sites per
+	// model, so that few sites wake a model.
 	Key string
 	// Scopes are those of the key; none: all sites are in scope.
 	Scopes []string
-	// Hops is how often the request was sent on already.
+	// Hops is how often the request was redirected already.
 	Hops int
-	// CanHoldHere: this site may hold the request if it is not sent on.
+	// CanHoldHere: this site may hold the request if it is not redirected.
 	CanHoldHere bool
 }
 
-// Reason says why a choice was made.
+// Reason is why a choice was made.
 type Reason uint8
 
 // The reasons. The first four choose no site.
@@ -52,7 +52,7 @@ var reasonTexts = [...]string{
 	ReasonFirstHome:   "no site is known to be warm, so the key's first home site has it",
 }
 
-// Text says it in a sentence, for a person.
+// Text returns the reason as a sentence.
 func (r Reason) Text() string {
 	if int(r) < len(reasonTexts) {
 		return reasonTexts[r]
@@ -60,7 +60,7 @@ func (r Reason) Text() string {
 	return ""
 }
 
-// Choice is whether to send a request on, and where.
+// Choice is whether to redirect a request, and where.
 type Choice struct {
 	Redirect bool
 	// Site is nil without a redirect. It must not be changed.
@@ -68,9 +68,8 @@ type Choice struct {
 	Reason Reason
 }
 
-// Pick chooses the sibling that a request is sent to, which is not served
-// here. It depends on its arguments and the map alone, takes no lock and
-// allocates nothing.
+// Pick chooses the sibling to which a request is redirected that is not served here. It
+// depends only on its arguments and the map, takes no lock and allocates nothing.
 func (m *Map) Pick(q Query, now time.Time) Choice { return m.pick(q, now, nil) }
 
 // pick is Pick. It adds each sibling that it ranked to a list, nil for none.
@@ -113,7 +112,7 @@ func (m *Map) redirect(to runner, why Reason) Choice {
 	return Choice{Redirect: true, Site: &m.sites[to.site], Reason: why}
 }
 
-// state is what a fresh hint says of a model at a site.
+// state is the state of a model at a site, by a fresh hint.
 type state uint8
 
 const (
@@ -122,7 +121,7 @@ const (
 	warm
 )
 
-// stateAt gives what the sightings of a target say of a site.
+// stateAt returns the state of a target at a site, by its sightings.
 func stateAt(seen []sighting, site int32, elapsed time.Duration) state {
 	i, found := slices.BinarySearchFunc(seen, site, func(s sighting, site int32) int { return cmp.Compare(s.site, site) })
 	switch {
@@ -134,8 +133,8 @@ func stateAt(seen []sighting, site int32, elapsed time.Duration) state {
 	return cold
 }
 
-// runner is a sibling with its rank for a request. No rank is 0, so the zero
-// runner, which is nobody, loses against all.
+// runner is a sibling with its rank for a request. No rank is 0, so the zero runner, which
+// is no sibling, ranks below all.
 type runner struct {
 	rank uint64
 	site int32
@@ -167,7 +166,7 @@ func (c *core) homes(placed span, scopes []string, request uint64, list *[]runne
 	return first, second
 }
 
-// warmest gives the sibling in reach that ranks highest among the warm.
+// warmest returns the sibling in reach that ranks highest among the warm.
 func (c *core) warmest(seen []sighting, elapsed time.Duration, scopes []string, request uint64) (best runner) {
 	for i := range seen {
 		s := &seen[i]

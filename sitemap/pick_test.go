@@ -51,7 +51,7 @@ func fleetWith(t testing.TB, hints map[string]string, observed time.Time) *Map {
 	return m
 }
 
-// order gives all in-scope siblings for the key k, best first.
+// order returns all in-scope siblings for the key k, best first.
 func order(t testing.TB, m *Map, scopes ...string) []string {
 	t.Helper()
 	_, list := m.Explain(Query{Target: chatOfM, Key: "k", Scopes: scopes}, noon)

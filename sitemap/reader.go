@@ -11,10 +11,9 @@ import (
 	"strconv"
 )
 
-// reader walks a document token by token. Decoding into structs would stop at
-// the first wrong type or unknown field; the walk notes it, steps over the
-// value and goes on, so that one push reports everything. Only broken JSON
-// ends it early.
+// reader reads a document token by token. Decoding into structs would stop at the first
+// wrong type or unknown field; the reader adds a problem, skips the value and goes on, so
+// that a push reports everything. Only a syntax error ends it early.
 type reader struct {
 	collector
 
@@ -22,8 +21,8 @@ type reader struct {
 	path   []step
 	broken bool
 
-	// names holds each string once: a map of 100,000 placements repeats a few
-	// hundred models and sites.
+	// names interns strings: a map of 100,000 placements repeats a few hundred models and
+	// sites.
 	names map[string]string
 	buf   []byte
 }
@@ -36,19 +35,19 @@ type step struct {
 
 func newReader(data []byte) *reader {
 	return &reader{
-		// Repeated names are found by object, all of them and with their path;
-		// the decoder would end at the first.
+		// The table of fields finds repeated names, all of them and with their path; the
+		// decoder would end at the first.
 		dec:   jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true)),
 		names: map[string]string{},
 	}
 }
 
-// stopped tells that nothing more is read.
+// stopped reports whether nothing more is read.
 func (r *reader) stopped() bool {
 	return r.broken || r.full()
 }
 
-// where renders the path of the value that is being read.
+// where returns the path of the value that is being read.
 func (r *reader) where() string {
 	path := ""
 	for _, s := range r.path {
@@ -65,7 +64,7 @@ func (r *reader) note(format string, args ...any) {
 	r.add(r.where(), fmt.Sprintf(format, args...))
 }
 
-// fail ends the walk: after a syntax error nothing that follows has a meaning.
+// fail ends the reading after a syntax error.
 func (r *reader) fail(err error) {
 	if r.broken {
 		return
@@ -82,8 +81,7 @@ func (r *reader) fail(err error) {
 	}
 }
 
-// at checks that a value of this kind comes next. Any other is noted and
-// stepped over.
+// at reports whether a value of this kind comes next. Any other is a problem and skipped.
 func (r *reader) at(want jsontext.Kind, what string) bool {
 	if r.stopped() {
 		return false
@@ -100,7 +98,7 @@ func (r *reader) at(want jsontext.Kind, what string) bool {
 	return false
 }
 
-// open steps into an object or an array.
+// open enters an object or an array.
 func (r *reader) open(kind jsontext.Kind, what string) bool {
 	return r.at(kind, what) && r.step()
 }
@@ -113,8 +111,7 @@ func (r *reader) step() bool {
 	return true
 }
 
-// more tells whether another element comes before the end, and steps over the
-// end.
+// more reports whether another element comes before the end. It consumes the end.
 func (r *reader) more(end jsontext.Kind) bool {
 	if r.stopped() {
 		return false
@@ -190,7 +187,7 @@ func (r *reader) whole() (int64, bool) {
 	return n, true
 }
 
-// end notes whatever follows the document.
+// end adds a problem if anything follows the document.
 func (r *reader) end() {
 	if r.stopped() {
 		return

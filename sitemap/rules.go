@@ -21,15 +21,14 @@ const (
 	maxDuration = time.Hour // of a hold budget and of a cooldown
 )
 
-// rfc3339 keeps out what time.Parse takes beyond the RFC: a short hour, a comma
-// before the fraction, an offset of 99 hours.
+// rfc3339 excludes what time.Parse accepts beyond the RFC: a short hour, a comma before
+// the fraction, an offset of 99 hours.
 var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
 
 // badKind marks an entry whose kind was reported, for the checks that follow.
 const badKind target.Kind = 255
 
-// name reads the name of a model, a site or a scope. A bad one is noted and
-// comes back empty.
+// name reads the name of a model, a site or a scope. It returns "" for a bad one.
 func (r *reader) name() string {
 	s, ok := r.text()
 	if !ok {
@@ -104,9 +103,8 @@ func (r *reader) instant() time.Time {
 	return t
 }
 
-// checkURL says what is wrong with a site's URL. It becomes the start of a
-// Location, so nothing passes that another reader could take for another
-// host.
+// checkURL returns what is wrong with a site's URL. It becomes the start of a Location, so
+// nothing is valid that another reader could take for another host.
 func checkURL(s string, insecure bool) string {
 	u, message := absolute(s)
 	switch {
@@ -122,7 +120,7 @@ func checkURL(s string, insecure bool) string {
 	return checkURLParts(s, u)
 }
 
-// absolute parses a URL as far as all of them have the same rules.
+// absolute parses a URL and checks the rules that all URLs share.
 func absolute(s string) (u *url.URL, message string) {
 	if s == "" {
 		return nil, "must not be empty"
@@ -153,7 +151,7 @@ func checkURLParts(s string, u *url.URL) string {
 	return ""
 }
 
-// notInURL finds what RFC 3986 keeps out of a URL altogether.
+// notInURL reports whether RFC 3986 does not allow a character in a URL.
 func notInURL(c rune) bool {
 	return c <= ' ' || c > '~' || strings.ContainsRune("\"<>\\^`{|}", c)
 }

@@ -10,7 +10,7 @@ import (
 //go:embed schema.json
 var schema []byte
 
-// Schema gives the JSON Schema of a map. What it accepts Parse may still
+// Schema returns the JSON Schema of a map. What it accepts Parse may still
 // refuse: the description of the schema says which rules it cannot express.
 func Schema() []byte {
 	return slices.Clone(schema)

@@ -11,8 +11,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// siblings is what a choice reads of the sites, prepared so that it compares
-// numbers instead of names.
+// siblings is the data of the sites for a choice, which compares numbers instead of names.
 type siblings struct {
 	numbers map[string]int32 // a site's index in core.sites
 	hashes  []uint64         // of each site's id
@@ -38,7 +37,7 @@ func newSiblings(sites []Site, placements []Placement) siblings {
 	return sb
 }
 
-// within tells whether a key with these scopes may be sent to a site. A key without
+// within reports whether a key with these scopes may be sent to a site. A key without
 // scopes may be sent to all sites, and one with scopes to none that has no scopes.
 func (c *core) within(site int32, scopes []string) bool {
 	return len(scopes) == 0 || meet(c.sites[site].Scopes, scopes)
@@ -54,7 +53,7 @@ func meet(sorted, others []string) bool {
 	return false
 }
 
-// atSibling tells whether another site has a placement of a target.
+// atSibling reports whether another site has a placement of a target.
 func (c *core) atSibling(t target.Target, site string) bool {
 	s := c.targets[t]
 	i, found := slices.BinarySearchFunc(c.placements[s.first:s.end], site, func(p Placement, site string) int {
@@ -72,11 +71,11 @@ func requestHash(key string, t target.Target) uint64 {
 	return xxhash.Sum64(b[:])
 }
 
-// rank is a site's place in the order for a request: the highest is its first
-// home. It depends on this request and this site alone (rendezvous hashing), so
-// a site that comes or goes moves no request between two others. The two hashes
-// are good ones, so what joins them need only spread each bit over all: it is
-// the finish of SplitMix64. The result is never 0.
+// rank returns the rank of a site for a request: the highest is its first home. It depends
+// only on this request and this site (rendezvous hashing), so that a site that is added or
+// removed moves no request between two others. Both hashes are good ones, so combining
+// them need only spread each bit over all: it is the finish of SplitMix64. The result is
+// never 0.
 func rank(request, site uint64) uint64 {
 	x := request ^ site
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

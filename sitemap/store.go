@@ -19,13 +19,12 @@ const (
 // ErrTooLarge refuses a push of more than MaxBytes.
 var ErrTooLarge = errors.New("the map is larger than 8 MiB")
 
-// ConflictError refuses a push whose generation is not newer than the one in
-// force.
+// ConflictError refuses a push whose generation is not newer than that of the map in force.
 type ConflictError struct {
 	Pushed, InForce int64
 }
 
-// Error says which of the two rules was broken.
+// Error names the rule that was broken.
 func (e *ConflictError) Error() string {
 	if e.Pushed == e.InForce {
 		return fmt.Sprintf("generation %d is in force with other content: raise the number, or force the push", e.InForce)
@@ -34,15 +33,14 @@ func (e *ConflictError) Error() string {
 		e.Pushed, e.InForce)
 }
 
-// MismatchError refuses a push that was made for another map than the one in
-// force.
+// MismatchError refuses a push whose If-Match does not name the map in force.
 type MismatchError struct {
 	// IfMatch is the header; InForce is the tag of the map in force, empty when
 	// there is none.
 	IfMatch, InForce string
 }
 
-// Error says what to do.
+// Error tells the writer what to do.
 func (e *MismatchError) Error() string {
 	if e.InForce == "" {
 		return "no map is in force, so none that If-Match names: push without If-Match"
@@ -50,14 +48,14 @@ func (e *MismatchError) Error() string {
 	return "the map in force is not the one that If-Match names: get it again and repeat the change"
 }
 
-// Summary is what a writer is told about an accepted push.
+// Summary is the answer to an accepted push.
 type Summary struct {
 	Generation int64 `json:"generation"`
 	Sites      int   `json:"sites"`
 	Placements int   `json:"placements"`
 	// Holdable counts the models this site may hold.
 	Holdable int `json:"holdable"`
-	// Unchanged: the same map was in force before, its hints aside.
+	// Unchanged: the same map, apart from its hints, was in force before.
 	Unchanged bool `json:"unchanged"`
 }
 
@@ -88,22 +86,22 @@ type change struct {
 	old, new *Map
 }
 
-// DefaultHintsFreshFor is how long hints count when nothing else is said.
+// DefaultHintsFreshFor is how long hints are fresh by default.
 const DefaultHintsFreshFor = 30 * time.Second
 
 // Option is a setting of a Store.
 type Option func(*Store)
 
-// HintsFreshFor sets how long hints count after they came.
+// HintsFreshFor sets how long hints are fresh after their receipt.
 func HintsFreshFor(d time.Duration) Option {
 	return func(s *Store) { s.freshFor = d }
 }
 
-// NewStore makes an empty store for the site self. onChange, which may be nil,
-// is called after each swap with another map, in the order of the swaps, one
-// call at a time and without a lock held: it may call the store. A push
-// returns after its own call, unless another goroutine was in onChange at that
-// moment: then that one makes the call next. New hints are no other map.
+// NewStore returns an empty store for the site self. onChange, which may be nil,
+// is called after each swap with another map, in the order of the swaps, one call at a
+// time and with no lock held: it may call the store. A push returns after its own call,
+// unless another goroutine is in onChange at that moment, which then makes the call next.
+// New hints alone are not another map.
 func NewStore(self string, onChange func(old, new *Map), options ...Option) *Store {
 	s := &Store{self: self, freshFor: DefaultHintsFreshFor, onChange: onChange}
 	for _, set := range options {
@@ -112,12 +110,12 @@ func NewStore(self string, onChange func(old, new *Map), options ...Option) *Sto
 	return s
 }
 
-// Current gives the map in force, nil when there is none.
+// Current returns the map in force, nil when there is none.
 func (s *Store) Current() *Map {
 	return s.State().Map
 }
 
-// State gives the map in force with its source.
+// State returns the map in force with its source.
 func (s *Store) State() State {
 	if st := s.current.Load(); st != nil {
 		return *st
@@ -129,13 +127,13 @@ func (s *Store) State() State {
 // other content, is a *ConflictError unless force is set or, for the equal
 // one, the map in force was restored. A map without generation is always
 // accepted, and always replaced. After a *PersistError the map is in force and
-// the summary is good.
+// the summary is valid.
 func (s *Store) Push(data []byte, force bool) (Summary, error) {
 	return s.PushIf("", data, force)
 }
 
-// PushIf is Push on the condition of an If-Match header, which is checked in
-// the same step as the swap. A map that it does not name is a *MismatchError.
+// PushIf is Push with an If-Match header, which is checked atomically with the swap. If it
+// does not name the map in force, the error is a *MismatchError.
 // An empty header is no condition.
 func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error) {
 	if len(data) > MaxBytes {
@@ -160,7 +158,7 @@ func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error)
 	return sum, s.disk.save(s.Current)
 }
 
-// accept swaps the map in, or says why not.
+// accept swaps the map in, or returns why not.
 func (s *Store) accept(m *Map, ifMatch string, force bool) (unchanged bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +169,7 @@ func (s *Store) accept(m *Map, ifMatch string, force bool) (unchanged bool, err 
 	now := time.Now()
 	m.hints.receive(now, s.freshFor)
 	if old.Map != nil && old.Map.tag == m.tag {
-		// The same map again: nothing to tell, but its hints are new.
+		// The same map again: no call of onChange, but its hints are new.
 		m = &Map{core: old.Map.core, hints: m.hints}
 		s.current.Store(&State{Map: m, Source: SourcePushed, ReceivedAt: now})
 		return true, nil
@@ -217,7 +215,7 @@ func (s *Store) swap(st State) {
 	}
 }
 
-// tell calls onChange for what was swapped, unless somebody is doing it.
+// tell calls onChange for each swap, unless another goroutine is doing so.
 func (s *Store) tell() {
 	if !s.startTelling() {
 		return
@@ -241,8 +239,8 @@ func (s *Store) startTelling() bool {
 	return true
 }
 
-// nextChange ends the telling in the same step that finds nothing left, so no
-// change stays behind between two tellers.
+// nextChange returns the next swap to report. It ends the reporting atomically with
+// finding none left, so that no swap is missed between two reporting goroutines.
 func (s *Store) nextChange() (change, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,8 +14,7 @@ const (
 	methodGet  = "GET"
 )
 
-// Wake is the webhook that is called when a model is wanted and nothing serves
-// it.
+// Wake is the webhook that is called when a model is wanted and no replica serves it.
 type Wake struct {
 	URL string
 	// Method is POST or GET.
@@ -63,7 +62,7 @@ func (r *reader) wakeURL() string {
 	return s
 }
 
-// CheckWakeURL says what is wrong with the URL of a webhook, nil for nothing.
+// CheckWakeURL returns what is wrong with the URL of a webhook, nil if nothing is.
 func CheckWakeURL(s string) error {
 	if message := checkWakeURL(s); message != "" {
 		return errors.New(message)
@@ -71,8 +70,8 @@ func CheckWakeURL(s string) error {
 	return nil
 }
 
-// checkWakeURL allows http and a query, because hooks stand in clusters and
-// behind gateways. A secret has no place in it: those come from a file.
+// checkWakeURL allows http and a query, because hooks are in clusters and behind gateways.
+// Secrets do not belong in the URL: they come from a file.
 func checkWakeURL(s string) string {
 	u, message := absolute(s)
 	if message != "" {

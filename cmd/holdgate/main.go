@@ -57,7 +57,7 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// addCommands gives a command its subcommands. Alone it prints its help; any other
+// addCommands returns a command its subcommands. Alone it prints its help; any other
 // word after it is an error, where cobra would print the help of a nested command and
 // exit with 0.
 func addCommands(cmd *cobra.Command, subcommands ...*cobra.Command) {

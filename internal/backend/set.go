@@ -244,10 +244,10 @@ func (m *Backend) Targets() []target.Target {
 	return targets
 }
 
-// Failing says whether the backend was asked for its health and did not give it.
+// Failing reports whether the backend was asked for its health and did not give it.
 func (m *Backend) Failing() bool { return m.questions.failed() }
 
-// AllFailing says whether every backend of the target is Failing.
+// AllFailing reports whether every backend of the target is Failing.
 func (s *Set) AllFailing(t target.Target) bool {
 	return !slices.ContainsFunc(s.of(t), func(m *Backend) bool { return !m.Failing() })
 }
@@ -275,7 +275,7 @@ func (s *Set) Models() []string {
 	return slices.Sorted(maps.Keys(models))
 }
 
-// Has says whether a backend has the model.
+// Has reports whether a backend has the model.
 func (s *Set) Has(model string) bool {
 	return slices.ContainsFunc(s.all, func(m *Backend) bool { return slices.Contains(m.offer.Load().models, model) })
 }
