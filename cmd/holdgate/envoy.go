@@ -62,7 +62,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "render",
-		Short: "Print the bootstrap of an Envoy that asks holdgate serve",
+		Short: "Print the bootstrap of an Envoy in front of holdgate serve",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if maxBody <= 0 || heap <= 0 || c.HoldMax <= 0 {
@@ -93,7 +93,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.StringVar(&c.ExtProc, "extproc", "", "where holdgate serve listens, unix:///path or host:port (default unix://LANES_DIR/"+envoy.ExtProcSocket+")")
 	flags.StringVar(&c.EdgeCertFile, "edge-tls-cert-file", "", "`file` of the edge's certificate; plain text without it. With it clients may use HTTP/2")
 	flags.StringVar(&c.EdgeKeyFile, "edge-tls-key-file", "", "`file` of that certificate's key")
-	flags.StringVar(&c.ExtProcCertFile, "extproc-tls-cert-file", "", "`file` of the certificate that holdgate serve is shown; needed with an --extproc that others can reach")
+	flags.StringVar(&c.ExtProcCertFile, "extproc-tls-cert-file", "", "`file` of Envoy's certificate for holdgate serve; needed with an --extproc that others can reach")
 	flags.StringVar(&c.ExtProcKeyFile, "extproc-tls-key-file", "", "`file` of that certificate's key")
 	flags.StringVar(&c.ExtProcCAFile, "extproc-tls-ca-file", "", "`file` of the authorities of holdgate serve's certificate")
 	flags.BoolVar(&c.ExtProcInsecure, "extproc-insecure", false, "allow an --extproc that others can reach without TLS: anyone on the way sees all requests, keys and engines' keys, and may change them")
@@ -104,19 +104,19 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.StringVar(&c.IdentityMetadata, "identity-metadata", "", "`namespace` of dynamic metadata that is sent along, as given to holdgate serve")
 	flags.IntVar(&c.TrustedHops, "trusted-hops", 0, "`proxies` in front that append to x-forwarded-for: the client's address for the audit log; 0: the peer")
 	flags.BoolVar(&c.ProxyProtocol, "proxy-protocol", false, "each connection begins with a PROXY header, which has the client's address")
-	flags.StringVar(&serve, "config", "", "`file` of holdgate serve --config: its backends of https get what Envoy needs to reach them")
+	flags.StringVar(&serve, "config", "", "`file` of holdgate serve --config: the bootstrap gets what its https backends need")
 	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
 	return cmd
 }
 
-// absolute makes the paths absolute that Envoy would take from its own directory.
-// Certificates need an output file: Envoy reads where they are from files beside it.
+// absolute makes paths absolute, because Envoy runs in another directory. Certificates need
+// an output file: Envoy reads their paths from files beside it.
 func absolute(c *envoy.Config, out string) error {
 	if c.EdgeCertFile == "" && c.ExtProcCertFile == "" {
 		return nil
 	}
 	if out == "" {
-		return usageError{errors.New("--output: is needed with certificates: Envoy reads from files beside it where they are, to notice when they are replaced")}
+		return usageError{errors.New("--output: is needed with certificates: Envoy reads their paths from files beside it, to notice when they are replaced")}
 	}
 	c.SecretsDir = filepath.Dir(out)
 	for _, path := range []*string{&c.SecretsDir, &c.EdgeCertFile, &c.EdgeKeyFile, &c.ExtProcCertFile, &c.ExtProcKeyFile, &c.ExtProcCAFile} {
@@ -132,7 +132,7 @@ func absolute(c *envoy.Config, out string) error {
 	return nil
 }
 
-// writeSecrets writes the files that say where the certificates are.
+// writeSecrets writes the files with the paths of the certificates.
 func writeSecrets(c envoy.Config) error {
 	files, err := envoy.Secrets(c)
 	if err != nil {
@@ -140,13 +140,13 @@ func writeSecrets(c envoy.Config) error {
 	}
 	for name, text := range files {
 		if err := regular.Write(filepath.Join(c.SecretsDir, name), text, 0o644); err != nil { // Envoy may run as another user
-			return fmt.Errorf("writing where the certificates are: %w", err)
+			return fmt.Errorf("writing the paths of the certificates: %w", err)
 		}
 	}
 	return nil
 }
 
-// backendCAs are the authorities of the https backends in a file of holdgate serve.
+// backendCAs returns the authorities of the https backends in a file of holdgate serve.
 func backendCAs(file string) ([]string, error) {
 	if file == "" {
 		return nil, nil
@@ -193,7 +193,7 @@ func newEnvoyCheckCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Say what in an Envoy bootstrap would break held requests",
+		Short: "Report what in an Envoy bootstrap would break held requests",
 		Long: "Check reads a bootstrap (- is standard input), lets the real Envoy validate it when\n" +
 			"there is one (HOLDGATE_ENVOY, else PATH), and prints what would break held\n" +
 			"requests. It fails when there is such a thing.",
@@ -234,7 +234,7 @@ func readIn(cmd *cobra.Command, file string) ([]byte, error) {
 	return text, nil
 }
 
-// checkBootstrap prints the findings and fails when one is not a mere note.
+// checkBootstrap prints the findings and returns an error if one is not only a note.
 func checkBootstrap(cmd *cobra.Command, text []byte, budget time.Duration, identity string) error {
 	out := cmd.OutOrStdout()
 	b, findings, err := envoy.Parse(text)
@@ -259,7 +259,7 @@ func checkBootstrap(cmd *cobra.Command, text []byte, budget time.Duration, ident
 	return validation
 }
 
-// validateBootstrap asks the real Envoy. It is no error to have none.
+// validateBootstrap has the real Envoy validate a bootstrap, if there is one.
 func validateBootstrap(ctx context.Context, out io.Writer, text []byte) error {
 	binary, err := envoy.Find(ctx)
 	if errors.Is(err, envoy.ErrNoBinary) {

@@ -29,9 +29,9 @@ func newExplainCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "explain --model M",
-		Short: "Say what a router would do with a request at this moment, and why",
-		Long: "Explain asks a router for its decision on a request that is not made. It takes no\n" +
-			"slot, wakes nothing and counts against no quota.",
+		Short: "Show what a router would do with a request now, and why",
+		Long: "Explain gets the decision of a router for a request that is not sent. It takes no\n" +
+			"slot, wakes nothing and uses no quota.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if model == "" {
@@ -58,7 +58,7 @@ func newExplainCommand() *cobra.Command {
 	return cmd
 }
 
-// show makes a call and prints its answer: as JSON, or by table.
+// show makes a call and prints its answer, as JSON or as tables.
 func show[T any](cmd *cobra.Command, c *client.Client, call client.Call, asJSON bool, table func(io.Writer, *T)) error {
 	answer, err := c.Do(cmd.Context(), call)
 	if err != nil {
@@ -106,7 +106,7 @@ func printExplanation(out io.Writer, e *admin.Explanation) {
 	_ = w.Flush()
 }
 
-// verdict is the decision in one line.
+// verdict returns the decision in one line.
 func verdict(e *admin.Explanation) string {
 	switch e.Decision {
 	case admin.DecisionRedirect:

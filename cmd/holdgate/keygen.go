@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/settings"
 )
 
 func newKeygenCommand() *cobra.Command {
@@ -45,15 +46,15 @@ func newKeygenCommand() *cobra.Command {
 	return cmd
 }
 
-// entryErrors names flags where the entry names fields.
+// entryErrors replaces the names of fields by those of flags.
 func entryErrors(err error) error {
-	problems, ok := errors.AsType[access.Problems](err)
+	problems, ok := errors.AsType[settings.Problems](err)
 	if !ok {
 		return err
 	}
-	errs := make([]error, 0, len(problems))
-	for _, p := range problems {
-		errs = append(errs, errors.New(strings.ReplaceAll(p.Path+": "+p.Message, "keys[0].", "--")))
+	flags := strings.NewReplacer("keys[0].", "--")
+	for i, p := range problems {
+		problems[i] = settings.Problem{Path: flags.Replace(p.Path), Message: flags.Replace(p.Message)}
 	}
-	return usageError{errors.Join(errs...)}
+	return usageError{problems}
 }

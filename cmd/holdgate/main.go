@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// usageError is a command line that cannot be carried out.
+// usageError is the error of a bad command line or bad settings; the exit code is 2.
 type usageError struct{ error }
 
 func exitCode(err error) int {
@@ -57,9 +57,8 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// addCommands returns a command its subcommands. Alone it prints its help; any other
-// word after it is an error, where cobra would print the help of a nested command and
-// exit with 0.
+// addCommands adds subcommands to a command. Without one of them the command prints its
+// help; any other word is an error, for which cobra would print the help and exit with 0.
 func addCommands(cmd *cobra.Command, subcommands ...*cobra.Command) {
 	cmd.AddCommand(subcommands...)
 	cmd.Args = cobra.ArbitraryArgs
@@ -77,7 +76,7 @@ func addCommands(cmd *cobra.Command, subcommands ...*cobra.Command) {
 	}
 }
 
-// noArgs is the check of arguments of commands that take flags alone.
+// noArgs checks the arguments of commands that take only flags.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -85,7 +84,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usageError{fmt.Errorf("%s takes flags only, not %q; see '%s --help'", cmd.CommandPath(), args[0], cmd.CommandPath())}
 }
 
-// oneFile is the check of arguments of commands that read one file.
+// oneFile checks the arguments of commands that read one file.
 func oneFile(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// adminFlags are those of the commands that talk to a router.
+// adminFlags are the flags of the commands that call a router.
 type adminFlags struct {
 	url, tokenFile string
 }
@@ -120,7 +120,7 @@ func newMapCheckCommand() *cobra.Command {
 	var site string
 	cmd := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Say what is wrong with a sibling map, without a router",
+		Short: "Report what is wrong with a sibling map, without a router",
 		Long: "Check reads a map (- is standard input) as the router of a site would, and prints\n" +
 			"every problem with its path.",
 		Args: oneFile,
@@ -148,8 +148,8 @@ func newMapCheckCommand() *cobra.Command {
 	return cmd
 }
 
-// readMap reads one byte more than a map may have, so that a larger one is
-// refused and not cut.
+// readMap reads up to one byte more than a map may have, so that a larger one is refused
+// and not cut.
 func readMap(cmd *cobra.Command, file string) (data []byte, err error) {
 	in := cmd.InOrStdin()
 	if file != "-" {
@@ -170,7 +170,7 @@ func readMap(cmd *cobra.Command, file string) (data []byte, err error) {
 	return data, nil
 }
 
-// refused prints the problems that the router found.
+// refused prints the problems that a router found.
 func refused(out io.Writer, err error) error {
 	answer, ok := errors.AsType[*client.Error](err)
 	if !ok || len(answer.Problems) == 0 {
@@ -182,21 +182,20 @@ func refused(out io.Writer, err error) error {
 	return fmt.Errorf("the router refused the map: %s", count(len(answer.Problems), "problem"))
 }
 
-// found prints the problems of a map. Without a site, each site that is not
-// listed is one of them.
+// found prints the problems of a map. Without a site, each site that is not listed is one.
 func found(out io.Writer, problems sitemap.Problems, noSite bool) error {
 	for _, line := range problems.Lines() {
 		fmt.Fprintln(out, line)
 	}
 	unlisted := slices.ContainsFunc(problems, func(p sitemap.Problem) bool { return strings.HasSuffix(p.Path, ".site") })
 	if noSite && unlisted {
-		fmt.Fprintln(out, "--site-id says which site needs no entry in sites")
+		fmt.Fprintln(out, "--site-id names a site that needs no entry in sites")
 	}
 	return fmt.Errorf("the map has %s", count(len(problems), "problem"))
 }
 
-// describe says what a map has. Which models may be held is known where a site
-// is.
+// describe returns what a map has. Without a place, where, it does not count the models
+// that may be held, because those depend on the site.
 func describe(sum sitemap.Summary, where string) string {
 	text := fmt.Sprintf("generation %d, %s, %s", sum.Generation, count(sum.Sites, "site"), count(sum.Placements, "placement"))
 	if where == "" {

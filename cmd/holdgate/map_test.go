@@ -132,7 +132,7 @@ func TestMapCheck(t *testing.T) {
 	require.EqualError(t, err, "the map has 1 problem")
 	require.Equal(t, 1, exitCode(err))
 	require.Equal(t, "placements[0].site: is not this site and not in sites: \"here\"\n"+
-		"--site-id says which site needs no entry in sites\n", out)
+		"--site-id names a site that needs no entry in sites\n", out)
 
 	out, _, err = runMap(t, "{}", "check", "-")
 	require.NoError(t, err)

@@ -91,7 +91,7 @@ func printAgents(out io.Writer, w *tabwriter.Writer, agents []admin.AgentStatus)
 	_ = w.Flush()
 }
 
-// load is what an engine says of itself.
+// load returns the load that an engine reports.
 func load(s admin.Signals) string {
 	var words []string
 	if s.Running != nil {
@@ -106,7 +106,7 @@ func load(s admin.Signals) string {
 	return cmp.Or(strings.Join(words, ", "), "-")
 }
 
-// note is what is wrong with an agent.
+// note returns what is wrong with an agent.
 func note(a admin.AgentStatus) string {
 	switch {
 	case a.Error != "":

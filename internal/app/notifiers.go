@@ -110,7 +110,7 @@ func (n *notifiers) run(ctx context.Context) {
 // tell passes on what the need of a model is at this moment.
 func (n *notifiers) tell(model string) {
 	n.registry.SetNeed(model, n.machine.Need(model))
-	n.backends.Look(model)
+	n.backends.Changed(model)
 	hs := n.hooks.Load()
 	for _, name := range hs.of[model] {
 		n.webhooks.Wanted(name, n.due(hs.all[name]), false)

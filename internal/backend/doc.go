@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backend has the engines that run elsewhere and have no agent: what the
-// configuration says of them, and who looks at them.
+// Package backend runs the backends: engines that run elsewhere and have no agent. It has
+// their settings and checks their health.
 //
-// For each one goroutine does what an agent beside the engine would do, by the
-// agent's own code ([agent.RunBackend]); it registers in memory. What is special is
-// that it asks the engine only while somebody waits for one of its models, or uses
-// it: a question may be what keeps a serverless engine from going to sleep. So a
-// backend that nobody needs is out of routing, whatever it is, and the next request
-// is held for as long as one question takes.
+// For each backend one goroutine runs the code of an agent ([agent.RunBackend]), which
+// registers in memory. Unlike an agent it sends health checks only while requests wait for
+// one of the backend's models, or use it: a check could keep a serverless engine from going
+// to sleep. So a backend that nobody needs is out of routing, and the next request is held
+// for as long as one check takes.
 package backend

@@ -34,21 +34,21 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// quietAfter is how long after its last request a backend is still looked at. KEDA
-// is told for as long that it is in use.
+// quietAfter is how long after its last request a backend is still checked. For KEDA it
+// is in use for as long.
 const quietAfter = wake.DefaultWindow
 
-// Options is what a Set runs with.
+// Options are the options of a running Set.
 type Options struct {
 	Registry *agentreg.Registry
-	// Wanted says whether somebody waits for the model, Used whether a replica of it
+	// Wanted reports whether requests wait for the model, and Used whether a replica of it
 	// has a request, or had one a moment ago.
 	Wanted, Used func(model string) bool
-	// OnHealth is called when a backend began or ceased to fail its health checks.
+	// OnHealth is called when the health checks of a backend begin or cease to fail.
 	OnHealth func(model string)
-	// OnModels is called when a backend has named its models.
+	// OnModels is called when a backend has listed its models.
 	OnModels func()
-	// Client asks the engines; nil for one of each backend's own.
+	// Client is for requests to the engines; nil: each backend has its own.
 	Client *http.Client
 	Log    zerolog.Logger
 }
@@ -60,16 +60,16 @@ type Set struct{ all []*Backend }
 type Backend struct {
 	Config
 
-	id        string // of its agent
-	key       string
-	tls       *tls.Config // nil without https
-	wants     Wants
-	offer     atomic.Pointer[offer]
-	looked    chan struct{} // a wish may have changed
-	questions questions
+	id      string // of its agent
+	key     string
+	tls     *tls.Config // nil without https
+	wants   Wants
+	offer   atomic.Pointer[offer]
+	changed chan struct{} // the need of its models may have changed
+	health  health
 }
 
-// Wants is how a backend wants its requests.
+// Wants is what a backend needs of its requests and of the connection.
 type Wants struct {
 	Key, Host, Prefix string
 	// CAFile has the authorities of its certificate, envoy.SystemCA for those of the
@@ -85,12 +85,12 @@ type offer struct {
 	kinds  []target.Kind
 }
 
-// New makes a Set of checked backends. It reads the files of their keys.
+// New returns a Set of valid backends. It reads the files of their keys.
 func New(configs []Config) (*Set, error) {
 	s := &Set{}
 	var errs []error
 	for i, c := range configs {
-		m := &Backend{Config: c, id: protocol.BackendPrefix + c.Name, looked: make(chan struct{}, 1)}
+		m := &Backend{Config: c, id: protocol.BackendPrefix + c.Name, changed: make(chan struct{}, 1)}
 		m.offer.Store(&offer{models: c.Models, kinds: c.ServedKinds()})
 		if c.APIKeyFile != "" {
 			var err error
@@ -106,11 +106,11 @@ func New(configs []Config) (*Set, error) {
 	return s, errors.Join(errs...)
 }
 
-// prepare works out how the backend wants its requests. Its error is of CAFile.
+// prepare sets wants and tls. Its error is that of CAFile.
 func (m *Backend) prepare() error {
 	u, err := url.Parse(m.BackendURL)
 	if err != nil {
-		return err // Read refuses such a URL before
+		return err // not after Read
 	}
 	m.wants = Wants{
 		Key: m.key, Host: cmp.Or(m.Host, u.Host), Prefix: strings.TrimSuffix(u.Path, "/"), SNI: m.SNI,
@@ -136,7 +136,7 @@ func (m *Backend) prepare() error {
 	return err
 }
 
-// Run stands for the backends until ctx ends and the registry was told so.
+// Run runs the backends until ctx ends and the registry has been notified.
 func (s *Set) Run(ctx context.Context, o Options) {
 	if len(s.all) == 0 {
 		return
@@ -145,11 +145,11 @@ func (s *Set) Run(ctx context.Context, o Options) {
 	agentregpb.RegisterAgentRegistryServer(server, o.Registry.OwnService())
 	inMemory := bufconn.Listen(1 << 16)
 	var serving, running sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(inMemory) }) // it ends by Stop alone
+	serving.Go(func() { _ = server.Serve(inMemory) }) // only Stop ends it
 	for _, m := range s.all {
 		running.Go(func() {
 			if err := agent.RunBackend(ctx, m.agent(o), m.demand(o), inMemory.Dial); err != nil {
-				o.Log.Error().Err(err).Msg("a backend is not looked at")
+				o.Log.Error().Err(err).Msg("a backend cannot be used")
 			}
 		})
 	}
@@ -167,9 +167,9 @@ func (m *Backend) agent(o Options) agent.Config {
 }
 
 func (m *Backend) demand(o Options) agent.Demand {
-	tell := func(news bool) {
+	tell := func(changed bool) {
 		for _, model := range m.offer.Load().models {
-			if news {
+			if changed {
 				o.OnHealth(model)
 			}
 		}
@@ -178,10 +178,10 @@ func (m *Backend) demand(o Options) agent.Demand {
 		Wanted:   func(models []string) bool { return slices.ContainsFunc(models, o.Wanted) },
 		Used:     func(models []string) bool { return slices.ContainsFunc(models, o.Used) },
 		InUse:    func(id string) bool { return o.Registry.IdleFor(id) < quietAfter },
-		Changed:  m.looked,
-		OnCheck:  m.questions.ask,
-		OnResult: func(err error) { tell(m.questions.answer(err)) },
-		OnIdle:   func() { tell(m.questions.forget()) },
+		Changed:  m.changed,
+		OnCheck:  m.health.begin,
+		OnResult: func(err error) { tell(m.health.end(err)) },
+		OnIdle:   func() { tell(m.health.reset()) },
 		OnModels: func(models, names []string) {
 			of := &offer{models: models}
 			for _, name := range names {
@@ -195,20 +195,20 @@ func (m *Backend) demand(o Options) agent.Demand {
 	}
 }
 
-// Look has the backends of a model look whether it is wanted. It never blocks.
-func (s *Set) Look(model string) {
+// Changed makes the backends of a model check its need. It never blocks.
+func (s *Set) Changed(model string) {
 	for _, m := range s.all {
 		if !slices.Contains(m.offer.Load().models, model) {
 			continue
 		}
 		select {
-		case m.looked <- struct{}{}:
-		default: // it has not looked yet, and will see this change too
+		case m.changed <- struct{}{}:
+		default: // it has not checked yet, and will see this change too
 		}
 	}
 }
 
-// of are the backends that have the target.
+// of returns the backends that have the target.
 func (s *Set) of(t target.Target) []*Backend {
 	var found []*Backend
 	for _, m := range s.all {
@@ -219,8 +219,8 @@ func (s *Set) of(t target.Target) []*Backend {
 	return found
 }
 
-// Here is the target as a placement at this site: requests for it may be held. Of
-// several backends the longest wait counts.
+// Here returns the target as a placement at this site: requests for it may be held. Of
+// several backends the longest MaxWait counts.
 func (s *Set) Here(t target.Target) (p sitemap.Placement, ok bool) {
 	for _, m := range s.of(t) {
 		p.Target, p.ScaleFromZero, ok = t, true, true
@@ -229,10 +229,10 @@ func (s *Set) Here(t target.Target) (p sitemap.Placement, ok bool) {
 	return p, ok
 }
 
-// All are the backends in the order of the configuration.
+// All returns the backends in the order of the configuration.
 func (s *Set) All() []*Backend { return s.all }
 
-// Targets are what the backend serves, as far as that is known.
+// Targets returns what the backend serves, as far as that is known.
 func (m *Backend) Targets() []target.Target {
 	of := m.offer.Load()
 	var targets []target.Target
@@ -244,27 +244,27 @@ func (m *Backend) Targets() []target.Target {
 	return targets
 }
 
-// Failing reports whether the backend was asked for its health and did not give it.
-func (m *Backend) Failing() bool { return m.questions.failed() }
+// Failing reports whether the last health check of the backend failed.
+func (m *Backend) Failing() bool { return m.health.failed() }
 
 // AllFailing reports whether every backend of the target is Failing.
 func (s *Set) AllFailing(t target.Target) bool {
 	return !slices.ContainsFunc(s.of(t), func(m *Backend) bool { return !m.Failing() })
 }
 
-// UnlessUp calls f when no backend of the model answers: at once, or after the
-// health checks that are under way.
+// UnlessUp calls f when the health checks of all backends of the model have failed: at
+// once, or after those that run.
 func (s *Set) UnlessUp(model string, f func()) {
 	for _, m := range s.all {
 		if slices.Contains(m.offer.Load().models, model) {
 			next := f
-			f = func() { m.questions.unlessUp(next) }
+			f = func() { m.health.unlessUp(next) }
 		}
 	}
 	f()
 }
 
-// Models are the names of all models, sorted.
+// Models returns the names of all models, sorted.
 func (s *Set) Models() []string {
 	models := map[string]struct{}{}
 	for _, m := range s.all {
@@ -280,8 +280,8 @@ func (s *Set) Has(model string) bool {
 	return slices.ContainsFunc(s.all, func(m *Backend) bool { return slices.Contains(m.offer.Load().models, model) })
 }
 
-// Wants is how the backend wants its requests whose agent has an id; ok is false for
-// the id of another agent.
+// Wants returns what the backend of an agent id needs; ok is false if the id is not that
+// of a backend.
 func (s *Set) Wants(agentID string) (w *Wants, ok bool) {
 	if !strings.HasPrefix(agentID, protocol.BackendPrefix) {
 		return nil, false

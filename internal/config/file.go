@@ -15,11 +15,12 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// fileRules: a secret may be pasted where its file should be named.
+// fileRules show little of the file: somebody may have put a secret where the name of its
+// file belongs.
 var fileRules = settings.Rules{Show: settings.Little, Brackets: true, NothingOK: true}
 
-// ReadFile reads the backends and sets every flag that the command line did not set
-// from a YAML file. Its other keys are the flags' names.
+// ReadFile reads a YAML file: the backends, and each flag that was not set on the command
+// line, by the flag's name.
 func (c *Serve) ReadFile(path string, flags *pflag.FlagSet) error {
 	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
 	if err != nil {
@@ -43,8 +44,8 @@ func (c *Serve) ReadFile(path string, flags *pflag.FlagSet) error {
 // parkVariable sets --admit-park-timeout.
 const parkVariable = "HIVENET_ROUTER_ADMIT_PARK_TIMEOUT"
 
-// ReadEnvironment sets what may be set by an environment variable and was set
-// neither by the command line nor by a file.
+// ReadEnvironment sets the flag of an environment variable, unless the command line or a
+// file has set it.
 func ReadEnvironment(flags *pflag.FlagSet) error {
 	value := os.Getenv(parkVariable) // an empty one counts as unset
 	if value == "" || flags.Changed("admit-park-timeout") {
@@ -56,7 +57,8 @@ func ReadEnvironment(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// unknown names the flag that differs from name in dashes, underscores and case alone.
+// unknown returns the error of an unknown name. It suggests the flag that differs only in
+// dashes, underscores and case.
 func unknown(flags *pflag.FlagSet, name string) error {
 	bare := strings.NewReplacer("-", "", "_", "")
 	err := errors.New("is not a setting")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config is the settings of the programs: the flags, the file with the
-// same names, and the logger that they choose.
+// Package config has the settings of holdgate serve: its flags, the file with the same
+// names, and their checks. It also makes the logger of all commands.
 package config
 
 import (
@@ -18,8 +18,8 @@ const (
 	LogJSON = "json"
 )
 
-// Logger makes the logger for a --log-format (text or json) and a --log-level
-// (debug, info, warn or error).
+// Logger returns the logger for a --log-format (text or json) and a --log-level (debug,
+// info, warn or error).
 func Logger(w io.Writer, format, level string) (zerolog.Logger, error) {
 	lvl, err := parseLevel(level)
 	if err != nil {
@@ -49,8 +49,8 @@ func parseLevel(s string) (zerolog.Level, error) {
 	return zerolog.NoLevel, fmt.Errorf("--log-level: %q is not known: use debug, info, warn or error", s)
 }
 
-// timestamp adds the time with milliseconds; zerolog's own has whole seconds
-// unless a global says otherwise.
+// timestamp adds the time with milliseconds; that of zerolog has whole seconds unless a
+// global variable is changed.
 type timestamp struct{}
 
 // Run adds the field.

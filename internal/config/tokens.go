@@ -10,9 +10,9 @@ import (
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
-// ReadTokens reads a file of bearer tokens, one a line. Empty lines and lines that
-// begin with # do not count. No path means no tokens. A file that is not regular, such
-// as a named pipe, or that is larger than 1 MiB, is an error.
+// ReadTokens reads a file of bearer tokens, one a line. Empty lines and lines that begin
+// with # are ignored. No path means no tokens. A file that is not regular, such as a named
+// pipe, or is larger than 1 MiB, is an error.
 func ReadTokens(path string) ([]string, error) {
 	if path == "" {
 		return nil, nil
@@ -28,7 +28,7 @@ func ReadTokens(path string) ([]string, error) {
 	return tokens, nil
 }
 
-// ParseTokens reads the text of a file of bearer tokens.
+// ParseTokens parses the text of a file of bearer tokens.
 func ParseTokens(text []byte) ([]string, error) {
 	var tokens []string
 	for line := range strings.Lines(string(text)) {

@@ -11,7 +11,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// announce tells the user what there is and what to try.
+// announce prints the addresses, and a command for each model to try.
 func (r *run) announce() {
 	base := &url.URL{Scheme: "http", Host: r.envoy.EdgeAddr()}
 	if r.EdgeCertFile != "" {
@@ -23,14 +23,14 @@ func (r *run) announce() {
 		status += " --admin http://" + r.ports.Admin
 	}
 	fmt.Fprintf(r.Out, "What runs: %s\n", status)
-	fmt.Fprintln(r.Out, "Each model sleeps until it is asked. Try:")
+	fmt.Fprintln(r.Out, "Each model sleeps until its first request. Try:")
 	for i := range r.File.Models {
 		fmt.Fprintf(r.Out, "  %s\n", r.File.Models[i].curl(base))
 	}
 	fmt.Fprintln(r.Out, "Ctrl-C ends everything.")
 }
 
-// curl is a line to try a model with.
+// curl returns a command line that sends a request to the model.
 func (m *Model) curl(base *url.URL) string {
 	path, rest := "/v1/chat/completions", `"messages":[{"role":"user","content":"Say hello."}]`
 	switch m.Kinds[0] {
@@ -47,5 +47,5 @@ func (m *Model) curl(base *url.URL) string {
 	return fmt.Sprintf("curl %s -H 'content-type: application/json' -d %s", base.JoinPath(path), quoted(body))
 }
 
-// quoted is a word of a shell that is easy to read.
+// quoted quotes s for a shell.
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

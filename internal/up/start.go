@@ -18,8 +18,8 @@ import (
 	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
-// lock takes the directory for this run, and makes it if it is not there. Files of a
-// run that goes on must not be overwritten.
+// lock locks the directory for this run, and creates it if necessary. It protects the
+// files of another run.
 func lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of sockets and logs: %w", err)
@@ -35,7 +35,7 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// checkSockets finds a directory whose name is too long for the sockets in it.
+// checkSockets checks that the path of the directory is not too long for its sockets.
 func (r *run) checkSockets() error {
 	for _, name := range []string{envoy.ExtProcSocket, envoy.RelaySocket, envoy.ReholdSocket, envoy.AdminSocket, agentsSocket} {
 		if err := unixsocket.CheckPath(r.path(name)); err != nil {
@@ -45,11 +45,11 @@ func (r *run) checkSockets() error {
 	return nil
 }
 
-// usualAdmin is where the commands that talk to a router look for it.
+// usualAdmin is the default address of the commands that call a router.
 const usualAdmin = "127.0.0.1:9003"
 
-// adminAddress is where serve's admin API listens: where the file says, or at the usual
-// address, or at one that the system chooses when that is in use.
+// adminAddress returns the address of serve's admin API: that of the file, else the usual
+// one, else one that the system chooses if that is in use.
 func adminAddress(ctx context.Context, named string) string {
 	if named != "" {
 		return named
@@ -61,7 +61,7 @@ func adminAddress(ctx context.Context, named string) string {
 	return "127.0.0.1:0"
 }
 
-// free checks that nobody listens on an address of the file. Two Envoys would share
+// free checks that no process listens on an address of the file. Two Envoys would share
 // one for clients, and each would get some of the requests.
 func free(ctx context.Context, key, address, advice string) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)

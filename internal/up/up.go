@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package up runs everything that a machine with one GPU needs: Envoy, holdgate
-// serve and an agent per model, whose engine starts when a request comes.
+// Package up runs everything that a machine with one GPU needs: Envoy, holdgate serve and
+// an agent for each model, whose engine starts with the first request.
 //
 // serve and Envoy are child processes, the agents are goroutines. When one of the
 // parts ends by itself, the rest is stopped and the reason reported.
@@ -36,10 +36,10 @@ import (
 type Options struct {
 	File *File
 	Dir  string // of sockets and engine logs; empty: a temporary one
-	// Program is what this program was called by.
+	// Program is the name by which this program was called.
 	Program string
-	// Hangups has a signal for each SIGHUP. It ends the run, unless the file has flags of
-	// holdgate serve: then it is passed on, so that serve reads its files again.
+	// Hangups receives each SIGHUP. It ends the run, unless the file has flags of holdgate
+	// serve or backends: then it is sent on to serve, which reads its files again.
 	Hangups <-chan os.Signal
 	Out     io.Writer
 	ErrOut  io.Writer
@@ -57,13 +57,13 @@ type run struct {
 
 	stopping    atomic.Bool
 	enginePorts agent.Ports
-	admin       string // the address that serve is to listen at
+	admin       string // the address of serve's admin API
 	ports       struct {
 		Admin string `json:"admin"`
 	}
 }
 
-// An engine's log is rotated at a size, and so many old ones are kept.
+// An engine's log is rotated at a size, and a number of old ones is kept.
 const (
 	engineLogMiB = 50
 	engineLogs   = 2
@@ -76,8 +76,8 @@ const (
 	drainGrace = 40 * time.Second
 )
 
-// Run starts everything and returns when ctx ends, or with an error when a part
-// ends by itself. Nothing that it started is left then.
+// Run starts everything and returns when ctx ends, or with an error when a part ends by
+// itself. It stops everything that it started.
 func Run(ctx context.Context, o Options) error {
 	r := &run{Options: o}
 	ctx, end := context.WithCancel(ctx)
@@ -105,7 +105,7 @@ func Run(ctx context.Context, o Options) error {
 	err = r.start(ctx)
 	switch {
 	case ctx.Err() != nil:
-		r.Log.Info().Msg("ended while it was starting: what had started is stopped")
+		r.Log.Info().Msg("interrupted during the start, stopping")
 		return nil
 	case err != nil:
 		return err
@@ -138,7 +138,7 @@ func (r *run) start(ctx context.Context) error {
 	return r.startEnvoy(ctx, bin)
 }
 
-// hangUp takes SIGHUPs until ctx ends.
+// hangUp handles SIGHUPs until ctx ends.
 func (r *run) hangUp(ctx context.Context, end func()) {
 	for {
 		select {
@@ -151,20 +151,19 @@ func (r *run) hangUp(ctx context.Context, end func()) {
 			return
 		}
 		if err := r.serve.Signal(syscall.SIGHUP); err != nil {
-			r.Log.Error().Err(err).Msg("having holdgate serve read its files again")
+			r.Log.Error().Err(err).Msg("sending SIGHUP to holdgate serve")
 		}
 	}
 }
 
-// path is a file in the run's directory.
+// path returns the path of a file in the run's directory.
 func (r *run) path(name string) string { return filepath.Join(r.Dir, name) }
 
 const agentsSocket = "agents.sock"
 
 func (r *run) agentsAddress() string { return "unix://" + r.path(agentsSocket) }
 
-// startServe starts holdgate serve with the map of the models, and waits until it
-// listens.
+// startServe starts holdgate serve with the map of the models, and waits until it listens.
 func (r *run) startServe(ctx context.Context) error {
 	text, err := r.File.siteMap()
 	if err != nil {
@@ -194,7 +193,7 @@ func (r *run) startServe(ctx context.Context) error {
 		}
 		args = append(args, "--config", r.path("serve.yaml"))
 	}
-	cmd := exec.Command(self, args...) //nolint:noctx,gosec // this program itself; proc.Stop ends it in its turn
+	cmd := exec.Command(self, args...) //nolint:noctx,gosec // this program itself; proc.Stop ends it in order
 	cmd.Stdout, cmd.Stderr = r.Out, r.ErrOut
 	if r.serve, err = proc.Start(cmd); err != nil {
 		return err
@@ -218,7 +217,7 @@ func (r *run) waitForPorts(ctx context.Context, path string) error {
 		select {
 		case <-tick.C:
 		case <-r.serve.Done():
-			return fmt.Errorf("holdgate serve ended at its start: %s", proc.Describe(r.serve.Err()))
+			return fmt.Errorf("holdgate serve failed to start: %s", proc.Describe(r.serve.Err()))
 		case <-ctx.Done():
 			return fmt.Errorf("holdgate serve did not become ready in %v", startLimit)
 		}
@@ -239,7 +238,8 @@ func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
 	return err
 }
 
-// bootstrap renders what Envoy starts with, and writes where its certificates are.
+// bootstrap renders Envoy's bootstrap and writes the files with the paths of its
+// certificates.
 func (r *run) bootstrap() ([]byte, error) {
 	c := envoy.Config{EdgeListen: r.File.Listen, LanesDir: r.Dir, SecretsDir: r.Dir, EdgeCertFile: r.EdgeCertFile, EdgeKeyFile: r.EdgeKeyFile, BackendCAs: r.File.backendCAs}
 	b, err := envoy.Render(c)
@@ -262,7 +262,7 @@ func (r *run) bootstrap() ([]byte, error) {
 func (r *run) runAgents(ctx context.Context) error {
 	parent := ctx
 	group, ctx := errgroup.WithContext(ctx)
-	// Answers that run need their engines until serve has drained.
+	// Running answers need their engines until serve has drained.
 	agents, stopAgents := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAgents()
 	for i := range r.File.Models {
@@ -279,7 +279,7 @@ func (r *run) runAgents(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			r.stopping.Store(true)
-			r.Log.Info().Msg("stopping when running answers have ended; a second Ctrl-C ends at once")
+			r.Log.Info().Msg("waiting for running answers before stopping; a second Ctrl-C ends at once")
 			r.stopServe()
 			r.waitForAnswers(context.WithoutCancel(ctx))
 			return ctx.Err()
@@ -313,8 +313,8 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 	return agent.Run(ctx, c)
 }
 
-// agentLog is the log of an agent: what is wrong. That its router is gone is what an
-// orderly end looks like, so warnings are over then.
+// agentLog returns the log of an agent, with warnings and errors. While the run stops it
+// has no warnings, because the agents lose their router then.
 func (r *run) agentLog() zerolog.Logger {
 	return r.Log.Level(zerolog.WarnLevel).Hook(zerolog.HookFunc(func(e *zerolog.Event, level zerolog.Level, _ string) {
 		if level == zerolog.WarnLevel && r.stopping.Load() {
@@ -323,8 +323,8 @@ func (r *run) agentLog() zerolog.Logger {
 	}))
 }
 
-// logName is the file of an engine's log, which no file system finds too long. Models
-// whose names differ only far behind share one.
+// logName returns the name of an engine's log file, which is never too long for a file
+// system. Models whose names differ only after many characters share a file.
 func logName(model string) string { return fmt.Sprintf("%.200s.log", url.PathEscape(model)) }
 
 func (r *run) stopServe() {
@@ -335,8 +335,8 @@ func (r *run) stopServe() {
 	}
 }
 
-// waitForAnswers waits until Envoy carries no answer any more, or for as long as
-// serve may drain.
+// waitForAnswers waits until Envoy has no active request, at most as long as serve may
+// drain.
 func (r *run) waitForAnswers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainGrace)
 	defer cancel()
@@ -345,7 +345,7 @@ func (r *run) waitForAnswers(ctx context.Context) {
 	for {
 		active, err := r.envoy.ActiveRequests(ctx)
 		if err != nil || active == 0 {
-			return // an Envoy that does not answer carries nothing
+			return // an Envoy that does not answer has no requests
 		}
 		select {
 		case <-tick.C:
