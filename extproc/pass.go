@@ -123,7 +123,7 @@ func (p *pass) wait(d Decision) (again bool, err error) {
 		}
 		p.timing = w.timing()
 		if !w.answer.hasKeepalives() {
-			w.waiter.Tell(holdstate.Done)
+			w.waiter.Report(holdstate.Done)
 			w.note()
 			return false, p.serve(s.Grant)
 		}

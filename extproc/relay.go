@@ -63,7 +63,7 @@ func (r *relay) run() (again bool, err error) {
 		_ = res.resp.Body.Close() // before the slot is given back
 		return r.failed(failNotTaken)
 	case res.err == nil && flags == "":
-		r.waiter.Tell(holdstate.Done)
+		r.waiter.Report(holdstate.Done)
 		p.upload.free() // the engine has the whole request, or does not want it
 		return false, r.passOn(ctx, res.resp)
 	case res.err != nil && ctx.Err() != nil:
@@ -72,7 +72,7 @@ func (r *relay) run() (again bool, err error) {
 		return false, nil
 	}
 	if why := r.laneRefusal(res, flags); why != nil {
-		r.waiter.Tell(holdstate.Done)
+		r.waiter.Report(holdstate.Done)
 		return false, r.answer.fail(why)
 	}
 	if refusedConnection(flags) {
@@ -117,17 +117,17 @@ func (r *relay) untilHead(results <-chan result, cancel context.CancelFunc) (res
 // left ends the attempt of a client that left before the engine's head.
 func (r *relay) left() {
 	r.p.left()
-	r.waiter.Tell(holdstate.Leave)
+	r.waiter.Report(holdstate.Leave)
 }
 
 // failed gives the replica up. The request waits once more, unless it must not be tried
 // again.
 func (r *relay) failed(how failure) (again bool, err error) {
 	if why := r.p.flight.giveUp(r.grant, how, r.p.req.Model); why != nil {
-		r.waiter.Tell(holdstate.Done)
+		r.waiter.Report(holdstate.Done)
 		return false, r.answer.fail(why)
 	}
-	r.waiter.Tell(holdstate.Back)
+	r.waiter.Report(holdstate.Back)
 	return true, nil
 }
 

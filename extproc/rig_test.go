@@ -122,7 +122,7 @@ func (r *rig) requireAtRest(t *testing.T) {
 	w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "other"}, Bytes: maxHeld})
 	require.NotErrorIs(t, err, holdstate.ErrFull, "bytes are held")
 	if err == nil {
-		w.Tell(holdstate.Leave)
+		w.Report(holdstate.Leave)
 	}
 }
 

@@ -60,15 +60,15 @@ func (w *wait) untilSlot() (s holdstate.Status, left bool) {
 		select {
 		case <-w.waiter.Changed():
 		case <-budget:
-			if w.waiter.Tell(holdstate.Expire).State != holdstate.Ended {
+			if w.waiter.Report(holdstate.Expire).State != holdstate.Ended {
 				// It was let through in this moment. Held again, it ends at once.
 				w.budget.Reset(0)
 			}
 		case <-park:
-			w.waiter.Tell(holdstate.Expire) // no effect when it was let through in this moment
+			w.waiter.Report(holdstate.Expire) // no effect when it was let through in this moment
 			w.park = nil
 		case <-queue:
-			w.waiter.Tell(holdstate.TimeOut)
+			w.waiter.Report(holdstate.TimeOut)
 			w.queue = nil // it waits as long for each further replica
 		case <-w.answer.tick:
 			if !w.answer.keepalive() {
@@ -93,7 +93,7 @@ func started(timer **time.Timer, d time.Duration) <-chan time.Time {
 // leave ends the wait of a client that went away.
 func (w *wait) leave() {
 	w.p.left()
-	if s := w.waiter.Tell(holdstate.Leave); s.Grant != nil {
+	if s := w.waiter.Report(holdstate.Leave); s.Grant != nil {
 		s.Grant.Release()
 	}
 }
@@ -146,5 +146,5 @@ func (w *wait) close() {
 		}
 	}
 	w.answer.stopKeepalives()
-	w.waiter.Tell(holdstate.Leave) // it still waits only after a crash
+	w.waiter.Report(holdstate.Leave) // it still waits only after a crash
 }

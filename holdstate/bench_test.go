@@ -25,7 +25,7 @@ func TestAWarmRequestAllocatesNothing(t *testing.T) {
 			t.Error("nobody waits for this one")
 		}
 	}), "somebody waits for another model")
-	w.Tell(Leave)
+	w.Report(Leave)
 }
 
 func BenchmarkWaitingNobody(b *testing.B) {
@@ -50,7 +50,7 @@ func BenchmarkHoldGrantDone(b *testing.B) {
 		}
 		replica := slots.add(llama, 1)
 		m.Update(llama)
-		w.Tell(Done).Grant.Release()
+		w.Report(Done).Grant.Release()
 		slots.drop(llama, replica)
 	}
 }
@@ -75,7 +75,7 @@ func BenchmarkReleaseThousand(b *testing.B) {
 		m.Update(llama)
 		b.StopTimer()
 		for _, w := range ws {
-			w.Tell(Done).Grant.Release()
+			w.Report(Done).Grant.Release()
 		}
 		slots.drop(llama, replica)
 		b.StartTimer()

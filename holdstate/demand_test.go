@@ -59,7 +59,7 @@ func TestDemandCountsDistinctRequests(t *testing.T) {
 			require.Equal(t, tt.demand, r.Demand("llama"))
 			require.Equal(t, len(ws), r.Machine.held, "each takes a place")
 			for _, w := range ws {
-				w.Tell(Leave)
+				w.Report(Leave)
 			}
 			require.Zero(t, r.Demand("llama"))
 			require.Equal(t, len(ws), r.counted(OutcomeDisconnected))
@@ -100,7 +100,7 @@ func TestADuplicateKeepsTheDemand(t *testing.T) {
 	r.up(llama, 1)
 	require.Equal(t, []State{Granted, Admitted}, states(first, second))
 	require.Equal(t, 1, r.Demand("llama"))
-	second.Tell(Leave)
+	second.Report(Leave)
 	require.Zero(t, r.Demand("llama"))
 	r.finish(first)
 	r.requireAtRest(t)
@@ -112,10 +112,10 @@ func TestAModelLingersAfterAWaiterThatLeftUnserved(t *testing.T) {
 		leave   func(*rig, *Waiter)
 		lingers bool
 	}{
-		"the client went away":       {func(_ *rig, w *Waiter) { w.Tell(Leave) }, true},
-		"the budget ran out":         {func(_ *rig, w *Waiter) { w.Tell(Expire) }, true},
-		"went away without a slot":   {func(r *rig, w *Waiter) { r.up(llama, 0); w.Tell(Leave) }, true},
-		"waited too long for a slot": {func(r *rig, w *Waiter) { r.up(llama, 0); w.Tell(TimeOut) }, false},
+		"the client went away":       {func(_ *rig, w *Waiter) { w.Report(Leave) }, true},
+		"the budget ran out":         {func(_ *rig, w *Waiter) { w.Report(Expire) }, true},
+		"went away without a slot":   {func(r *rig, w *Waiter) { r.up(llama, 0); w.Report(Leave) }, true},
+		"waited too long for a slot": {func(r *rig, w *Waiter) { r.up(llama, 0); w.Report(TimeOut) }, false},
 		"got its slot":               {func(r *rig, w *Waiter) { r.up(llama, 1); r.finish(w) }, false},
 		"the placement was removed":  {func(r *rig, _ *Waiter) { r.Reconcile(func(target.Target) bool { return false }) }, false},
 		"the router shuts down":      {func(r *rig, _ *Waiter) { r.Drain() }, false},
@@ -154,9 +154,9 @@ func TestALingerIsExtendedNeverCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(Options{Limits: wide, Linger: 30 * time.Second})
 		first, second := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
-		first.Tell(Leave)
+		first.Report(Leave)
 		pass(20 * time.Second)
-		second.Tell(Leave)
+		second.Report(Leave)
 		pass(29 * time.Second)
 		require.True(t, r.Wanted("llama"))
 		pass(time.Second)
@@ -165,7 +165,7 @@ func TestALingerIsExtendedNeverCut(t *testing.T) {
 
 		r.Want("llama", time.Minute)
 		r.Want("llama", time.Second)
-		r.hold(t, Request{Target: llama}).Tell(Leave)
+		r.hold(t, Request{Target: llama}).Report(Leave)
 		pass(time.Minute - 1)
 		require.True(t, r.Wanted("llama"))
 		require.Zero(t, r.Demand("llama"), "a want is no demand")
@@ -184,7 +184,7 @@ func TestAWishEndsWhileSomebodyWaits(t *testing.T) {
 		w := r.hold(t, Request{Target: llama})
 		pass(time.Hour)
 		require.True(t, r.Wanted("llama"))
-		w.Tell(Leave)
+		w.Report(Leave)
 		require.False(t, r.Wanted("llama"), "no linger is set")
 		require.Equal(t, []bool{true, false}, r.wanted("llama"))
 		r.requireAtRest(t)
@@ -198,10 +198,10 @@ func TestEachChangeOfAWishIsTold(t *testing.T) {
 		one, two := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
 		r.Want("llama", time.Minute)
 		r.Want("llama", time.Second) // is over before
-		one.Tell(Leave)
-		two.Tell(Leave)
+		one.Report(Leave)
+		two.Report(Leave)
 		r.Want("llama", time.Hour)
-		r.hold(t, Request{Target: llama}).Tell(Leave)
+		r.hold(t, Request{Target: llama}).Report(Leave)
 		pass(time.Hour)
 		require.Equal(t, []target.Need{
 			{Demand: true}, {Demand: true, Ahead: 1}, {Ahead: 1}, {Ahead: 2}, {Demand: true, Ahead: 2}, {Ahead: 2}, {},
@@ -230,11 +230,11 @@ func TestALateTimerForgetsOnlyItsOwnModel(t *testing.T) {
 	r := newRig(Options{Limits: wide})
 	w := r.hold(t, Request{Target: llama})
 	old := r.models["llama"]
-	w.Tell(Leave)
+	w.Report(Leave)
 	w = r.hold(t, Request{Target: llama})
 	r.change(func() { old.report() })
 	require.Equal(t, 1, r.Demand("llama"))
-	w.Tell(Leave)
+	w.Report(Leave)
 	r.requireAtRest(t)
 }
 

@@ -28,7 +28,7 @@ func TestReconcileEndsWhatMayNotBeHeld(t *testing.T) {
 	replica.free++
 	r.Update(embed)
 	r.finish(served)
-	kept.Tell(Leave)
+	kept.Report(Leave)
 	require.Equal(t, map[Outcome]int{OutcomeRemoved: 1, OutcomeReleased: 1, OutcomeDisconnected: 1}, r.outcomes)
 	r.requireAtRest(t)
 }
@@ -47,12 +47,12 @@ func TestARemovedPlacementEndsItsWaitersWhenTheReplicaLeaves(t *testing.T) {
 	r.down(qwen, also)
 	require.Equal(t, OutcomeRemoved, released.Status().Outcome)
 	grant := granted.Status().Grant
-	s := granted.Tell(Back)
+	s := granted.Report(Back)
 	require.Equal(t, OutcomeRemoved, s.Outcome)
 	require.Nil(t, s.Grant)
 	grant.Release()
 	require.Equal(t, Held, other.Status().State)
-	other.Tell(Leave)
+	other.Report(Leave)
 	r.requireAtRest(t)
 }
 
@@ -71,7 +71,7 @@ func TestDrainEndsEveryWaiterAndRefusesNewOnes(t *testing.T) {
 	require.Equal(t, map[Outcome]int{OutcomeDraining: 2}, r.outcomes, "an ordinary request was no hold")
 
 	for _, late := range []Event{Expire, Leave, Done, Back} {
-		require.Equal(t, OutcomeDraining, held.Tell(late).Outcome, "an end that comes late changes nothing")
+		require.Equal(t, OutcomeDraining, held.Report(late).Outcome, "an end that comes late changes nothing")
 	}
 
 	_, err := r.Hold(Request{Target: qwen})
@@ -83,12 +83,12 @@ func TestDrainEndsEveryWaiterAndRefusesNewOnes(t *testing.T) {
 	// Its engine dies in the drain: another slot if one is free, else the end.
 	replica.free++
 	old := granted.Status().Grant
-	s := granted.Tell(Back)
+	s := granted.Report(Back)
 	require.Equal(t, Granted, s.State)
 	old.Release()
 	r.down(llama, replica)
 	old = s.Grant
-	require.Equal(t, OutcomeDraining, granted.Tell(Back).Outcome)
+	require.Equal(t, OutcomeDraining, granted.Report(Back).Outcome)
 	old.Release()
 	require.Equal(t, map[Outcome]int{OutcomeDraining: 3}, r.outcomes)
 	r.requireAtRest(t)
@@ -121,8 +121,8 @@ func TestAFailedWakeEndsTheWaitersOfNow(t *testing.T) {
 		pass(1)
 		again := r.hold(t, Request{Target: llama})
 		require.Equal(t, map[Outcome]int{OutcomeWakeFailed: 1, OutcomeReleased: 1}, r.outcomes)
-		again.Tell(Leave)
-		other.Tell(Leave)
+		again.Report(Leave)
+		other.Report(Leave)
 		pass(time.Second)
 		r.requireAtRest(t)
 	})
@@ -151,7 +151,7 @@ func TestAFailedWakeWithoutCooldown(t *testing.T) {
 		w := r.hold(t, Request{Target: llama})
 		r.Fail("llama", "no")
 		require.Equal(t, OutcomeWakeFailed, w.Status().Outcome)
-		r.hold(t, Request{Target: llama}).Tell(Leave)
+		r.hold(t, Request{Target: llama}).Report(Leave)
 		pass(1)
 		r.requireAtRest(t)
 	})

@@ -252,7 +252,7 @@ func (r *rig) down(t target.Target, replica *fakeReplica) {
 
 // finish ends a granted waiter and gives its slot back.
 func (r *rig) finish(w *Waiter) {
-	w.Tell(Done).Grant.Release()
+	w.Report(Done).Grant.Release()
 	r.Update(w.request.Target)
 }
 

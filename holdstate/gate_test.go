@@ -56,9 +56,9 @@ func TestWhatIsLargerThanTheGateEndsAtOnce(t *testing.T) {
 	require.Equal(t, []State{Admitted, Released}, states(first, waits))
 	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: errTooLarge, Seq: 3}, large.Status(), "though others stand before it")
 	require.Equal(t, []error{errTooLarge}, r.refused)
-	first.Tell(Leave)
+	first.Report(Leave)
 	require.Equal(t, Admitted, waits.Status().State, "what one that left had reserved is free")
-	waits.Tell(Leave)
+	waits.Report(Leave)
 	r.requireAtRest(t)
 }
 
@@ -89,8 +89,8 @@ func TestEachSecondEverybodyIsLookedAt(t *testing.T) {
 	r.slots.budgets[llama] = 1
 	r.UpdateAll()
 	require.Equal(t, []State{Admitted, Released, Ended}, states(first, waits, large))
-	first.Tell(Leave)
-	waits.Tell(Leave)
+	first.Report(Leave)
+	waits.Report(Leave)
 	r.requireAtRest(t)
 }
 
@@ -104,10 +104,10 @@ func TestWhoGivesUpItsWaitForRoomLetsOthersThrough(t *testing.T) {
 			first, large, small := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama, Claim: weight(2)}), r.hold(t, Request{Target: llama})
 			r.up(llama, 0)
 			require.Equal(t, []State{Admitted, Released, Released}, states(first, large, small))
-			large.Tell(event)
+			large.Report(event)
 			require.Equal(t, []State{Admitted, Ended, Admitted}, states(first, large, small))
-			first.Tell(Leave)
-			small.Tell(Leave)
+			first.Report(Leave)
+			small.Report(Leave)
 			r.requireAtRest(t)
 		})
 	}
@@ -120,8 +120,8 @@ func TestTheWaitForRoomEnds(t *testing.T) {
 	runs := r.queue(t, Request{Target: llama})
 	held, ordinary := r.hold(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
 	require.Equal(t, []State{Granted, Released, Released}, states(runs, held, ordinary))
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrGateFull, Seq: 2}, held.Tell(Expire), "its hold budget")
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrGateFull, Seq: 3}, ordinary.Tell(Expire), "its time to park")
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrGateFull, Seq: 2}, held.Report(Expire), "its hold budget")
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrGateFull, Seq: 3}, ordinary.Report(Expire), "its time to park")
 	require.Equal(t, []error{ErrGateFull, ErrGateFull}, r.refused)
 	require.Equal(t, map[Outcome]int{OutcomeReleased: 1}, r.outcomes)
 	r.finish(runs)
@@ -136,10 +136,10 @@ func TestAWaitThatIsOverDoesNotEndTheNext(t *testing.T) {
 	r := gated(1, Options{Limits: wide})
 	replica := r.up(llama, 0)
 	first, second := r.queue(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
-	require.Equal(t, Admitted, first.Tell(Expire).State, "its time to park")
-	require.Equal(t, Released, second.Tell(TimeOut).State, "its time for a slot")
-	first.Tell(Leave)
-	second.Tell(Leave)
+	require.Equal(t, Admitted, first.Report(Expire).State, "its time to park")
+	require.Equal(t, Released, second.Report(TimeOut).State, "its time for a slot")
+	first.Report(Leave)
+	second.Report(Leave)
 	r.down(llama, replica)
 	r.requireAtRest(t)
 }
@@ -153,8 +153,8 @@ func TestRoomIsGivenBackWhenTheReplicasLeave(t *testing.T) {
 	r.down(llama, replica)
 	require.Equal(t, []State{Held, Held}, states(w, next))
 	require.Zero(t, r.slots.used[llama])
-	w.Tell(Leave)
-	next.Tell(Leave)
+	w.Report(Leave)
+	next.Report(Leave)
 	r.requireAtRest(t)
 }
 
@@ -167,8 +167,8 @@ func TestALargerGateIsUsedAtTheNextLook(t *testing.T) {
 	r.slots.budgets[llama] = 2
 	r.UpdateAll()
 	require.Equal(t, Admitted, b.Status().State)
-	a.Tell(Leave)
-	b.Tell(Leave)
+	a.Report(Leave)
+	b.Report(Leave)
 	r.requireAtRest(t)
 }
 
@@ -197,13 +197,13 @@ func TestAWaitForASlotGoesOnWithFurtherReplicas(t *testing.T) {
 	replica := r.up(llama, 0)
 	w := r.queue(t, Request{Target: llama})
 	r.slots.further = 1
-	require.Equal(t, Admitted, w.Tell(TimeOut).State, "there is one more step")
-	s := w.Tell(TimeOut)
+	require.Equal(t, Admitted, w.Report(TimeOut).State, "there is one more step")
+	s := w.Report(TimeOut)
 	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrTimeout, Seq: 1}, s)
 	r.slots.further = 1
 	w = r.queue(t, Request{Target: llama})
 	replica.free = 1
-	require.Equal(t, Granted, w.Tell(TimeOut).State, "the next step has a slot")
+	require.Equal(t, Granted, w.Report(TimeOut).State, "the next step has a slot")
 	r.finish(w)
 	r.requireAtRest(t)
 }

@@ -31,7 +31,7 @@ func (r *rig) serveOut(t *testing.T, ws []*Waiter) [][]*Waiter {
 		require.NotEmpty(t, batch, "%d wait and no slot was given", len(rest))
 		// Give all back before anybody is looked at again, so that a batch is a batch.
 		for _, w := range batch {
-			w.Tell(Done).Grant.Release()
+			w.Report(Done).Grant.Release()
 		}
 		r.Update(batch[0].request.Target)
 		batches, ws = append(batches, batch), rest
@@ -102,7 +102,7 @@ func TestABrokenReplicaCostsNoPlace(t *testing.T) {
 		grant := w.Status().Grant
 		grant.Failed("refused", false)
 		r.down(llama, bad)
-		s := w.Tell(Back)
+		s := w.Report(Back)
 		require.Equal(t, Held, s.State)
 		require.Nil(t, s.Grant)
 		grant.Release()
@@ -126,7 +126,7 @@ func TestBackTakesAnotherReplicaAtOnce(t *testing.T) {
 	good := r.up(llama, 1)
 	old := w.Status().Grant
 	r.down(llama, bad)
-	s := w.Tell(Back)
+	s := w.Report(Back)
 	require.Equal(t, Granted, s.State)
 	require.NotSame(t, old, s.Grant)
 	old.Release()
@@ -143,13 +143,13 @@ func TestBackComesInBeyondTheLimits(t *testing.T) {
 	second := r.hold(t, Request{Target: llama, Key: "a", Bytes: 5})
 	grant := first.Status().Grant
 	r.down(llama, bad)
-	require.Equal(t, Held, first.Tell(Back).State, "a request that was let in is not refused later")
+	require.Equal(t, Held, first.Report(Back).State, "a request that was let in is not refused later")
 	grant.Release()
 	require.Equal(t, 2, r.Demand("llama"))
 	_, err := r.Hold(Request{Target: llama})
 	require.ErrorIs(t, err, ErrFull)
-	first.Tell(Leave)
-	second.Tell(Leave)
+	first.Report(Leave)
+	second.Report(Leave)
 	r.requireAtRest(t)
 }
 
@@ -171,13 +171,13 @@ func TestAGrantIsNeverLost(t *testing.T) {
 			r := newRig(Options{Limits: wide})
 			w := r.hold(t, Request{Target: llama})
 			replica := r.up(llama, 1) // unseen by the caller, who saw the event
-			s := w.Tell(event)
+			s := w.Report(event)
 			require.Equal(t, want.after, s.State)
 			require.Equal(t, want.outcome, s.Outcome)
 			require.NotNil(t, s.Grant, "whoever ends the wait must give the slot back")
-			require.Equal(t, s, w.Tell(event), "said twice")
+			require.Equal(t, s, w.Report(event), "said twice")
 			s.Grant.Release()
-			w.Tell(Done)
+			w.Report(Done)
 			require.Equal(t, 1, replica.free)
 			require.Equal(t, map[Outcome]int{OutcomeReleased: 1}, r.outcomes)
 			r.requireAtRest(t)
@@ -191,7 +191,7 @@ func TestHeldTimeIsTheTimeWithoutAReplica(t *testing.T) {
 		life         func(*rig, *Waiter)
 		held, queued time.Duration
 	}{
-		"the budget ran out": {func(_ *rig, w *Waiter) { w.Tell(Expire) }, 10 * time.Second, 0},
+		"the budget ran out": {func(_ *rig, w *Waiter) { w.Report(Expire) }, 10 * time.Second, 0},
 		"released, then served": {func(r *rig, w *Waiter) {
 			replica := r.up(llama, 0)
 			pass(20 * time.Second)
@@ -203,18 +203,18 @@ func TestHeldTimeIsTheTimeWithoutAReplica(t *testing.T) {
 		"left before a slot was free": {func(r *rig, w *Waiter) {
 			r.up(llama, 0)
 			pass(20 * time.Second)
-			w.Tell(Leave)
+			w.Report(Leave)
 		}, 10 * time.Second, 20 * time.Second},
 		"released, held again, expired": {func(r *rig, w *Waiter) {
 			r.down(llama, r.up(llama, 0))
 			pass(50 * time.Second)
-			w.Tell(Expire)
+			w.Report(Expire)
 		}, time.Minute, 0},
 		"granted, held again, released": {func(r *rig, w *Waiter) {
 			replica := r.up(llama, 1)
 			grant := w.Status().Grant
 			r.down(llama, replica)
-			w.Tell(Back)
+			w.Report(Back)
 			grant.Release()
 			pass(50 * time.Second)
 			r.up(llama, 1)

@@ -83,7 +83,7 @@ func TestRetryAfterIsWhatIsLeftOfTheWake(t *testing.T) {
 		require.Equal(t, []int{1}, retries(r, "llama"))
 		pass(time.Hour)
 		require.Equal(t, []int{1}, retries(r, "llama"), "longer than usual")
-		w.Tell(Expire)
+		w.Report(Expire)
 		require.Equal(t, []int{1}, retries(r, "llama"), "the model is wanted still")
 		pass(30 * time.Second)
 		require.Equal(t, []int{36, 37, 38, 39, 40}, retries(r, "llama"), "the wake was given up")
@@ -142,13 +142,13 @@ func TestAWakeIsTheModels(t *testing.T) {
 			first := r.hold(t, Request{Target: llama})
 			pass(5 * time.Second)
 			r.hold(t, Request{Target: llama})
-			first.Tell(Leave)
+			first.Report(Leave)
 			pass(5 * time.Second)
 			r.up(llama, 0)
 		}, []time.Duration{10 * time.Second}},
 		"all its waiters left, and it is wanted still": {func(t *testing.T, r *rig) {
 			t.Helper()
-			r.hold(t, Request{Target: llama}).Tell(Leave)
+			r.hold(t, Request{Target: llama}).Report(Leave)
 			pass(29 * time.Second)
 			r.up(llama, 0)
 			r.up(llama, 0)
@@ -156,7 +156,7 @@ func TestAWakeIsTheModels(t *testing.T) {
 		"a retry goes on with it": {func(t *testing.T, r *rig) {
 			t.Helper()
 			for range 4 {
-				r.hold(t, Request{Target: llama}).Tell(Leave)
+				r.hold(t, Request{Target: llama}).Report(Leave)
 				pass(20 * time.Second)
 			}
 			r.hold(t, Request{Target: llama})
@@ -164,13 +164,13 @@ func TestAWakeIsTheModels(t *testing.T) {
 		}, []time.Duration{80 * time.Second}},
 		"given up when nobody wants it": {func(t *testing.T, r *rig) {
 			t.Helper()
-			r.hold(t, Request{Target: llama}).Tell(Leave)
+			r.hold(t, Request{Target: llama}).Report(Leave)
 			pass(30 * time.Second)
 			r.up(llama, 0)
 		}, nil},
 		"begun anew after it was given up": {func(t *testing.T, r *rig) {
 			t.Helper()
-			r.hold(t, Request{Target: llama}).Tell(Leave)
+			r.hold(t, Request{Target: llama}).Report(Leave)
 			pass(time.Minute)
 			r.hold(t, Request{Target: llama})
 			pass(time.Second)
@@ -229,7 +229,7 @@ func TestAWakeIsTheModels(t *testing.T) {
 			replica := r.up(llama, 1)
 			grant := w.Status().Grant
 			r.slots.drop(llama, replica)
-			w.Tell(Back)
+			w.Report(Back)
 			grant.Release()
 			require.Equal(t, Held, w.Status().State)
 			pass(time.Second)
@@ -358,7 +358,7 @@ func TestOnWakeMayCallTheMachine(t *testing.T) {
 			pass(2 * time.Second)
 			replica := slots.add(llama, 1)
 			m.Update(llama)
-			w.Tell(Done).Grant.Release()
+			w.Report(Done).Grant.Release()
 			slots.drop(llama, replica)
 			m.Update(llama)
 		}

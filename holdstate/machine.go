@@ -96,7 +96,7 @@ func (m *Machine) change(f func()) {
 
 // Hold adds a request for a model that sleeps. Its errors are ErrFull, ErrDraining and
 // *FailedError; then nothing was added. Otherwise the caller must bring the waiter to its
-// end with Tell.
+// end with Report.
 func (m *Machine) Hold(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
@@ -117,7 +117,7 @@ func (m *Machine) Hold(r Request) (*Waiter, error) {
 
 // Queue adds a request for a target that a replica serves. Its errors are ErrNoQueue and
 // ErrDraining; then nothing was added. Otherwise the caller must bring the waiter to its
-// end with Tell.
+// end with Report.
 func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error

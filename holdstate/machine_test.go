@@ -86,10 +86,10 @@ func TestLimits(t *testing.T) {
 			if tt.fits.Target.Model != "" {
 				ws = append(ws, r.hold(t, tt.fits))
 			}
-			ws[len(tt.fill)-1].Tell(Leave)
+			ws[len(tt.fill)-1].Report(Leave)
 			ws = append(ws, r.hold(t, tt.over)) // the place that came free
 			for _, w := range ws {
-				w.Tell(Leave)
+				w.Report(Leave)
 			}
 			require.Equal(t, 1, r.counted(OutcomeFull))
 			r.requireAtRest(t)
@@ -112,7 +112,7 @@ func TestAModelThatIsAloneMayHaveAllBytes(t *testing.T) {
 	require.ErrorIs(t, r.WouldHold(Request{Target: llama, Bytes: 1}), ErrFull)
 	ws = append(ws, r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: qwen, Bytes: 1}))
 	for _, w := range ws {
-		w.Tell(Leave)
+		w.Report(Leave)
 	}
 	r.requireAtRest(t)
 }
@@ -144,11 +144,11 @@ func TestAPlaceIsFreeWithTheSlotAndBytesWithTheBody(t *testing.T) {
 	_, err = r.Hold(Request{Target: qwen, Bytes: 1})
 	require.ErrorIs(t, err, ErrFull, "the body was not handed over yet")
 	other := r.hold(t, Request{Target: qwen})
-	other.Tell(Leave)
+	other.Report(Leave)
 
 	w.FreeBytes()
 	w.FreeBytes()
-	r.hold(t, Request{Target: qwen, Key: "a", Bytes: 10}).Tell(Leave)
+	r.hold(t, Request{Target: qwen, Key: "a", Bytes: 10}).Report(Leave)
 	r.finish(w)
 	r.requireAtRest(t)
 }
@@ -185,8 +185,8 @@ func TestAnUpdateReleasesAllWaitersAtOnce(t *testing.T) {
 		require.NotNil(t, w.Status().Grant)
 		r.finish(w)
 	}
-	same.Tell(Expire)
-	other.Tell(Leave)
+	same.Report(Expire)
+	other.Report(Leave)
 	require.Equal(t, map[Outcome]int{OutcomeReleased: 50, OutcomeExpired: 1, OutcomeDisconnected: 1}, r.outcomes)
 	require.Zero(t, r.Demand("llama"))
 	r.requireAtRest(t)

@@ -98,7 +98,7 @@ func (tw *twin) done(t *rapid.T) {
 func (tw *twin) tell(q *refRequest, e Event) {
 	slot, grant, reserved := q.slot, q.w.Status().Grant, q.grant
 	tw.ref.tell(q, e)
-	q.w.Tell(e)
+	q.w.Report(e)
 	if slot == nil || (q.state == Granted && q.slot == slot && q.w.Status().Grant == grant) {
 		return
 	}

@@ -20,17 +20,17 @@ func TestTheQueueHasADepth(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoQueue)
 	again := r.queue(t, Request{Target: llama, Retry: true})
 	require.Equal(t, Admitted, again.Status().State, "one whose replica died comes in beyond the depth")
-	again.Tell(Leave)
+	again.Report(Leave)
 	other := r.queue(t, Request{Target: embed})
 	released := r.hold(t, Request{Target: llama})
 	require.Equal(t, Admitted, released.Status().State, "released ones come in beyond the depth")
 
-	second.Tell(Leave)
+	second.Report(Leave)
 	third := r.queue(t, Request{Target: llama})
 	require.True(t, r.Waiting(llama))
-	require.Equal(t, OutcomeReleased, third.Tell(TimeOut).Outcome)
+	require.Equal(t, OutcomeReleased, third.Report(TimeOut).Outcome)
 	for _, w := range []*Waiter{first, other, released} {
-		w.Tell(Leave)
+		w.Report(Leave)
 	}
 	require.Equal(t, map[Outcome]int{OutcomeDisconnected: 1}, r.outcomes, "ordinary requests were no holds")
 	r.requireAtRest(t)
@@ -74,7 +74,7 @@ func TestWhoseReplicaDiedKeepsItsPlace(t *testing.T) {
 	first, second := r.hold(t, Request{Target: llama, Key: "a"}), r.hold(t, Request{Target: llama, Key: "a"})
 	replica := r.up(llama, 1)
 	seq, grant := first.Status().Seq, first.Status().Grant
-	first.Tell(Done) // Envoy carries it
+	first.Report(Done) // Envoy carries it
 	ordinary := r.queue(t, Request{Target: llama, Key: "a"})
 	died := r.queue(t, Request{Target: llama, Key: "a", Seq: seq, Retry: true})
 	require.Equal(t, []State{Admitted, Admitted, Admitted}, states(second, ordinary, died))
@@ -143,7 +143,7 @@ func TestAnOrdinaryRequestComesBackToItsCaller(t *testing.T) {
 	replica := r.up(llama, 1)
 	w := r.queue(t, Request{Target: llama})
 	r.down(llama, replica)
-	s := w.Tell(Back)
+	s := w.Report(Back)
 	require.Equal(t, Ended, s.State)
 	require.Equal(t, Pending, s.Outcome)
 	s.Grant.Release()

@@ -59,10 +59,10 @@ func TestADisconnectRacesARelease(t *testing.T) {
 		var s Status
 		both(
 			func() { replica = r.up(llama, 1) },
-			func() { s = w.Tell(event) },
+			func() { s = w.Report(event) },
 		)
 		if s = w.Status(); s.State == Granted {
-			s = w.Tell(Done)
+			s = w.Report(Done)
 		}
 		if s.Grant != nil {
 			s.Grant.Release()
@@ -91,7 +91,7 @@ func (r *rig) client(w *Waiter, deaths int) {
 			continue
 		case deaths > 0:
 			deaths--
-			w.Tell(Back)
+			w.Report(Back)
 			s.Grant.Release()
 			r.Update(w.request.Target)
 		default:
@@ -124,7 +124,7 @@ func TestTenThousandComeAndGo(t *testing.T) {
 			}
 			switch i % 8 {
 			case 0, 1, 2:
-				if g := w.Tell([]Event{Leave, Leave, Done}[i%8]).Grant; g != nil {
+				if g := w.Report([]Event{Leave, Leave, Done}[i%8]).Grant; g != nil {
 					g.Release()
 					r.Update(w.request.Target)
 				}
@@ -132,7 +132,7 @@ func TestTenThousandComeAndGo(t *testing.T) {
 					r.client(w, 0)
 				}
 			case 3:
-				if w.Tell(Expire).State != Ended {
+				if w.Report(Expire).State != Ended {
 					r.client(w, 0)
 				}
 			case 4:
@@ -181,7 +181,7 @@ func TestTheLastWordIsTrue(t *testing.T) {
 			wg.Go(func() {
 				w, err := r.Hold(Request{Target: llama})
 				if err == nil {
-					w.Tell(Leave)
+					w.Report(Leave)
 				}
 			})
 		}
@@ -189,7 +189,7 @@ func TestTheLastWordIsTrue(t *testing.T) {
 		wg.Wait()
 		wanted := r.wanted("llama")
 		require.True(t, wanted[len(wanted)-1])
-		stays.Tell(Leave)
+		stays.Report(Leave)
 		wanted = r.wanted("llama")
 		require.False(t, wanted[len(wanted)-1])
 		r.requireAtRest(t)

@@ -31,7 +31,7 @@ type row struct {
 }
 
 // table is the whole state machine of a waiter. An event without a row changes nothing.
-// A granted request is the relay's: neither the hold budget nor a drain ends it.
+// Neither the hold budget nor a drain ends a granted request.
 var table = []row{
 	{Held, Up, ofHold, step{to: Released}},
 	{Held, Expire, ofHold, step{to: Ended, outcome: OutcomeExpired}},

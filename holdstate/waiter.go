@@ -109,11 +109,11 @@ func (w *Waiter) Status() Status {
 	return Status{State: w.state, Outcome: w.outcome, Reason: w.reason, Err: w.err, Grant: w.grant, Seq: w.seq}
 }
 
-// Tell reports an event that the caller saw: Expire, TimeOut, Leave, Back or Done. It
+// Report applies an event that the caller saw: Expire, TimeOut, Leave, Back or Done. It
 // returns the status after it. A grant that the waiter had, or got in the same moment, is
 // the caller's to release. A waiter that is still Admitted after TimeOut may wait once
 // more: further replicas are open to it.
-func (w *Waiter) Tell(e Event) Status {
+func (w *Waiter) Report(e Event) Status {
 	w.m.change(func() { w.apply(e) })
 	return w.Status()
 }

@@ -70,7 +70,7 @@ func (v *request) wait(s *site) {
 		st := v.waiter.Status()
 		switch st.State {
 		case holdstate.Granted:
-			v.waiter.Tell(holdstate.Done)
+			v.waiter.Report(holdstate.Done)
 			s.begins(st.Grant.Replica().Address)
 			time.Sleep(work)
 			s.ends(st.Grant.Replica().Address)
@@ -105,7 +105,7 @@ func flood(t *testing.T, inOrder bool) (served []*request, after []time.Duration
 	require.Equal(t, requests, s.machine.Demand(chatOfM.Model))
 	for _, v := range all {
 		if v.leaves {
-			v.waiter.Tell(holdstate.Leave)
+			v.waiter.Report(holdstate.Leave)
 		}
 	}
 	time.Sleep(time.Minute)

@@ -11,7 +11,7 @@ func readNames(v value, empty string) []string {
 	first := map[string]string{}
 	v.List(func(one value) {
 		name := one.Name()
-		if before, again := first[name]; again && name != "" {
+		if before, dup := first[name]; dup && name != "" {
 			one.Add("is there twice: it is also %s", before)
 			return
 		}

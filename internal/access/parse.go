@@ -53,7 +53,7 @@ func (f *file) register(e entry) {
 	if k.hash == [sha256.Size]byte{} {
 		return // reported
 	}
-	if first, again := f.hashes[k.hash]; again {
+	if first, dup := f.hashes[k.hash]; dup {
 		e.hash.Add("is there twice: it is the hash of %s", first)
 		return
 	}
@@ -64,10 +64,10 @@ func (f *file) register(e entry) {
 	if k.ID == "" {
 		return // reported
 	}
-	switch first, again := f.ids[k.ID]; {
-	case again && e.id.Node == nil:
+	switch first, dup := f.ids[k.ID]; {
+	case dup && e.id.Node == nil:
 		e.hash.Add("begins with %s, which is the id of %s: give one of them another id", k.ID, first)
-	case again:
+	case dup:
 		e.id.Add("is there twice: %s is the id of %s", e.id.Quote(k.ID), first)
 	default:
 		f.ids[k.ID] = e.Path

@@ -236,7 +236,7 @@ func TestRoutersOfASiteExportTheirOwnDemand(t *testing.T) {
 		require.Equal(t, []int{holds, min(holds, 1)}, []int{r.demand("m"), r.wanted("m")})
 		sum += r.demand("m")
 		for _, w := range all {
-			w.Tell(holdstate.Leave)
+			w.Report(holdstate.Leave)
 		}
 		require.Zero(t, r.demand("m"))
 		require.NoError(t, r.audit.Close())

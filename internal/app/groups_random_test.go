@@ -177,7 +177,7 @@ func (b *gpuBox) request(model string, patience, work time.Duration) {
 		}
 		switch s := b.await(d.Waiter, begin.Add(patience)); {
 		case s.Grant != nil && s.State == holdstate.Granted:
-			d.Waiter.Tell(holdstate.Done)
+			d.Waiter.Report(holdstate.Done)
 			end("served")
 			b.serveIt(s.Grant, work)
 			return
@@ -205,7 +205,7 @@ func (b *gpuBox) await(w *holdstate.Waiter, leaves time.Time) holdstate.Status {
 		select {
 		case <-w.Changed():
 		case <-patience.C:
-			if s := w.Tell(holdstate.Leave); s.State != holdstate.Granted {
+			if s := w.Report(holdstate.Leave); s.State != holdstate.Granted {
 				return s
 			}
 		}

@@ -67,7 +67,7 @@ func TestStatusShowsModelsAndAgents(t *testing.T) {
 		require.True(t, s.Agents[0].Routing)
 		s.Map.ReceivedAt, s.Map.ETag = time.Time{}, ""
 		require.Equal(t, &admin.MapStatus{Generation: 7, Source: "pushed", AgeSeconds: 3, Models: 5, Holdable: 3, Hints: 3}, s.Map)
-		w.Tell(holdstate.Drain)
+		w.Report(holdstate.Drain)
 	})
 }
 
@@ -90,6 +90,6 @@ func TestExplainAndStatusSayForWhoseRoomAModelWaits(t *testing.T) {
 		require.Equal(t, why, r.status().Models[1].Waits)
 		e := r.explain(admin.ExplainQuery{Model: "cold", KeyID: "stays"})
 		require.Equal(t, "the map places the model here with scale_from_zero; distinct requests that wait for it: 1; it "+why, e.Steps[6].Why)
-		w.Tell(holdstate.Drain)
+		w.Report(holdstate.Drain)
 	}, "--auth-file", temporary(t, "keys: [{id: stays, tenant: acme, key_hash: "+hashOf("stays")+", redirect: never}]"))
 }

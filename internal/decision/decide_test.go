@@ -29,7 +29,7 @@ func TestARefusedHoldHasItsOutcome(t *testing.T) {
 		require.Equal(t, 1, r.ended(holdstate.OutcomeFull))
 		r.o.Machine.Fail("m", "it was a test")
 		require.Equal(t, holdstate.Pending, decide(-1).Outcome, "it is not counted")
-		waits.Tell(holdstate.Leave)
+		waits.Report(holdstate.Leave)
 	})
 }
 
@@ -39,14 +39,14 @@ func TestARequestThatIsHeldAgainIsCountedOnce(t *testing.T) {
 	bubble(t, setup{placements: rigMap, limits: holdstate.Limits{PerModel: 1}}, func(r *rig) {
 		call := r.calls("")
 		hold := func() extproc.Decision { return call.Decide(chat("m")) }
-		hold().Waiter.Tell(holdstate.Leave)
+		hold().Waiter.Report(holdstate.Leave)
 		require.Equal(t, 1, r.ended(holdstate.OutcomeDisconnected))
 		again := hold().Waiter
 		require.Equal(t, 1, r.o.Machine.Demand("m"))
-		require.Equal(t, holdstate.OutcomeDisconnected, again.Tell(holdstate.Leave).Outcome)
+		require.Equal(t, holdstate.OutcomeDisconnected, again.Report(holdstate.Leave).Outcome)
 		other := r.calls("").Decide(chat("m")).Waiter
 		require.Equal(t, 503, hold().Refusal.Status)
-		other.Tell(holdstate.Leave)
+		other.Report(holdstate.Leave)
 		require.Equal(t, []int{2, 0}, []int{r.ended(holdstate.OutcomeDisconnected), r.ended(holdstate.OutcomeFull)}, "the other's is the second")
 	})
 }
@@ -73,10 +73,10 @@ func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
 				require.NotNil(t, again.Waiter, "it was let in before")
 				second.Grant.Release()
 				require.Equal(t, holdstate.Admitted, later.Waiter.Status().State, "it came later")
-				s := again.Waiter.Tell(holdstate.Done)
+				s := again.Waiter.Report(holdstate.Done)
 				require.NotNil(t, s.Grant)
 				s.Grant.Release()
-				later.Waiter.Tell(holdstate.Done).Grant.Release()
+				later.Waiter.Report(holdstate.Done).Grant.Release()
 			})
 		})
 	}

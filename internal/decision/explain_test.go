@@ -97,7 +97,7 @@ func giveBack(d extproc.Decision) {
 		d.Grant.Release()
 	}
 	if d.Waiter != nil {
-		d.Waiter.Tell(holdstate.Drain)
+		d.Waiter.Report(holdstate.Drain)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 		w, err := r.o.Machine.Hold(holdstate.Request{Target: target, Claim: r.claim(target)})
 		require.NoError(t, err)
 		r.compareAll(seen) // the only place is taken
-		w.Tell(holdstate.Drain)
+		w.Report(holdstate.Drain)
 		r.o.Machine.Fail("m", "no GPU")
 		r.compareAll(seen)
 		e := r.explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
@@ -194,7 +194,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 		w, err = r.o.Machine.Queue(holdstate.Request{Target: target, Claim: r.claim(target)})
 		require.NoError(t, err)
 		r.compareAll(seen) // and the queue as well
-		w.Tell(holdstate.Drain)
+		w.Report(holdstate.Drain)
 		pass(time.Minute) // the hints are stale
 		r.compareAll(seen)
 		r.o.Machine.Drain()
@@ -269,7 +269,7 @@ func TestExplainCountsTheHoldsOfTheKey(t *testing.T) {
 	bubble(t, setup{keys: oneKey(""), placements: rigMap, limits: holdstate.Limits{PerKey: 1}}, func(r *rig) {
 		held := r.calls(testKey).Decide(chat("m")).Waiter
 		require.Equal(t, "refuse 503 model_waking", said(r.explain(admin.ExplainQuery{Model: "m", KeyID: "k"})))
-		held.Tell(holdstate.Leave)
+		held.Report(holdstate.Leave)
 		require.Equal(t, "hold 5m0s", said(r.explain(admin.ExplainQuery{Model: "m", KeyID: "k"})))
 	})
 }

@@ -46,8 +46,8 @@ func (x *run) notHeld(err error, counted holdstate.Outcome) verdict {
 func (c *call) begin(r *extproc.Request, d extproc.Decision) extproc.Decision {
 	c.held = true
 	if no := c.Recheck(); no != nil {
-		d.Waiter.Tell(holdstate.Revoke)
-		s := d.Waiter.Tell(holdstate.Leave)
+		d.Waiter.Report(holdstate.Revoke)
+		s := d.Waiter.Report(holdstate.Leave)
 		if s.Grant != nil {
 			s.Grant.Release()
 		}

@@ -80,7 +80,7 @@ func (l *life) follow(g *guest) (changed bool) {
 	case holdstate.Granted:
 		g.grant, g.seq = s.Grant, s.Seq
 		if !g.relayed {
-			g.waiter.Tell(holdstate.Done)
+			g.waiter.Report(holdstate.Done)
 			g.waiter = nil
 		}
 	case holdstate.Ended:
@@ -106,13 +106,13 @@ func (l *life) ends(g *guest, failed bool) {
 	case g.waiter != nil && failed:
 		grant.Release()
 		g.grant = nil
-		g.waiter.Tell(holdstate.Back)
+		g.waiter.Report(holdstate.Back)
 	case failed:
 		grant.Release()
 		l.decide(g)
 	default:
 		if g.waiter != nil {
-			g.waiter.Tell(holdstate.Done)
+			g.waiter.Report(holdstate.Done)
 		}
 		grant.Release()
 		g.waiter, g.grant = nil, nil
@@ -124,11 +124,11 @@ func (l *life) gives(g *guest, leaves bool) {
 	s := g.waiter.Status()
 	switch {
 	case leaves:
-		s = g.waiter.Tell(holdstate.Leave)
+		s = g.waiter.Report(holdstate.Leave)
 	case s.State == holdstate.Held:
-		s = g.waiter.Tell(holdstate.Expire)
+		s = g.waiter.Report(holdstate.Expire)
 	case s.State != holdstate.Granted:
-		s = g.waiter.Tell(holdstate.TimeOut)
+		s = g.waiter.Report(holdstate.TimeOut)
 	}
 	if leaves && s.Grant != nil {
 		s.Grant.Release()

@@ -88,7 +88,7 @@ func readSteps(v value) []Step {
 			}
 			return
 		}
-		if before, again := first[s.Name]; again {
+		if before, dup := first[s.Name]; dup {
 			v.Member("name", v.Node).Add("is there twice: %s is the name of %s", v.Quote(s.Name), before)
 			return
 		}
@@ -141,7 +141,7 @@ func (f *file) checkAliases() {
 			a.Add("%s is the name of a model", a.Quote(a.name))
 			continue
 		}
-		if before, again := first[a.name]; again {
+		if before, dup := first[a.name]; dup {
 			a.Add("is there twice: %s is an alias of model %s in line %d", a.Quote(a.name), a.Quote(before.model), before.Line)
 			continue
 		}
