@@ -98,17 +98,17 @@ func (a *registration) describe() *share.Agent {
 // setTurns gives the models that need room and have no turn yet the next ones, in the
 // order of the plan.
 func (s scope) setTurns(plan *share.Plan) {
-	inLine := map[*model]bool{}
-	for _, sm := range plan.Line {
+	ordered := map[*model]bool{}
+	for _, sm := range plan.Order {
 		m := s.registry.models[sm.Name]
-		inLine[m] = true
+		ordered[m] = true
 		if m.turn == 0 {
 			s.registry.turns++
 			m.turn = s.registry.turns
 		}
 	}
 	for m := range s.models {
-		if !inLine[m] {
+		if !ordered[m] {
 			m.turn = 0
 		}
 	}
@@ -128,7 +128,7 @@ func (s scope) carryOut(plan *share.Plan, agents map[*share.Agent]*registration)
 	for _, w := range plan.Wait {
 		r.models[w.Model.Name].wait = newRoomWait(w)
 	}
-	for _, sm := range plan.Helpless {
+	for _, sm := range plan.Unwakeable {
 		r.reportFailure(r.models[sm.Name])
 	}
 	for _, w := range plan.Wake {

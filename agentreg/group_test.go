@@ -71,7 +71,7 @@ func (g *onGPU) told() map[string][]string {
 	return told
 }
 
-// serve brings up an agent that was told to wake, and takes the wish back that
+// serve brings up an agent that was told to wake, and takes the need back that
 // its waiters had.
 func (g *onGPU) serve(id string) {
 	g.agents[id].status(pb.State_STATE_WAKING)
@@ -238,7 +238,7 @@ func TestGroupByMemory(t *testing.T) {
 	})
 }
 
-func TestModelNobodyWaitsForLeavesTheLine(t *testing.T) {
+func TestModelThatNobodyWaitsForLosesItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newOnGPU(t, member("a", 1, 1), member("b", 1, 1), member("c", 1, 1))

@@ -54,7 +54,7 @@ func TestAStatusCostsTheSameHoweverManyGroupsThereAre(t *testing.T) { //nolint:p
 				r.SetWanted("a0", i%2 == 0)
 			}
 		})
-		require.Less(t, cost, int64(100*8<<10), "a wish")
+		require.Less(t, cost, int64(100*8<<10), "a need")
 	})
 }
 

@@ -37,7 +37,7 @@ func TestByeKeepsTheStreamUntilNothingIsInFlight(t *testing.T) {
 		require.EqualValues(t, 2, v.InFlight)
 		require.Empty(t, rt.Models(), "nobody can count on it")
 
-		// Neither a healthy Status, nor an end of its engine, nor a wish brings it back.
+		// Neither a healthy Status, nor an end of its engine, nor a need brings it back.
 		a.took()
 		rt.SetWanted("llama", true)
 		a.status(pb.State_STATE_SERVING)

@@ -28,7 +28,7 @@ func (g *onGPU) traffic(id string, d time.Duration) {
 
 func TestWishWithoutDemandClosesNobodyInUse(t *testing.T) {
 	t.Parallel()
-	for name, wish := range map[string]func(g *onGPU){
+	for name, need := range map[string]func(g *onGPU){
 		"ahead of traffic": func(g *onGPU) { g.SetNeed("b", target.Need{Ahead: 1}) },
 		"after a client that gave up": func(g *onGPU) {
 			slot, _ := g.Take(chatOf("a"))
@@ -43,7 +43,7 @@ func TestWishWithoutDemandClosesNobodyInUse(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newOnGPU(t, member("a", 1, 1, up), member("b", 1, 1))
 				g.traffic("a", minUp)
-				wish(g)
+				need(g)
 				g.traffic("a", 25*time.Second)
 				require.Empty(t, g.told())
 				g.SetNeed("b", target.Need{})
@@ -74,8 +74,8 @@ func TestWishWithoutDemandIsForOneStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newOnGPU(t, member("a", 1, 1), member("b", 1, 1, idle(time.Second)))
-		wish := target.Need{Ahead: 1}
-		g.SetNeed("b", wish)
+		need := target.Need{Ahead: 1}
+		g.SetNeed("b", need)
 		require.Equal(t, told{"b": {"wake b"}}, g.told())
 		g.agents["b"].status(pb.State_STATE_SERVING)
 		g.wait(2 * minUp)
@@ -90,16 +90,16 @@ func TestWishWithoutDemandIsForOneStart(t *testing.T) {
 		g.wait(2 * minUp)
 		require.Empty(t, g.told(), "the room is free, but b had its start")
 
-		wish.Ahead = 2
-		g.SetNeed("b", wish)
-		require.Equal(t, told{"b": {"wake b"}}, g.told(), "it is wished for anew")
+		need.Ahead = 2
+		g.SetNeed("b", need)
+		require.Equal(t, told{"b": {"wake b"}}, g.told(), "it is wanted anew")
 		g.agents["b"].status(pb.State_STATE_SERVING)
 		g.SetNeed("b", target.Need{})
 		g.wait(2 * minUp)
 		require.Equal(t, told{"b": {"sleep"}}, g.told())
-		wish = target.Need{Demand: true, Ahead: 2}
+		need = target.Need{Demand: true, Ahead: 2}
 		g.agents["b"].status(pb.State_STATE_ASLEEP)
-		g.SetNeed("b", wish)
+		g.SetNeed("b", need)
 		require.Equal(t, told{"b": {"wake b"}}, g.told(), "requests wait")
 	})
 }

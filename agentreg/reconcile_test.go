@@ -154,7 +154,7 @@ func (w *world) check(t *rapid.T) {
 	case wakes == 1 && (!w.wanted || routed > 0):
 		t.Fatalf("woken with wanted %v and %d replicas", w.wanted, routed)
 	case w.failed > 0 && !w.wanted:
-		t.Fatal("a wake failed that nobody wished for")
+		t.Fatal("a wake failed for a model that was not wanted")
 	case w.wanted && slices.Contains(w.sent, "sleep"):
 		t.Fatal("put to sleep while wanted")
 	}

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// planner is a plan in the making.
+// planner makes a plan.
 type planner struct {
 	Plan
 
 	now   time.Time
 	rooms map[*Group]*room
-	given map[*Group][]*Model // models that room was given to, in their order
+	given map[*Group][]*Model // models that got room, in this order
 }
 
 // room is what is left of a group's room.
 type room struct {
-	free int64 // what nobody takes, less what was given out
-	soon int64 // what is free or will be soon, less what was given out
+	free int64 // what no agent takes, less what the plan has given
+	soon int64 // free, and what leaving and closed agents take
 }
 
 func newRoom(g *Group) *room {
@@ -37,24 +37,24 @@ func newRoom(g *Group) *room {
 	return r
 }
 
-// rank says how soon an agent can be woken, the best first.
+// rank is how soon an agent can be woken, the soonest first.
 type rank uint8
 
 const (
 	atOnce    rank = iota // its group has room
 	soon                  // when agents that are leaving have left
 	afterIdle             // when idle agents have made room
-	afterBusy             // when busy agents have
-	unknown               // nobody may be closed for it yet
+	afterBusy             // when busy agents have made room
+	unknown               // no agents may be closed for it yet
 )
 
-// choice is an agent that could be woken, with those that must be closed for it.
+// choice is an agent that could be woken, with its victims.
 type choice struct {
 	agent *Agent // nil: none
 	victims
 }
 
-// before orders choices, the better one first.
+// before reports whether c is the better choice.
 func (c choice) before(o choice) bool {
 	return o.agent == nil || cmp.Or(cmp.Compare(c.rank, o.rank), cmp.Compare(c.agent.ID, o.agent.ID)) < 0
 }
@@ -79,11 +79,11 @@ func (p *planner) cover(m *Model) {
 		covered |= best.agent.Kinds
 	}
 	if slices.ContainsFunc(m.Agents, func(a *Agent) bool { return a.Kinds&^covered != 0 }) {
-		p.Helpless = append(p.Helpless, m)
+		p.Unwakeable = append(p.Unwakeable, m)
 	}
 }
 
-// choose says how soon a can be woken.
+// choose returns how soon a can be woken, and for which victims.
 func (p *planner) choose(a *Agent, demand bool) choice {
 	r := p.rooms[a.Group]
 	c := choice{agent: a}
@@ -97,7 +97,7 @@ func (p *planner) choose(a *Agent, demand bool) choice {
 	return c
 }
 
-// takesMore is what the agent would take of the room that it does not take yet.
+// takesMore is how much more of the room the agent takes when it is woken.
 func (a *Agent) takesMore() int64 {
 	if a.Occupies {
 		return 0
@@ -105,7 +105,7 @@ func (a *Agent) takesMore() int64 {
 	return a.Cost
 }
 
-// give reserves the room for c, so that no model behind m takes it.
+// give reserves the room for c, so that no later model takes it.
 func (p *planner) give(c choice, m *Model) {
 	r := p.rooms[c.agent.Group]
 	if r == nil {
@@ -125,11 +125,11 @@ func (p *planner) give(c choice, m *Model) {
 	w := Wait{Model: m, Agent: c.agent, For: p.awaited(c), Behind: before}
 	w.From = p.earliest(w.For, m.Demand)
 	p.Wait = append(p.Wait, w)
-	p.lookAgain(g, m.Demand)
+	p.planAgain(g, m.Demand)
 }
 
-// awaited is the agents that c waits for: those that are closed for it, else those
-// that are leaving, else all that take of the room.
+// awaited returns the agents that c waits for: its victims, else those that are leaving,
+// else all that take of the room.
 func (p *planner) awaited(c choice) []*Agent {
 	if len(c.agents) > 0 {
 		return c.agents
@@ -150,7 +150,7 @@ func (p *planner) awaited(c choice) []*Agent {
 	return all
 }
 
-// makeRoom closes agents.
+// makeRoom closes victims.
 func (p *planner) makeRoom(r *room, agents []*Agent) {
 	for _, a := range agents {
 		p.Close[a] = true
@@ -158,15 +158,15 @@ func (p *planner) makeRoom(r *room, agents []*Agent) {
 	}
 }
 
-// lookAgain notes when an agent of g may be closed that may not be yet.
-func (p *planner) lookAgain(g *Group, demand bool) {
+// planAgain has the plan made again when an agent of g may be closed that may not be yet.
+func (p *planner) planAgain(g *Group, demand bool) {
 	if at := p.earliest(g.Agents, demand); !at.IsZero() && (p.Next.IsZero() || at.Before(p.Next)) {
 		p.Next = at
 	}
 }
 
-// earliest is when the first of the agents may be closed that may not be yet; zero:
-// there is none.
+// earliest is when the first of the agents that may not be closed yet may be; zero: there
+// is none.
 func (p *planner) earliest(agents []*Agent, demand bool) (first time.Time) {
 	for _, a := range agents {
 		if at := a.closeFrom(demand, p.now); at.After(p.now) && (first.IsZero() || at.Before(first)) {

@@ -19,34 +19,35 @@ type Group struct {
 	Agents []*Agent
 }
 
-// Agent is one agent at the moment of the plan.
+// Agent is one agent at the time of the plan.
 type Agent struct {
 	ID    string
 	Group *Group // nil: it needs no room
 	Cost  int64  // what it takes of the room while it is awake
 	Kinds uint8  // the kinds of requests that it serves, one bit each
 
-	Up       bool // it serves, or was told to wake
+	Up       bool // it serves, or is about to
 	CanWake  bool // it sleeps, and a Wake would start it
 	Occupies bool // it takes of the room
-	Leaving  bool // it takes of the room, and soon will not
+	Leaving  bool // it takes of the room, but will not for long
 
-	// CloseFrom is from when on it may be closed; zero: it may not be.
+	// CloseFrom is from when on it may be closed, for a model that requests wait for;
+	// zero: it may not be.
 	CloseFrom time.Time
-	Closing   bool      // it is closed already, and its last requests are running
+	Closing   bool      // it is closed already, with requests in flight
 	InFlight  bool      // it has requests
 	IdleSince time.Time // when it had its last request
 	UpSince   time.Time
 	Demand    bool // requests wait for one of its models
-	Wanted    bool // one of its models is wished for
+	Wanted    bool // one of its models is wanted
 }
 
 // Model is a model that is wanted.
 type Model struct {
 	Name   string
-	Demand bool      // requests wait for it; else it is only wished for
-	Turn   uint64    // its place among those that need room; 0: it has none yet
-	Since  time.Time // when it came to be wanted
+	Demand bool      // requests wait for it; otherwise it is wanted ahead of requests
+	Turn   uint64    // its position among those that need room; 0: none yet
+	Since  time.Time // since when it is wanted
 	Agents []*Agent
 }
 
@@ -58,20 +59,19 @@ type Input struct {
 	Models []*Model
 }
 
-// Plan says what to do.
+// Plan is what to do.
 type Plan struct {
-	// Line is the models in the order in which they get room. It has only those that
-	// need some.
-	Line []*Model
-	// Wake is who is to be woken at once.
+	// Order has the models that need room, in the order in which they get it.
+	Order []*Model
+	// Wake has the agents to wake now.
 	Wake []Wake
-	// Close is the agents that make room. All others are open.
+	// Close has the victims: the agents that make room. All others are open.
 	Close map[*Agent]bool
-	// Wait is the models that wait for room.
+	// Wait has the models that wait for room.
 	Wait []Wait
-	// Helpless is the models of which a kind has no agent that is up or could be woken.
-	Helpless []*Model
-	// Next is when the plan may change by the passing of time alone; zero: never.
+	// Unwakeable has the models of which a kind has no agent that is up or could be woken.
+	Unwakeable []*Model
+	// Next is when the plan may change without a change of its input; zero: never.
 	Next time.Time
 }
 
@@ -85,54 +85,54 @@ type Wake struct {
 type Wait struct {
 	Model *Model
 	Agent *Agent
-	// For is the agents that must give up their room first, Behind the models that the
-	// plan gives room of the group before.
+	// For has the agents that must leave their room first, Behind the models that get
+	// room of the group before.
 	For    []*Agent
 	Behind []*Model
-	// From is when the first of the agents may be closed that may not be yet; zero: that
-	// is not known, or none has to be waited for.
+	// From is when the first agent that may not be closed yet may be; zero: there is none,
+	// or it is not known.
 	From time.Time
 }
 
-// Make makes the plan.
+// Make returns the plan.
 func Make(in Input) *Plan {
 	p := &planner{now: in.Now, rooms: map[*Group]*room{}, given: map[*Group][]*Model{}}
 	p.Close = map[*Agent]bool{}
 	for _, g := range in.Groups {
 		r := newRoom(g)
 		p.rooms[g] = r
-		// Agents that were woken by somebody else may be too many.
+		// More agents may be awake than there is room for: others may have woken them.
 		p.makeRoom(r, p.victims(g, -r.soon, true).agents)
 		if r.soon < 0 {
-			p.lookAgain(g, true)
+			p.planAgain(g, true)
 		}
 	}
-	p.Line = line(in.Models)
-	for _, m := range p.Line {
+	p.Order = order(in.Models)
+	for _, m := range p.Order {
 		p.cover(m)
 	}
 	return &p.Plan
 }
 
-// line orders the models that need room.
-func line(models []*Model) []*Model {
-	var l []*Model
+// order returns the models that need room, in the order in which they get it.
+func order(models []*Model) []*Model {
+	var list []*Model
 	for _, m := range models {
 		if m.needsRoom() {
-			l = append(l, m)
+			list = append(list, m)
 		}
 	}
-	slices.SortFunc(l, func(a, b *Model) int {
+	slices.SortFunc(list, func(a, b *Model) int {
 		if a.Demand != b.Demand {
 			if a.Demand {
 				return -1
 			}
 			return 1
 		}
-		return cmp.Or(cmp.Compare(a.Turn-1, b.Turn-1), // those without a turn come last
+		return cmp.Or(cmp.Compare(a.Turn-1, b.Turn-1), // 0, which is no turn, wraps around: last
 			a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})
-	return l
+	return list
 }
 
 // covered is the kinds that are served, or will be.
@@ -145,7 +145,7 @@ func (m *Model) covered() (kinds uint8) {
 	return kinds
 }
 
-// needsRoom says whether an agent of a group has a kind that is not served.
+// needsRoom reports whether an agent of a group has a kind that is not served.
 func (m *Model) needsRoom() bool {
 	covered := m.covered()
 	return slices.ContainsFunc(m.Agents, func(a *Agent) bool { return a.Group != nil && a.Kinds&^covered != 0 })

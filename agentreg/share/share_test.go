@@ -61,9 +61,9 @@ type gpu struct {
 	agents map[string]any // an agent, or its state
 }
 
-// the wishes of a table, in the order in which the models came to be wanted: a name
-// that ends in ? is wished for, others have requests that wait.
-func (g gpu) input(wishes []string) Input {
+// input is the input of a case. The needs are models in the order in which they came to
+// be wanted: a name that ends in ? is wanted ahead of requests, for others requests wait.
+func (g gpu) input(needs []string) Input {
 	in := Input{Now: now}
 	groups := map[string]*Group{}
 	byModel := map[string][]*Agent{}
@@ -89,12 +89,12 @@ func (g gpu) input(wishes []string) Input {
 			byModel[m] = append(byModel[m], a)
 		}
 	}
-	for i, wish := range wishes {
-		name := wish
+	for i, need := range needs {
+		name := need
 		if name[len(name)-1] == '?' {
 			name = name[:len(name)-1]
 		}
-		m := &Model{Name: name, Demand: name == wish, Turn: uint64(i + 1), Agents: byModel[name]}
+		m := &Model{Name: name, Demand: name == need, Turn: uint64(i + 1), Agents: byModel[name]}
 		for _, a := range m.Agents {
 			a.Demand, a.Wanted = a.Demand || m.Demand, true
 		}
@@ -116,7 +116,7 @@ func sortedKeys[V any](m map[string]V) []string {
 type outcome struct {
 	wake, close []string
 	wait        map[string][]string // for whom, by model
-	helpless    []string
+	unwakeable  []string
 	next        int // seconds from now
 }
 
@@ -143,8 +143,8 @@ func wordsOf(p *Plan) outcome {
 		}
 		o.wait[w.Model.Name] = ids
 	}
-	for _, m := range p.Helpless {
-		o.helpless = append(o.helpless, m.Name)
+	for _, m := range p.Unwakeable {
+		o.unwakeable = append(o.unwakeable, m.Name)
 	}
 	if !p.Next.IsZero() {
 		o.next = int(p.Next.Sub(now) / time.Second)
@@ -166,48 +166,48 @@ func TestPlan(t *testing.T) {
 
 		want outcome
 	}{
-		"nobody is wanted":                         {gpu{1, agents{"a": up, "b": asleep}}, nil, outcome{}},
-		"room":                                     {gpu{1, agents{"a": asleep}}, wants{"a"}, outcome{wake: []string{"a"}}},
-		"room for a wish":                          {gpu{1, agents{"a": asleep}}, wants{"a?"}, outcome{wake: []string{"a"}}},
-		"served already":                           {gpu{1, agents{"a": up}}, wants{"a"}, outcome{}},
-		"on its way":                               {gpu{1, agents{"a": waking}}, wants{"a"}, outcome{}},
-		"cannot be woken":                          {gpu{1, agents{"a": failed, "b": up}}, wants{"a"}, outcome{helpless: []string{"a"}}},
-		"an idle one makes room":                   {gpu{1, agents{"a": up, "b": asleep}}, wants{"b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
-		"an idle one makes room for a wish":        {gpu{1, agents{"a": up, "b": asleep}}, wants{"b?"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
-		"one that was idle for a moment":           {gpu{1, agents{"a": justIdle, "b": asleep}}, wants{"b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
-		"not for a wish":                           {gpu{1, agents{"a": justIdle, "b": asleep}}, wants{"b?"}, outcome{wait: waits{"b": {"a"}}, next: 7}},
-		"a busy one makes room":                    {gpu{1, agents{"a": inUse, "b": asleep}}, wants{"b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
-		"a busy one makes no room for a wish":      {gpu{1, agents{"a": inUse, "b": asleep}}, wants{"b?"}, outcome{wait: waits{"b": {"a"}}, next: 10}},
-		"nor one that requests wait for":           {gpu{1, agents{"a": up, "b": asleep}}, wants{"a", "b?"}, outcome{wait: waits{"b": {"a"}}}},
-		"nor one that is kept":                     {gpu{1, agents{"a": up, "b": asleep}}, wants{"a?", "b?"}, outcome{wait: waits{"b": {"a"}}}},
-		"one that is kept makes room for requests": {gpu{1, agents{"a": up, "b": asleep}}, wants{"a?", "b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
-		"it is too soon":                           {gpu{1, agents{"a": fresh, "b": asleep}}, wants{"b"}, outcome{wait: waits{"b": {"a"}}, next: 5}},
-		"it cannot be stopped":                     {gpu{1, agents{"a": fixed, "b": asleep}}, wants{"b"}, outcome{wait: waits{"b": {"a"}}}},
-		"one is ending":                            {gpu{1, agents{"a": ending, "b": asleep}}, wants{"b"}, outcome{wait: waits{"b": {"a"}}}},
-		"wanted while it is ending":                {gpu{1, agents{"a": ending}}, wants{"a"}, outcome{wake: []string{"a"}}},
-		"one is closed for it":                     {gpu{1, agents{"a": closed, "b": asleep}}, wants{"b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
-		"one was closed for a wish":                {gpu{1, agents{"a": closed, "b": asleep}}, wants{"b?"}, outcome{wait: waits{"b": {"a"}}, next: 10}},
-		"one was closed for nobody":                {gpu{1, agents{"a": closed, "b": asleep}}, nil, outcome{}},
-		"too many are up":                          {gpu{1, agents{"a": older(up), "b": up}}, nil, outcome{close: []string{"a"}}},
-		"too many are up for now":                  {gpu{1, agents{"a": fresh, "b": fixed}}, nil, outcome{next: 5}},
-		"the longest idle one":                     {gpu{2, agents{"a": up, "b": older(up), "c": asleep}}, wants{"c"}, outcome{close: []string{"b"}, wait: waits{"c": {"b"}}}},
-		"idle before kept":                         {gpu{2, agents{"a": up, "b": older(up), "c": asleep}}, wants{"b?", "c"}, outcome{close: []string{"a"}, wait: waits{"c": {"a"}}}},
-		"kept before busy":                         {gpu{2, agents{"a": up, "b": older(inUse), "c": asleep}}, wants{"a?", "c"}, outcome{close: []string{"a"}, wait: waits{"c": {"a"}}}},
-		"closed before busy":                       {gpu{2, agents{"a": closed, "b": older(inUse), "c": asleep}}, wants{"c"}, outcome{close: []string{"a"}, wait: waits{"c": {"a"}}}},
-		"the longest up":                           {gpu{2, agents{"a": inUse, "b": older(inUse), "c": asleep}}, wants{"c"}, outcome{close: []string{"b"}, wait: waits{"c": {"b"}}}},
-		"none that need not go":                    {gpu{10, agents{"a": costs(2, older(up)), "b": costs(6, up), "c": costs(8, asleep)}}, wants{"c"}, outcome{close: []string{"b"}, wait: waits{"c": {"b"}}}},
-		"all together are too few":                 {gpu{10, agents{"a": costs(5, up), "b": costs(5, fixed), "c": costs(8, asleep)}}, wants{"c"}, outcome{wait: waits{"c": {"a", "b"}}}},
-		"the first in the line gets the room":      {gpu{1, agents{"a": asleep, "b": asleep}}, wants{"b", "a"}, outcome{wake: []string{"b"}, wait: waits{"a": {"behind b"}}}},
-		"requests before wishes":                   {gpu{1, agents{"a": asleep, "b": asleep}}, wants{"b?", "a"}, outcome{wake: []string{"a"}, wait: waits{"b": {"behind a"}}}},
-		"a small one does not overtake":            {gpu{4, agents{"a": costs(2, inUse), "b": costs(4, asleep), "c": costs(2, asleep)}}, wants{"b", "c"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}, "c": {"a", "behind b"}}}},
-		"a wish takes what is left":                {gpu{4, agents{"a": costs(2, fixed), "b": costs(4, asleep), "c": costs(2, asleep)}}, wants{"b?", "c"}, outcome{wake: []string{"c"}, wait: waits{"b": {"a", "behind c"}}}},
-		"one agent has the model of another":       {gpu{1, agents{"a": of(up, "m"), "b": of(asleep, "m")}}, wants{"m"}, outcome{}},
-		"the other agent of a model can be woken":  {gpu{1, agents{"a": of(failed, "m"), "b": of(asleep, "m")}}, wants{"m"}, outcome{wake: []string{"b"}}},
-		"an agent of no group":                     {gpu{1, agents{"a": of(fixed, "x"), "b": of(asleep, "m"), "c": agent{asleep, 1, "", []string{"m"}}}}, wants{"m"}, outcome{wake: []string{"c"}}},
-		"where there is room":                      {gpu{1, agents{"a": of(inUse, "x"), "b": of(asleep, "m"), "c": agent{asleep, 1, "gpu1", []string{"m"}}}}, wants{"m"}, outcome{wake: []string{"c"}}},
-		"where an idle one makes room":             {gpu{1, agents{"a": of(inUse, "x"), "b": of(asleep, "m"), "c": agent{asleep, 1, "gpu1", []string{"m"}}, "d": agent{up, 1, "gpu1", nil}}}, wants{"m"}, outcome{close: []string{"d"}, wait: waits{"m": {"d"}}}},
-		"a kind that is missing":                   {gpu{2, agents{"a": of(up, "m"), "b": of(embedding(asleep), "m")}}, wants{"m"}, outcome{wake: []string{"b"}}},
-		"a kind that cannot be woken":              {gpu{2, agents{"a": of(asleep, "m"), "b": of(embedding(failed), "m")}}, wants{"m"}, outcome{wake: []string{"a"}, helpless: []string{"m"}}},
+		"nobody is wanted":       {gpu{1, agents{"a": up, "b": asleep}}, nil, outcome{}},
+		"room":                   {gpu{1, agents{"a": asleep}}, wants{"a"}, outcome{wake: []string{"a"}}},
+		"room ahead of requests": {gpu{1, agents{"a": asleep}}, wants{"a?"}, outcome{wake: []string{"a"}}},
+		"served already":         {gpu{1, agents{"a": up}}, wants{"a"}, outcome{}},
+		"on its way":             {gpu{1, agents{"a": waking}}, wants{"a"}, outcome{}},
+		"cannot be woken":        {gpu{1, agents{"a": failed, "b": up}}, wants{"a"}, outcome{unwakeable: []string{"a"}}},
+		"an idle one makes room": {gpu{1, agents{"a": up, "b": asleep}}, wants{"b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
+		"an idle one makes room ahead of requests":   {gpu{1, agents{"a": up, "b": asleep}}, wants{"b?"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
+		"one that was idle for a moment":             {gpu{1, agents{"a": justIdle, "b": asleep}}, wants{"b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
+		"not ahead of requests":                      {gpu{1, agents{"a": justIdle, "b": asleep}}, wants{"b?"}, outcome{wait: waits{"b": {"a"}}, next: 7}},
+		"a busy one makes room":                      {gpu{1, agents{"a": inUse, "b": asleep}}, wants{"b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
+		"a busy one makes no room ahead of requests": {gpu{1, agents{"a": inUse, "b": asleep}}, wants{"b?"}, outcome{wait: waits{"b": {"a"}}, next: 10}},
+		"nor one that requests wait for":             {gpu{1, agents{"a": up, "b": asleep}}, wants{"a", "b?"}, outcome{wait: waits{"b": {"a"}}}},
+		"nor one that is kept":                       {gpu{1, agents{"a": up, "b": asleep}}, wants{"a?", "b?"}, outcome{wait: waits{"b": {"a"}}}},
+		"one that is kept makes room for requests":   {gpu{1, agents{"a": up, "b": asleep}}, wants{"a?", "b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
+		"it is too soon":                             {gpu{1, agents{"a": fresh, "b": asleep}}, wants{"b"}, outcome{wait: waits{"b": {"a"}}, next: 5}},
+		"it cannot be stopped":                       {gpu{1, agents{"a": fixed, "b": asleep}}, wants{"b"}, outcome{wait: waits{"b": {"a"}}}},
+		"one is ending":                              {gpu{1, agents{"a": ending, "b": asleep}}, wants{"b"}, outcome{wait: waits{"b": {"a"}}}},
+		"wanted while it is ending":                  {gpu{1, agents{"a": ending}}, wants{"a"}, outcome{wake: []string{"a"}}},
+		"one is closed for it":                       {gpu{1, agents{"a": closed, "b": asleep}}, wants{"b"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}}}},
+		"one was closed ahead of requests":           {gpu{1, agents{"a": closed, "b": asleep}}, wants{"b?"}, outcome{wait: waits{"b": {"a"}}, next: 10}},
+		"one was closed for nobody":                  {gpu{1, agents{"a": closed, "b": asleep}}, nil, outcome{}},
+		"too many are up":                            {gpu{1, agents{"a": older(up), "b": up}}, nil, outcome{close: []string{"a"}}},
+		"too many are up for now":                    {gpu{1, agents{"a": fresh, "b": fixed}}, nil, outcome{next: 5}},
+		"the longest idle one":                       {gpu{2, agents{"a": up, "b": older(up), "c": asleep}}, wants{"c"}, outcome{close: []string{"b"}, wait: waits{"c": {"b"}}}},
+		"idle before kept":                           {gpu{2, agents{"a": up, "b": older(up), "c": asleep}}, wants{"b?", "c"}, outcome{close: []string{"a"}, wait: waits{"c": {"a"}}}},
+		"kept before busy":                           {gpu{2, agents{"a": up, "b": older(inUse), "c": asleep}}, wants{"a?", "c"}, outcome{close: []string{"a"}, wait: waits{"c": {"a"}}}},
+		"closed before busy":                         {gpu{2, agents{"a": closed, "b": older(inUse), "c": asleep}}, wants{"c"}, outcome{close: []string{"a"}, wait: waits{"c": {"a"}}}},
+		"the longest up":                             {gpu{2, agents{"a": inUse, "b": older(inUse), "c": asleep}}, wants{"c"}, outcome{close: []string{"b"}, wait: waits{"c": {"b"}}}},
+		"none that need not go":                      {gpu{10, agents{"a": costs(2, older(up)), "b": costs(6, up), "c": costs(8, asleep)}}, wants{"c"}, outcome{close: []string{"b"}, wait: waits{"c": {"b"}}}},
+		"all together are too few":                   {gpu{10, agents{"a": costs(5, up), "b": costs(5, fixed), "c": costs(8, asleep)}}, wants{"c"}, outcome{wait: waits{"c": {"a", "b"}}}},
+		"the first in the line gets the room":        {gpu{1, agents{"a": asleep, "b": asleep}}, wants{"b", "a"}, outcome{wake: []string{"b"}, wait: waits{"a": {"behind b"}}}},
+		"requests come first":                        {gpu{1, agents{"a": asleep, "b": asleep}}, wants{"b?", "a"}, outcome{wake: []string{"a"}, wait: waits{"b": {"behind a"}}}},
+		"a small one does not overtake":              {gpu{4, agents{"a": costs(2, inUse), "b": costs(4, asleep), "c": costs(2, asleep)}}, wants{"b", "c"}, outcome{close: []string{"a"}, wait: waits{"b": {"a"}, "c": {"a", "behind b"}}}},
+		"ahead of requests it takes what is left":    {gpu{4, agents{"a": costs(2, fixed), "b": costs(4, asleep), "c": costs(2, asleep)}}, wants{"b?", "c"}, outcome{wake: []string{"c"}, wait: waits{"b": {"a", "behind c"}}}},
+		"one agent has the model of another":         {gpu{1, agents{"a": of(up, "m"), "b": of(asleep, "m")}}, wants{"m"}, outcome{}},
+		"the other agent of a model can be woken":    {gpu{1, agents{"a": of(failed, "m"), "b": of(asleep, "m")}}, wants{"m"}, outcome{wake: []string{"b"}}},
+		"an agent of no group":                       {gpu{1, agents{"a": of(fixed, "x"), "b": of(asleep, "m"), "c": agent{asleep, 1, "", []string{"m"}}}}, wants{"m"}, outcome{wake: []string{"c"}}},
+		"where there is room":                        {gpu{1, agents{"a": of(inUse, "x"), "b": of(asleep, "m"), "c": agent{asleep, 1, "gpu1", []string{"m"}}}}, wants{"m"}, outcome{wake: []string{"c"}}},
+		"where an idle one makes room":               {gpu{1, agents{"a": of(inUse, "x"), "b": of(asleep, "m"), "c": agent{asleep, 1, "gpu1", []string{"m"}}, "d": agent{up, 1, "gpu1", nil}}}, wants{"m"}, outcome{close: []string{"d"}, wait: waits{"m": {"d"}}}},
+		"a kind that is missing":                     {gpu{2, agents{"a": of(up, "m"), "b": of(embedding(asleep), "m")}}, wants{"m"}, outcome{wake: []string{"b"}}},
+		"a kind that cannot be woken":                {gpu{2, agents{"a": of(asleep, "m"), "b": of(embedding(failed), "m")}}, wants{"m"}, outcome{wake: []string{"a"}, unwakeable: []string{"m"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

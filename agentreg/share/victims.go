@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// victims are the agents to be closed for another one.
+// victims are the agents to close for another one.
 type victims struct {
 	agents []*Agent
 	rank   rank
 }
 
-// class says how little an agent would be missed, the least first.
+// class ranks agents as victims, the first choice first.
 type class uint8
 
 const (
-	idle    class = iota // nobody uses it, waits for it or wishes for it
-	wished               // nobody uses it or waits for it
-	closing              // its last requests are running
-	busy
+	idle    class = iota // it has no requests, and none of its models is wanted
+	ahead                // it has no requests, and none waits for it
+	closing              // it is closed already, with requests in flight
+	busy                 // the others
 )
 
 func (a *Agent) class() class {
@@ -29,25 +29,25 @@ func (a *Agent) class() class {
 	case !a.InFlight && !a.Demand && !a.Wanted:
 		return idle
 	case !a.InFlight && !a.Demand:
-		return wished
+		return ahead
 	case a.Closing:
 		return closing
 	}
 	return busy
 }
 
-// since is when the agent had its last request, or since when it is up. Of agents of
-// one class, the one with the earliest goes first.
+// since is when an agent without requests had its last one, or since when another one is
+// up. Of the agents of a class the earliest is the first choice.
 func (a *Agent) since() time.Time {
-	if a.class() <= wished {
+	if a.class() <= ahead {
 		return a.IdleSince
 	}
 	return a.UpSince
 }
 
 // closeFrom is from when on the agent may be closed for a model that requests wait
-// for, or that is only wished for; zero: never. With requests in flight it is the
-// earliest time that could be so.
+// for, or that is wanted ahead of them; zero: never. With requests in flight it is the
+// earliest possible time.
 func (a *Agent) closeFrom(demand bool, now time.Time) time.Time {
 	switch {
 	case demand || a.CloseFrom.IsZero():
@@ -65,8 +65,8 @@ func (a *Agent) closeFrom(demand bool, now time.Time) time.Time {
 	return quiet
 }
 
-// victims finds the agents to close so that the group has so much room more, and
-// none that need not be closed. It finds none when all together are too few.
+// victims returns the agents to close so that the group has so much more room, and
+// no more of them than that takes. It returns none if all together are too few.
 func (p *planner) victims(g *Group, need int64, demand bool) victims {
 	if need <= 0 {
 		return victims{}
@@ -86,13 +86,13 @@ func (p *planner) victims(g *Group, need int64, demand bool) victims {
 		return cmp.Or(cmp.Compare(a.class(), b.class()), a.since().Compare(b.since()), cmp.Compare(a.ID, b.ID))
 	})
 	v := victims{rank: afterIdle}
-	for _, a := range slices.Backward(list) { // who should go least comes first
+	for _, a := range slices.Backward(list) { // the last choice comes first: it stays if the others suffice
 		if need+a.Cost <= 0 {
 			need += a.Cost
 			continue
 		}
 		v.agents = append(v.agents, a)
-		if a.class() > wished {
+		if a.class() > ahead {
 			v.rank = afterBusy
 		}
 	}
