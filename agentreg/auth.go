@@ -16,10 +16,9 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// TokenAuth lets streams pass that carry one of the tokens as a bearer token.
-// The tokens are asked for at each new stream, so a list that changes takes
-// effect at once. An empty list lets everybody pass, and who asks for the
-// server's health needs no token.
+// TokenAuth accepts streams that carry one of the tokens as a bearer token. It calls
+// tokens at each new stream, so a list that changes takes effect at once. With an
+// empty list it accepts all streams. Checks of the server's health need no token.
 func TokenAuth(tokens func() []string) grpc.StreamServerInterceptor {
 	return tokenAuth(tokens).intercept
 }
@@ -41,7 +40,8 @@ func (tokens tokenAuth) intercept(srv any, ss grpc.ServerStream, info *grpc.Stre
 	return status.Error(codes.Unauthenticated, "the token is unknown (--token-file)")
 }
 
-// tokenKnown takes the same time for every wrong token of a length.
+// tokenKnown reports whether headers carry one of the tokens. It takes the same time for
+// every wrong token of a length.
 func tokenKnown(tokens, headers []string) bool {
 	if len(tokens) == 0 {
 		return true

@@ -15,7 +15,7 @@
 //	  └──Sleep (idle), Status: asleep─────────────┴──► out of routing
 //
 // An agent that sends Bye is out of routing for good. Its stream ends when the
-// requests that it has are over, so that it can tell when its engine may stop.
+// requests that it has are over, so that the agent learns when its engine may stop.
 //
 // The parts, each with its own methods:
 //
@@ -40,10 +40,10 @@
 //
 // Agents of a group share room, such as a GPU: arbitrate gives it to models in the
 // order in which they came to need it, and takes idle or long-served agents out
-// of routing so that they can be told to sleep.
+// of routing so that they can be sent a Sleep.
 //
 // Each message of the router that changes what a Status means (Wake, Sleep,
-// StatusRequest) carries a number, and an agent's Status tells the highest that it
+// StatusRequest) carries a number, and an agent's Status has the highest that it
 // takes into account. So a Status that crossed a Sleep on its way brings no agent back
 // into routing.
 //

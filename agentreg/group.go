@@ -30,9 +30,8 @@ type group struct {
 // groups holds the groups that have members, by name.
 type groups map[string]*group
 
-// conflict is what is wrong with the group of a Hello beside those of the
-// agents that are there, nil for nothing. An agent of the same id is not counted: it
-// leaves for this one.
+// conflict is what is wrong with the group of a Hello beside those of registered agents,
+// nil if nothing is. An agent with the same id does not count: this one replaces it.
 func (gs groups) conflict(h hello) *rejected {
 	g := gs[h.group.name]
 	if g == nil || g.room == h.group.room {
@@ -62,8 +61,8 @@ func (r *Registry) group(name string) *group {
 	return g
 }
 
-// add makes a registration a member. What is left of an agent before it with the same
-// id makes room for it.
+// add makes an agent a member. It ends the wait for the engine of an earlier agent with
+// its id, or shortens it.
 func (g *group) add(a *registration) {
 	g.room = a.hello.group.room // the same for all, but those that left
 	for old := range g.members {
@@ -80,9 +79,9 @@ func (g *group) add(a *registration) {
 	a.group = g
 }
 
-// leave takes out an agent that left at once when its engine does not run, or
-// when it said Bye and the engine is not its to stop. Else it may come back, or
-// still be stopping its engine: it keeps its room for a while.
+// leave removes an agent that left: at once if its engine does not run, or if it sent Bye
+// and does not stop its engine. Otherwise it may come back, or still be stopping its
+// engine: it keeps its room for the liveness time.
 func (g *group) leave(a *registration) {
 	if !a.occupies() || a.leaving && !a.hello.canWake {
 		g.drop(a)
@@ -133,13 +132,13 @@ func (a *registration) roomShortage() string {
 }
 
 // followedBy reports whether next proves that the engine of an agent that left is now
-// that of next, or has ended: it is the same agent, or this one said Bye.
+// that of next, or has ended: it is the same agent, or this one sent Bye.
 func (a *registration) followedBy(next *registration) bool {
 	return a.hello.info.Instance == next.hello.info.Instance || a.leaving && a.hello.info.ID == next.hello.info.ID
 }
 
-// engineEnds is when the engine of an agent that left has ended although no agent said
-// so: after the liveness time, or sooner if the agent was killed and is back. An agent
+// engineEnds is when the engine of an agent that left is taken to have ended without a
+// report of it: after the liveness time, or sooner if the agent was killed and is back. An agent
 // that was superseded is still stopping its engine.
 func (a *registration) engineEnds() time.Time {
 	liveness := a.registry.opts.Liveness

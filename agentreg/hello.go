@@ -92,7 +92,7 @@ func (p *problems) models(models []string) {
 	}
 }
 
-// kinds gives the kinds in order, each once.
+// kinds returns the kinds in order, each once.
 func (p *problems) kinds(names []string) []target.Kind {
 	if len(names) < 1 || len(names) > protocol.MaxKinds {
 		p.Add("kinds", "must be between 1 and %d, are %d", protocol.MaxKinds, len(names))
@@ -173,8 +173,8 @@ func checkAddress(s string, from peerAddr) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol.CheckAddress(a)
 }
 
-// allowed says whether an agent may name ip: its own, any loopback address when
-// it is on this machine, or one in the networks that the router allows.
+// allowed returns why an agent may not name ip, nil if it may: its own address, any
+// loopback address if it is on this machine, or one in the networks that are allowed.
 func allowed(ip netip.Addr, from peerAddr, allow []netip.Prefix) error {
 	if ip == from.ip || from.local && ip.IsLoopback() {
 		return nil
@@ -204,7 +204,7 @@ type hello struct {
 	group       groupSpec
 }
 
-// groupSpec is what an agent says of its group; without a name it has none.
+// groupSpec is the group of a Hello; without a name there is none.
 type groupSpec struct {
 	name       string
 	room, cost int64

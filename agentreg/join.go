@@ -96,7 +96,7 @@ func (a *registration) replaceBy(next *registration) {
 	a.detach(errReconnected)
 }
 
-// onBye takes in a Bye: the agent gets no new requests, no Wake and no Sleep.
+// onBye handles a Bye: the agent gets no new requests, no Wake and no Sleep.
 // Its stream ends when nothing is in flight any more.
 func (a *registration) onBye() {
 	a.registry.update(func() {
@@ -114,7 +114,7 @@ func (a *registration) onBye() {
 	})
 }
 
-// removeIfDone ends the stream of an agent that said Bye and has nothing in flight.
+// removeIfDone ends the stream of an agent that sent Bye and has nothing in flight.
 func (a *registration) removeIfDone() {
 	if a.leaving && a.replica.gate.inFlight() == 0 {
 		a.remove(errBye)

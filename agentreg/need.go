@@ -9,7 +9,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// model is what the registry knows of one model.
+// model is one model that has agents or is wanted.
 type model struct {
 	name        string
 	agents      map[*registration]struct{} // that offer it, without those that are leaving
@@ -37,7 +37,7 @@ func (ms models) entry(name string) *model {
 	return m
 }
 
-// of returns the models of an agent, without those that nobody needs any more.
+// of returns the models of an agent, but for those that tidy has dropped.
 func (ms models) of(a *registration) iter.Seq[*model] {
 	return func(yield func(*model) bool) {
 		for _, name := range a.hello.info.Models {
@@ -65,7 +65,7 @@ func (ms models) withdraw(a *registration) {
 	}
 }
 
-// tidy drops a model that nothing needs.
+// tidy drops a model that has no agents and is not wanted.
 func (ms models) tidy(m *model) {
 	if len(m.agents) == 0 && !m.need.Wanted() {
 		delete(ms, m.name)
@@ -73,8 +73,8 @@ func (ms models) tidy(m *model) {
 }
 
 // SetNeed sets whether and why a model should be up. While it is wanted and nothing
-// serves it, agents that can are told to wake. When requests begin to wait for it, or
-// it is wanted anew, agents that failed to wake before are told again, unless they are
+// serves it, agents that can wake are sent a Wake. When requests begin to wait for it, or
+// it is wanted anew, agents that failed to wake before are sent another, unless they are
 // in a group, where a Wake may close another model.
 func (r *Registry) SetNeed(name string, need target.Need) {
 	r.update(func() {

@@ -41,8 +41,8 @@ const closed = int64(1) << 40
 // full is the load of a replica with every slot taken.
 const full = int64(1) << 20
 
-// gate counts a replica's slots. The count and whether slots may be taken are
-// one word, so that a replica is closed at zero or not at all.
+// gate counts a replica's slots. The count and whether slots may be taken are in one
+// atomic number, so that closeIdle cannot close a gate while a slot is taken.
 type gate struct {
 	epoch     time.Time
 	n         atomic.Int64 // slots taken, plus closed

@@ -16,7 +16,7 @@ import (
 // maxReason bounds the text of an agent about a failed wake.
 const maxReason = 512
 
-// onStatus takes in a Status.
+// onStatus handles a Status.
 func (a *registration) onStatus(s *pb.Status) {
 	a.registry.update(func() {
 		if a.left {
@@ -35,7 +35,7 @@ func (a *registration) onStatus(s *pb.Status) {
 	})
 }
 
-// count takes in the numbers of a Status.
+// count notes the numbers of a Status.
 func (a *registration) count(s *pb.Status) {
 	due, rep := &a.registry.due, a.replica
 	if rep.gate.report(s) {
@@ -49,8 +49,8 @@ func (a *registration) count(s *pb.Status) {
 	}
 }
 
-// missing compares the last Status with the slots that are taken. It reports whether the
-// engine had fewer requests at two heartbeats in a row, and what is known of it then.
+// missing compares the last Status with the slots that are taken. If the engine had fewer
+// requests at two heartbeats in a row, twice is true, and before is what to report.
 func (h *heartbeat) missing(taken int64, interval time.Duration) (before fewer, twice bool) {
 	before = h.fewer
 	h.fewer = fewer{}
@@ -70,7 +70,7 @@ func (h *heartbeat) missing(taken int64, interval time.Duration) (before fewer, 
 	return before, true
 }
 
-// report changes the agent's state to what s says.
+// report changes the agent's state to what s reports.
 func (a *registration) report(s *pb.Status, handled uint64) {
 	before, healthyBefore := a.reported, a.healthy
 	if s.GetState() != pb.State_STATE_UNSPECIFIED {
@@ -119,8 +119,8 @@ func (a *registration) logAsleepAgain() {
 	}
 }
 
-// onWakeResult takes in a WakeResult. A success needs nothing: the Status that
-// follows it counts.
+// onWakeResult handles a WakeResult. After a success nothing is to be done: the Status
+// that follows counts.
 func (a *registration) onWakeResult(w *pb.WakeResult) {
 	a.registry.update(func() {
 		if a.left {

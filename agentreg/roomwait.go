@@ -11,15 +11,15 @@ import (
 	"github.com/holdgate/holdgate/agentreg/share"
 )
 
-// RoomWait says what a model waits for whose agent needs room in its group.
+// RoomWait is what a model waits for whose agent needs room in its group.
 type RoomWait struct {
 	Group string
-	// For is the agents that must give up their room first, Behind the models that
-	// get room before this one.
+	// For has the agents that must leave their room first, Behind the models that get
+	// room before this one.
 	For    []string
 	Behind []string
-	// From is when the first of the agents may be closed that may not be yet; zero: none
-	// has to be waited for, or it is not known how long.
+	// From is when the first agent that may not be closed yet may be; zero: there is none,
+	// or it is not known.
 	From time.Time
 }
 
@@ -29,14 +29,14 @@ func newRoomWait(w share.Wait) *RoomWait {
 		v.For = append(v.For, a.ID)
 	}
 	slices.Sort(v.For)
-	v.For = slices.Compact(v.For) // one that is gone and one that came back have one id
+	v.For = slices.Compact(v.For) // an agent that left and the one that replaced it have one id
 	for _, m := range w.Behind {
 		v.Behind = append(v.Behind, m.Name)
 	}
 	return v
 }
 
-// Text says it in words, at the time of now.
+// Text returns it as a sentence, at the time of now.
 func (v *RoomWait) Text(now time.Time) string {
 	text := "waits for room in group " + v.Group
 	if len(v.Behind) > 0 {

@@ -98,7 +98,7 @@ func (r *routing) take(t target.Target, f Filter) (*replica, Outcome) {
 }
 
 // pick finds the least loaded replica with a free slot, and its count; among equals
-// they take turns. Without one the outcome tells why. A nil Filter fits all.
+// they take turns. Without one the outcome is why. A nil Filter fits all.
 func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 	o = None
 	var least int64

@@ -11,8 +11,8 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// idleTime is how long a connection may have no stream, as one that only asks for the
-// port's health.
+// idleTime is how long a connection may have no stream, such as one that is for health
+// checks of the port.
 const idleTime = 10 * time.Minute
 
 // ServerOptions are what the server of Service needs besides credentials and

@@ -27,7 +27,7 @@ var (
 	errNoHello     = errors.New("no Hello")
 )
 
-// rejected is the end of a stream whose agent is told what to change.
+// rejected is the end of a stream with a Reject, which tells what to change.
 type rejected struct{ code, message string }
 
 func (e *rejected) Error() string { return e.code + ": " + e.message }

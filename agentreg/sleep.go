@@ -14,14 +14,14 @@ const (
 	causeRoom = "room for another model"
 )
 
-// sleepIfIdle tells the agent to sleep, unless a slot was taken in the meantime.
+// sleepIfIdle sends a Sleep, unless a slot was taken in the meantime.
 func (a *registration) sleepIfIdle() {
 	if a.replica.gate.closeIdle() {
 		a.sleep(causeIdle)
 	}
 }
 
-// makeRoom takes a victim out of routing, and tells it to sleep once nothing is in flight.
+// makeRoom takes a victim out of routing, and sends a Sleep once nothing is in flight.
 func (a *registration) makeRoom() {
 	if !a.closing {
 		a.closing = true
@@ -34,7 +34,7 @@ func (a *registration) makeRoom() {
 	}
 }
 
-// reopen puts an agent back into routing that need not make room any more.
+// reopen lets an agent into routing again that need not make room any more.
 func (a *registration) reopen() {
 	a.closing = false
 	a.route()

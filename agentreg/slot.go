@@ -39,7 +39,7 @@ func (s *Slot) Release() {
 		return
 	}
 	g := &s.replica.gate
-	g.markIdle() // before the count: who reads zero must read the time as well
+	g.markIdle() // before the count: whoever reads zero must read this time
 	if g.n.Add(-1) == closed {
 		s.registry.lastReleased(s.replica)
 	}
@@ -47,8 +47,8 @@ func (s *Slot) Release() {
 }
 
 // lastReleased acts on the release of the last slot of a replica that is out of
-// routing: a departed one is forgotten, one whose agent said Bye has its stream
-// ended, one that makes room in its group is told to sleep.
+// routing: a departed one is forgotten, the stream of an agent that sent Bye ends, and an
+// agent that makes room in its group is sent a Sleep.
 func (r *Registry) lastReleased(rep *replica) {
 	r.update(func() {
 		if r.departed[rep.info.Instance] == rep && rep.gate.inFlight() == 0 {
@@ -93,7 +93,7 @@ func (s *Slot) CameBack() {
 }
 
 // Failed reports that the slot's replica refused or reset a request. It is out of
-// routing until a Status, which is requested at once, tells that it is healthy.
+// routing until a Status, which is requested at once, reports it healthy.
 // The slot is still to be released.
 func (s *Slot) Failed(reason string) {
 	s.registry.update(func() {

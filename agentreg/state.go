@@ -12,9 +12,8 @@ import (
 // whatever its minimum up time, so that those who waited for it get their slots.
 const minGroupUpTime = time.Second
 
-// state is what decides about one agent: what it reported, what it was told, and what
-// came of it. Its methods depend on nothing else. Whatever changes it is followed by
-// registration.reevaluate.
+// state is what decides about one agent: what it reported and what it was sent. Its
+// methods depend on nothing else. registration.reevaluate follows every change of it.
 type state struct {
 	hello hello
 
@@ -29,7 +28,7 @@ type state struct {
 	toldToSleep bool   // this router sent Sleep, and no Wake since
 	sleepCause  string // of the last Sleep
 	closing     bool   // gets no requests, so that it makes room in its group
-	leaving     bool   // said Bye; requests may be in flight
+	leaving     bool   // sent Bye; requests may be in flight
 	left        bool   // its stream has ended or is to end
 
 	messages messages
@@ -110,7 +109,7 @@ func (s *state) serves(handled uint64, now time.Time) {
 	s.probe.answered(handled)
 }
 
-// messages counts the numbered messages to an agent. The agent's Status tells the
+// messages counts the numbered messages to an agent. An agent's Status has the
 // highest number that it takes into account.
 type messages struct {
 	last    uint64    // number of the last message
@@ -131,9 +130,8 @@ func (m *messages) nextCommand(now time.Time) uint64 {
 	return m.command
 }
 
-// acknowledge takes the number of a Status. It returns the number, and whether the
-// Status is newer than the last Wake or Sleep: what an agent sent before it received that tells
-// nothing about what it does after it.
+// acknowledge notes the number of a Status. It returns the number, and whether the Status
+// counts: one that the agent sent before it received the last Wake or Sleep does not.
 func (m *messages) acknowledge(number uint64) (handled uint64, counts bool) {
 	handled = min(number, m.last) // no agent has received what was not sent
 	m.handled = max(m.handled, handled)

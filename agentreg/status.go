@@ -116,7 +116,7 @@ func (r *Registry) CapacityFrom(t target.Target, f Filter) Capacity {
 	return r.routing.capacity(t, f)
 }
 
-// RoomWait says what a model waits for in a group, nil for nothing.
+// RoomWait returns what a model waits for in a group, nil for nothing.
 func (r *Registry) RoomWait(model string) *RoomWait {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,12 +130,12 @@ func (r *Registry) RoomWait(model string) *RoomWait {
 type AgentStatus struct {
 	*AgentInfo
 	// State is serving, waking, asleep or leaving, from this router's view;
-	// Healthy and InRouting say whether a serving agent gets requests.
+	// Healthy is what it reported last, InRouting whether it gets requests.
 	State     string
 	Healthy   bool
 	InRouting bool
 	CanWake   bool
-	// IdleTimeout is 0 when the agent is never told to sleep.
+	// IdleTimeout is 0 when the agent is never sent a Sleep for being idle.
 	IdleTimeout time.Duration
 	// Group is empty for an agent without one. Closing: it takes no requests, to
 	// make room in its group.
@@ -145,7 +145,7 @@ type AgentStatus struct {
 	// routers.
 	Slots int64
 	// InFlight counts this router's requests. The others are the engine's own
-	// numbers, nil where it does not tell.
+	// numbers, nil where it reports none.
 	InFlight int64
 	Reported *uint32
 	Running  *uint32
@@ -159,8 +159,8 @@ type AgentStatus struct {
 	LastSeen time.Time
 }
 
-// IdleFor says how long an agent has had none of this router's requests since it
-// came into routing; without end for one that is not registered.
+// IdleFor returns how long an agent has had none of this router's requests since it
+// came into routing; the longest Duration for an agent that is not registered.
 func (r *Registry) IdleFor(id string) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,8 +174,8 @@ func (r *Registry) IdleFor(id string) time.Duration {
 	return time.Since(a.replica.gate.idleFrom())
 }
 
-// InFlight is how many of this router's requests the agents of a model have, also those
-// that said Bye.
+// InFlight returns how many of this router's requests the agents of a model have, also those
+// that sent Bye.
 func (r *Registry) InFlight(model string) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -71,8 +71,8 @@ func (a *registration) lost(now time.Time) error {
 	return nil
 }
 
-// idleUntil is when the agent is due to be told to sleep; ok is false when it is not.
-// With a slot taken it is the earliest time that could be so.
+// idleUntil is when the agent is due for a Sleep for being idle; ok is false when it is
+// not. With a slot taken it is the earliest possible time.
 func (a *registration) idleUntil(now time.Time) (at time.Time, ok bool) {
 	timeout := a.hello.idleTimeout
 	if _, wanted := a.registry.models.needOf(a); !a.routed || timeout <= 0 || wanted {

@@ -69,7 +69,7 @@ func notify(ch chan struct{}) {
 	}
 }
 
-// set changes the phase and tells every router.
+// set changes the phase, and has a Status sent to every router.
 func (c *core) set(p phase, healthy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

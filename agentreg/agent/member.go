@@ -21,7 +21,7 @@ const (
 )
 
 // member is the agent of one address of a backend. Its methods are for its own
-// goroutine, unless they say otherwise.
+// goroutine, unless noted.
 type member struct {
 	*agent
 

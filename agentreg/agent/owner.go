@@ -88,7 +88,7 @@ func listening(at netip.AddrPort) []string {
 	return all
 }
 
-// parseSocketAddress reads an address of /proc/net/tcp: words of the processor's byte
+// parseSocketAddress reads an address of /proc/net/tcp: 32-bit words of the processor's byte
 // order in hexadecimal, a colon and the port.
 func parseSocketAddress(s string) (netip.AddrPort, error) {
 	host, port, _ := strings.Cut(s, ":")

@@ -18,7 +18,7 @@ const lostRouterTime = 30 * time.Second
 // session is one router's stream as core sees it.
 type session struct {
 	router   string             // the router's id
-	address  string             // of the engine, as the Hello said
+	address  string             // of the engine, in the Hello
 	handled  uint64             // the highest seq that was taken into account
 	released bool               // the router's last command was Sleep
 	wake     string             // the model of the last Wake
