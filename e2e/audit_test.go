@@ -173,7 +173,7 @@ func TestPromptsAndSecretsAreNowhere(t *testing.T) {
 	s, recordOf := startAudited(t)
 	e := newEngine(t, nil)
 	id := uuid.NewString()
-	const secret, prompt = "sk-very-secret", "the prompt nobody may read"
+	const secret, prompt = "sk-very-secret", "the prompt that must stay secret"
 	answer := s.start(t.Context(), chatPath+"?key="+secret, `{"model":"m","messages":[{"role":"user","content":"`+prompt+`"}]}`,
 		"X-Request-Id", id, "Authorization", "Bearer "+secret, "X-Api-Key", secret)
 	s.metric(`hivenet_pending_demand{model="m"}`, "1")

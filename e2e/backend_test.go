@@ -86,7 +86,7 @@ func TestABackendIsLeftAloneUntilItIsNeeded(t *testing.T) {
 	require.NoError(t, os.WriteFile(key, []byte(engineSecret+"\n"), 0o600))
 	s, serve, admin := startWithBackend(t, fmt.Sprintf(`{name: b, url: "http://localhost:%s", models: [m], max_wait: 2s, api_key_file: %q}`, at.Port(), key))
 	time.Sleep(time.Second)
-	require.Zero(t, e.count(), "nobody needs it")
+	require.Zero(t, e.count(), "no request needs it")
 	require.Contains(t, s.get(admin+"/v1/status"), `"state":"asleep"`)
 
 	r := s.post(chatPath, chatBody("m", false), "Authorization", "Bearer callers")

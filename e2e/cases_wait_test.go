@@ -195,6 +195,6 @@ func TestAnEnginesOwnPingsPass(t *testing.T) {
 	require.True(t, found)
 	require.NotEmpty(t, kept)
 	require.Empty(t, strings.ReplaceAll(kept, comment, ""))
-	require.Equal(t, strings.Repeat(": ping\n\n", 3)+"data: {}\n\n", rest, "and none of ours among them")
+	require.Equal(t, strings.Repeat(": ping\n\n", 3)+"data: {}\n\n", rest, "and no keepalive of the router among them")
 	s.atRest()
 }

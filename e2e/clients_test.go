@@ -44,7 +44,7 @@ func node(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("node")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "=====> SKIPPED: the tests with Node's client packages, since there is no node here")
+		fmt.Fprintln(os.Stderr, "=====> SKIPPED: the tests with Node's client packages, because there is no node on PATH")
 		t.Skip("no node")
 	}
 	require.DirExists(t, "clients/node/node_modules", "run `make tools-test`")

@@ -166,7 +166,7 @@ func TestTheGateLimitsAdmittedRequests(t *testing.T) {
 	body := func(tokens int) string { return bigBody("m", tokens*32/10) }
 
 	first, second := s.start(t.Context(), chatPath, body(100), key...), s.start(t.Context(), chatPath, body(100), key...)
-	s.eventually("two are in hand", func() bool { return e.count() == 2 })
+	s.eventually("two are admitted", func() bool { return e.count() == 2 })
 	s.metric(`hivenet_admission_requests{model="m"}`, "2")
 	s.metric(`hivenet_admission_tokens{model="m"}`, "200")
 

@@ -167,7 +167,7 @@ func TestAnIdentityCannotBeForged(t *testing.T) {
 	s.register(hello("a", newEngine(t, nil).addr(), 4, "m"))
 	for name, headers := range map[string][]string{
 		"no token":                 nil,
-		"somebody else's key":      {"Authorization", bearer(t, newTokenKey(t), jwt.MapClaims{"tenant": "acme"})},
+		"another key":              {"Authorization", bearer(t, newTokenKey(t), jwt.MapClaims{"tenant": "acme"})},
 		"no tenant":                {"Authorization", bearer(t, key, jwt.MapClaims{"key_id": "user-1"})},
 		"a tenant that is no text": {"Authorization", bearer(t, key, jwt.MapClaims{"tenant": 7})},
 		"headers": {

@@ -130,7 +130,7 @@ func TestManyScaledObjectsShareTheScaler(t *testing.T) {
 	cancel()
 	for i, stream := range streams {
 		_, err := stream.Recv()
-		require.Equal(t, codes.Canceled, status.Code(err), "stream %d got another's wish", i)
+		require.Equal(t, codes.Canceled, status.Code(err), "stream %d was notified of another model's need", i)
 	}
 }
 

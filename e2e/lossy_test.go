@@ -149,14 +149,14 @@ func TestTheSlotOfALostRecordComesBack(t *testing.T) {
 	require.Equal(t, 200, s.post(chatPath, chatBody("m", false)).status)
 	s.eventually("its record is lost", func() bool { return log.lost.Load() == 1 })
 	log.every.Store(0)
-	require.Equal(t, 2, s.inFlight()["a"], "nobody knows yet")
+	require.Equal(t, 2, s.inFlight()["a"], "the loss is not detected yet")
 	s.within(25, "its slot is back", func() bool { return s.inFlight()["a"] == 1 })
 	require.Contains(t, s.log.String(), `"agent":"a","slots":1,`)
 	s.metric("hivenet_lost_records_total", "0") // it could still be the record of the long request
 	close(finish)
 	require.Equal(t, 200, (<-long).status)
 	s.within(25, "nothing is in flight", func() bool { return s.inFlight()["a"] == 0 && s.app.InFlight() == 0 })
-	s.within(25, "it is on record", func() bool { return len(auditLines(t, path)) == 2 })
+	s.within(25, "it is logged", func() bool { return len(auditLines(t, path)) == 2 })
 	var codes []any
 	for _, rec := range auditLines(t, path) {
 		codes = append(codes, rec["error_code"], rec["status"])

@@ -154,8 +154,8 @@ func TestAPrometheusEvaluatesTheQueryOfTheExample(t *testing.T) {
 	p.requireSteady("held", query, func(v float64) bool { return v > activation && v <= 1 })
 	leave()
 	<-held
-	p.requireSteady("the client has left, and the wish lingers", `(`+query+`) - on() sum(hivenet_pending_demand)`, one)
-	p.requireSteady("the wish has gone", query, zero)
+	p.requireSteady("the client has disconnected, and the need lingers", `(`+query+`) - on() sum(hivenet_pending_demand)`, one)
+	p.requireSteady("the need has ended", query, zero)
 
 	held = s.start(t.Context(), chatPath, chatBody(model, false))
 	p.requireSteady("held again", query, one)

@@ -236,7 +236,7 @@ func TestNothingIsLeftAfterAStorm(t *testing.T) {
 	s.requireRest()
 	t.Logf("answers %v, %d resets, %d cuts, %d records lost", s.statuses, s.resets.Load(), s.cuts.Load(), log.lost.Load())
 	for _, status := range []int{200, 401, 500, 503} {
-		require.Positive(t, s.statuses[status], "nobody was answered %d", status)
+		require.Positive(t, s.statuses[status], "no request was answered %d", status)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestNothingIsLeftAfterAStorm(t *testing.T) {
 func (s *storm) requireRecords(path string) {
 	s.t.Helper()
 	byID := map[any]map[string]any{}
-	s.within(10, "all are on record", func() bool {
+	s.within(10, "all are logged", func() bool {
 		clear(byID)
 		for _, rec := range auditLines(s.t, path) {
 			require.Nil(s.t, byID[rec["request_id"]], "two records of one request, the second %v", rec)

@@ -53,7 +53,7 @@ func TestAWebhookIsCalledWhileAModelIsWanted(t *testing.T) {
 	a := s.register(hello("a", newEngine(t, nil).addr(), 1, "m"))
 	require.Equal(t, http.StatusOK, (<-answer).status)
 	require.Equal(t, http.StatusOK, (<-second).status)
-	require.Empty(t, calls, "one call for one wish")
+	require.Empty(t, calls, "one call for one need")
 	require.NotContains(t, s.log.String(), "hook-secret")
 	a.leave()
 	s.atRest()

@@ -82,7 +82,7 @@ const (
 	StreamHeader = "x-holdgate-stream"
 	// ViaHeader is sent to the engine with the id of StreamHeader, which no client
 	// knows. A request at the edge with the id of one in flight was forwarded by an
-	// engine of ours that is this router itself.
+	// engine that is this router itself.
 	ViaHeader = "holdgate-via"
 	// FailedHeader tells the rehold lane which attempt failed, see ParseFailed. It is
 	// missing when no attempt was made, because the destination was not an address.

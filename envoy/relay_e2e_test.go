@@ -82,6 +82,6 @@ func TestAnEngineCannotForgeTheRelaysFlags(t *testing.T) {
 			"x-request-id": {"kept"}, "x-forwarded-proto": {"http"},
 		}, fields(t, <-seen))
 	}
-	require.Empty(t, l.asks, "the relay asks nobody")
+	require.Empty(t, l.asks, "the relay lane has no ext_proc")
 	require.Empty(t, l.logs[LogEdge], "the relay logs nothing")
 }

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // goldenConfigs are the configurations whose bootstraps are kept in testdata and
 // validated by the real binary.

@@ -64,7 +64,7 @@ func TestWhatAnEngineSaysOfItsError(t *testing.T) {
 			require.Equal(t, "event: error\ndata: "+`{"type":"error","sequence_number":0,`+c.responses+`,"error":{`+c.openAI+`,"source":"engine"}}`, first)
 			codeAndMessage, _, _ := strings.Cut(c.responses, `,"param"`)
 			require.Equal(t, `data: {"type":"response.failed","sequence_number":1,"response":{"object":"response","status":"failed","error":{`+codeAndMessage+"}}}\n\n", second)
-			require.Equal(t, "backend_error", r.Code, "what goes on record is ours")
+			require.Equal(t, "backend_error", r.Code, "the logged code is the router's")
 		})
 	}
 }
