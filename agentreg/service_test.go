@@ -252,7 +252,7 @@ func TestReplicaThatKeepsRefusingIsAskedLessOften(t *testing.T) {
 			slot.Release()
 			for rt.Serving(llama) == 0 {
 				a.status(pb.State_STATE_SERVING)
-				time.Sleep(time.Millisecond)
+				time.Sleep(10 * time.Millisecond)
 			}
 		}
 		require.Greater(t, time.Since(begin), time.Second)

@@ -25,27 +25,27 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Deps are what the interface shows. All but Tokens are required; without Explain
-// and Status their paths are not there.
+// Deps are what the interface reads and calls. All but Tokens are required; without Explain
+// or Status its path does not exist.
 type Deps struct {
-	Tokens  []string // empty: no token is asked for
+	Tokens  []string // empty: no token is needed
 	Maps    *sitemap.Store
 	Metrics prometheus.Gatherer
-	// Ready says why the router is not ready; empty when it is.
+	// Ready returns why the router is not ready; empty: it is.
 	Ready func() string
-	// Warning says what is wrong with a router that is ready; empty for nothing.
+	// Warning returns what a router that is ready lacks; empty: nothing.
 	Warning func() string
-	// Explain gives an error of the class ErrQuery for what it cannot answer.
+	// Explain returns an error of the class ErrQuery for what it cannot answer.
 	Explain func(q ExplainQuery) (*Explanation, error)
 	Status  func() *Status
-	// Wake keeps a model wanted; WakeFailed reports a wake that failed. Their errors
-	// are of the class ErrUnknownModel.
+	// Wake keeps a model wanted; WakeFailed ends its waiters because a wake failed. Their
+	// errors are of the class ErrUnknownModel.
 	Wake       func(model string, span time.Duration) error
 	WakeFailed func(model, reason string) error
 	Log        zerolog.Logger
 }
 
-// Handler makes the interface.
+// Handler returns the interface.
 func Handler(d Deps) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.Metrics, promhttp.HandlerOpts{}))
@@ -82,7 +82,7 @@ func Handler(d Deps) http.Handler {
 	return d.guarded(jsonErrors(mux))
 }
 
-// authorized asks for the token.
+// authorized refuses calls without one of the tokens.
 func (d Deps) authorized(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !d.allowed(r.Header.Get("Authorization")) {
@@ -135,8 +135,8 @@ func (d Deps) putMap(w http.ResponseWriter, r *http.Request) {
 	d.pushed(w, summary, err)
 }
 
-// readAll reads a body of at most the size of a map. When it is not ok the answer
-// was given, or the writer has gone.
+// readAll reads a body of at most the size of a map. When it is not ok, the call was
+// answered or the client has left.
 func readAll(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, sitemap.MaxBytes))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
@@ -145,7 +145,7 @@ func readAll(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	return body, err == nil
 }
 
-// postHints replaces what is known of the siblings' warmth.
+// postHints replaces the hints of which models are warm at siblings.
 func (d Deps) postHints(w http.ResponseWriter, r *http.Request) {
 	body, ok := readAll(w, r)
 	if !ok {

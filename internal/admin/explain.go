@@ -21,7 +21,7 @@ const (
 	DecisionRefuse   = "refuse"
 )
 
-// ExplainQuery is a request that is not made: what would happen to it?
+// ExplainQuery describes a request whose decision is explained.
 type ExplainQuery struct {
 	Model string // or an alias
 	Kind  target.Kind
@@ -59,7 +59,7 @@ type Step struct {
 	Why   string `json:"why"`
 }
 
-// ErrQuery is the class of a question that cannot be answered.
+// ErrQuery is the class of a query that cannot be answered.
 var ErrQuery = errors.New("the query is wrong")
 
 func (d Deps) explain(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ func (d Deps) explain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readQuery is strict: a misspelled name would explain another request.
+// readQuery is strict: with a misspelled name another request would be explained.
 func readQuery(r *http.Request) (q ExplainQuery, err error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

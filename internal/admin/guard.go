@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// guarded refuses what a web page can make a browser send: calls from another site,
-// and, where no token protects the API, calls under a name that an attacker's DNS
-// points at this machine.
+// guarded refuses what a web page can make a browser send: calls from pages of other sites,
+// and, where no token protects the API, calls by a host name that an attacker's DNS resolves
+// to this machine.
 func (d Deps) guarded(h http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -31,14 +31,14 @@ func (d Deps) guarded(h http.Handler) http.Handler {
 	})
 }
 
-// overUnix says whether a request came over a unix socket, which no browser reaches.
+// overUnix reports whether a request came over a unix socket, to which no browser connects.
 func overUnix(r *http.Request) bool {
 	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && addr.Network() == "unix"
 }
 
-// loopbackHost says whether a Host header names this machine, whatever DNS says. Every
-// browser sends one; some health checks do not.
+// loopbackHost reports whether a Host header names this machine without DNS. An empty one
+// does: every browser sends the header, and some health checks do not.
 func loopbackHost(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {

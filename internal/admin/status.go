@@ -38,11 +38,11 @@ type ModelStatus struct {
 	Waking  bool   `json:"waking"`
 	Demand  int    `json:"demand"`
 	Wanted  bool   `json:"wanted"`
-	// Waits says for whose room in a group it waits; empty: for none.
+	// Waits is the text of which agents' room in a group it waits for; empty: it does not.
 	Waits string `json:"waits,omitzero"`
 }
 
-// Signals are what an engine says of itself; nil where it does not.
+// Signals are the engine's own numbers; nil where it does not report them.
 type Signals struct {
 	// InFlight counts the requests inside the engine, from all routers.
 	InFlight *uint32  `json:"in_flight,omitzero"`

@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// ErrUnknownModel is a model that neither the map nor an agent knows.
+// ErrUnknownModel is the class of a model that is neither placed here nor of an agent.
 var ErrUnknownModel = errors.New("the model is not known here")
 
 // How long a wake ahead of traffic keeps a model wanted.
@@ -21,14 +21,14 @@ const (
 	maxWake     = time.Hour
 )
 
-// maxReason bounds what may be said of a failed wake.
+// maxReason bounds the reason of a failed wake, in bytes.
 const maxReason = 256
 
 const failedSuffix = "/failed"
 
-// wake asks for a model ahead of its traffic, or reports that its wake failed. The
-// model is the rest of the path, decoded once, so that a name may have slashes. One
-// that ends in /failed has its last slash encoded.
+// wake keeps a model wanted ahead of its traffic, or ends its waiters because its wake
+// failed. The model is the rest of the path, decoded once, so that a name may have slashes.
+// In a name that ends in /failed this slash must be encoded.
 func (d Deps) wake(w http.ResponseWriter, r *http.Request) {
 	model := r.PathValue("model")
 	if name := strings.TrimSuffix(model, failedSuffix); name != "" && strings.HasSuffix(r.URL.EscapedPath(), failedSuffix) {

@@ -28,8 +28,8 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Check reads every file that a configuration names, changes nothing, and reports
-// all that is wrong, each with the flag that names the file.
+// Check reads every file that a configuration names, changes nothing, and returns all
+// problems, each with the flag that names the file.
 func Check(c *config.Serve) error {
 	var errs []error
 	check := func(flag, path string, read func(path string) error) {
@@ -119,8 +119,8 @@ func Check(c *config.Serve) error {
 	return errors.Join(errs...)
 }
 
-// shadowed finds aliases that are also models of the map or of a backend: those could
-// not be asked for any more.
+// shadowed finds aliases that are also models of the map or of a backend: no request could
+// name these models any more.
 func shadowed(p *policy.Policy, models []string) error {
 	var errs []error
 	for _, model := range models {
@@ -131,8 +131,8 @@ func shadowed(p *policy.Policy, models []string) error {
 	return errors.Join(errs...)
 }
 
-// misnamed finds aliases in lists of models that do not have the model itself: requests
-// are for the model that an alias stands for, and would not be found in the list.
+// misnamed finds aliases in lists of models that lack the model itself: a request that
+// names an alias is for its model, so it would not be found in the list.
 func misnamed(p *policy.Policy, lists iter.Seq[[]string]) error {
 	wrong := map[string]error{}
 	for list := range lists {

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// lookEvery is the time between two looks at the Envoys.
+	// lookEvery is the time between two looks at what the Envoys carry.
 	lookEvery = 5 * time.Second
-	// lookLimit is how long a look may take: it must stand for one moment.
+	// lookLimit bounds a look: its numbers must be of about the same moment.
 	lookLimit = 2 * time.Second
 )
 
-// envoys are those that connect here. What they carry corrects what lost records
-// left.
+// envoys are the Envoys of --envoy-admin. The numbers of requests that they carry show which
+// access-log records were lost.
 type envoys struct {
 	admins []*envoy.Admin
 	data   *extproc.Server
 	log    zerolog.Logger
-	last   extproc.Look // no time: there was none
+	last   extproc.Look // without a time: there was none
 	silent bool         // the last look failed
 }
 
@@ -38,7 +38,7 @@ func newEnvoys(at []string, data *extproc.Server, log zerolog.Logger) *envoys {
 	return e
 }
 
-// watch looks as long as something is carried, until ctx ends.
+// watch looks while something is carried, until ctx ends.
 func (e *envoys) watch(ctx context.Context) {
 	every(ctx, lookEvery, func(now time.Time) { e.look(ctx, now) })
 }
@@ -65,7 +65,7 @@ func (e *envoys) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// failed says so once.
+// failed logs the first of several failures.
 func (e *envoys) failed(err error) {
 	if !e.silent {
 		e.log.Warn().Err(err).Msg("--envoy-admin: lost access-log records are not noticed until it answers")
@@ -73,8 +73,9 @@ func (e *envoys) failed(err error) {
 	e.silent = true
 }
 
-// engineHasFewer corrects by what an engine says. It may not count a request that it
-// has not read yet, so Envoys that can be asked know better.
+// engineHasFewer frees slots by the number of requests that an engine reports. An engine
+// does not count a request that it has not read yet, so the numbers of Envoys, where there
+// are any, are used instead.
 func (a *App) engineHasFewer(agent *agentreg.AgentInfo, most int, first time.Time) {
 	if len(a.c.EnvoyAdmin) == 0 {
 		a.data.Free(agent.Address, most, first)

@@ -10,8 +10,8 @@ import (
 	"github.com/holdgate/holdgate/internal/access"
 )
 
-// revoker ends the waits of keys that are no longer good: those that a new keys file
-// lacks, and those that expire.
+// revoker ends the waits of keys that are no longer valid: those that a new keys file lacks,
+// and those that expire.
 type revoker struct {
 	keys    *access.Store
 	machine *holdstate.Machine
@@ -30,14 +30,14 @@ func newRevoker(keys *access.Store, machine *holdstate.Machine) *revoker {
 	return r
 }
 
-// revoke ends the waits of keys that are not good, and gives the keys in force.
+// revoke ends the waits of keys that are not valid, and returns the keys in force.
 func (r *revoker) revoke(now time.Time) *access.Keys {
 	keys := r.keys.Current()
 	r.machine.Revoke(func(key string) bool { return keys.Valid(key, now) })
 	return keys
 }
 
-// run waits for one expiry after the other, until ctx ends.
+// run revokes at each expiry until ctx ends.
 func (r *revoker) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

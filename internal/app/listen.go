@@ -63,7 +63,7 @@ func (l *listeners) close() error {
 	return errors.Join(errs...)
 }
 
-// advised adds what to do about an address that cannot be had.
+// advised adds what to do about an address where the process cannot listen.
 func advised(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -96,9 +96,8 @@ func listen(ctx context.Context, value string) (net.Listener, error) {
 	return l, nil
 }
 
-// pidListener gives connections of a unix socket the process on the other side as
-// their remote address, which is empty otherwise: an Envoy that was started again is
-// another one.
+// pidListener makes the process on the other side the remote address of a connection of a
+// unix socket, which has none: so an Envoy that was restarted is told from the one before.
 type pidListener struct{ net.Listener }
 
 // Accept is part of net.Listener.

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// How long a peer of the admin API may take. The largest answer is that of /metrics,
-// the largest request a sibling map.
+// What a peer of the admin API may take. The largest answer is that of /metrics, the largest
+// request a sibling map.
 const (
 	adminHeaders = 10 * time.Second
 	adminRead    = time.Minute
@@ -20,7 +20,7 @@ const (
 	adminHead    = 64 << 10 // bytes of a request's headers
 )
 
-// newAdminServer bounds what a connection to the admin API can take.
+// newAdminServer makes a server that bounds what a connection to the admin API may take.
 func newAdminServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, MaxHeaderBytes: adminHead,
@@ -28,8 +28,8 @@ func newAdminServer(h http.Handler) *http.Server {
 	}
 }
 
-// How long a peer of a gRPC port may take to say that it speaks HTTP/2, be idle, and
-// be silent.
+// How long a peer of a gRPC port may take for its HTTP/2 preface, be without a stream, be
+// silent, and take to answer a ping.
 const (
 	grpcHandshake = 10 * time.Second
 	grpcIdle      = 10 * time.Minute
@@ -37,8 +37,8 @@ const (
 	grpcPong      = 20 * time.Second
 )
 
-// grpcLimits bound what a connection to a gRPC port can take. Options that come after
-// them win.
+// grpcLimits returns options that bound what a connection to a gRPC port may take. Later
+// options override them.
 func grpcLimits() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ConnectionTimeout(grpcHandshake),
@@ -49,8 +49,8 @@ func grpcLimits() []grpc.ServerOption {
 // portLimits are how many connections each port may have.
 type portLimits struct{ envoy, agents, admin, keda int }
 
-// limitsFor divides the file descriptors of the process, so that no port takes what the
-// others and the relayed requests need.
+// limitsFor divides the file descriptors of the process, so that each port leaves enough for
+// the others and for relayed requests.
 func limitsFor(total int) portLimits {
 	return portLimits{
 		envoy:  bounded(total/4, 16, 4096),
@@ -62,8 +62,8 @@ func limitsFor(total int) portLimits {
 
 func bounded(n, least, most int) int { return max(least, min(n, most)) }
 
-// warnOfDescriptors says that the held requests may need more descriptors than there
-// are: each takes one when it is relayed.
+// warnOfDescriptors logs when the held requests may need more descriptors than there are:
+// each needs one when it is relayed.
 func (a *App) warnOfDescriptors(total int) {
 	l := limitsFor(total)
 	need := a.c.WakeHoldMaxTotal + l.envoy + l.agents + l.admin + l.keda + ownDescriptors
@@ -74,5 +74,5 @@ func (a *App) warnOfDescriptors(total int) {
 		Msg("the process may have too few file descriptors to relay all requests that --wake-hold-max-total allows to be held: raise its limit (ulimit -n, LimitNOFILE= of systemd), or lower the flag")
 }
 
-// ownDescriptors are for files, sockets and calls of our own.
+// ownDescriptors are for files, sockets and outgoing calls.
 const ownDescriptors = 64

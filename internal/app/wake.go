@@ -9,7 +9,7 @@ import (
 	"github.com/holdgate/holdgate/internal/admin"
 )
 
-// wakeModel keeps a model wanted for a while, as if somebody waited for it.
+// wakeModel keeps a model wanted for span, as if a request waited for it.
 func (a *App) wakeModel(model string, span time.Duration) error {
 	if !a.knows(model) {
 		return fmt.Errorf("%w: %s", admin.ErrUnknownModel, model)
@@ -29,7 +29,7 @@ func (a *App) wakeFailed(model, reason string) error {
 	return nil
 }
 
-// knows says whether the model may be held here or an agent has it.
+// knows reports whether the model may be held here, or an agent has it.
 func (a *App) knows(model string) bool {
 	_, offered := a.registry.Model(model)
 	return offered || a.placements().Holds(model)

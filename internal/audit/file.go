@@ -14,20 +14,20 @@ import (
 	"github.com/holdgate/holdgate/internal/regular"
 )
 
-// stream is stdout: it has no size and no other name.
+// stream is stdout, which is not rotated.
 type stream struct{ io.Writer }
 
 func (stream) Reopen() error { return nil }
 func (stream) Torn() bool    { return false }
 func (stream) Close() error  { return nil }
 
-// file is a file that is rotated by its size. A file that is made has mode 0600.
+// file is a file that is rotated by its size. A new one has mode 0600.
 type file struct {
 	*lumberjack.Logger
 
 	mu     sync.Mutex // of Reopen and Close
 	closed bool
-	torn   bool // the file ended in half a line when it was opened
+	torn   bool // the file ended in an incomplete line when it was opened
 }
 
 func openFile(path string, o Options) (*file, error) {
@@ -46,8 +46,8 @@ func openFile(path string, o Options) (*file, error) {
 	return f, nil
 }
 
-// open has the library open its file, which it would do at the first line. It
-// would move away what cannot be opened as a file, such as a directory.
+// open makes the library open its file, which it would otherwise do at the first line. It
+// checks the path before: the library renames what it cannot open, such as a directory.
 func (f *file) open() error {
 	if err := Check(f.Filename); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (f *file) open() error {
 	return err
 }
 
-// endsTorn says whether a file ends in half a line.
+// endsTorn reports whether a file ends in an incomplete line.
 func endsTorn(path string) (bool, error) {
 	f, err := os.Open(path) //nolint:gosec // the operator names the file
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +87,7 @@ func (f *file) Torn() bool {
 	return f.torn
 }
 
-// Check says why a path cannot be that of an audit file, and makes nothing.
+// Check returns why a path cannot be that of an audit file. It creates nothing.
 func Check(path string) error {
 	if path == "-" {
 		return nil

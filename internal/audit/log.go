@@ -23,7 +23,7 @@ const (
 	spareBytes    = 4 << 10 // a larger buffer is not kept
 )
 
-// ErrClosed is a log that was closed.
+// ErrClosed is the error of a log that was closed.
 var ErrClosed = errors.New("the audit log is closed")
 
 // Options are a log's settings and collaborators.
@@ -40,10 +40,10 @@ type Options struct {
 // sink is what lines are written to.
 type sink interface {
 	io.Writer
-	// Reopen gives the file up and opens the one that has its name now.
+	// Reopen closes the file and opens the one that has its name now.
 	Reopen() error
-	// Torn says whether what was opened ends in half a line, which an earlier process
-	// left when the disk was full or it was killed.
+	// Torn reports whether the file ended in an incomplete line when it was opened: an
+	// earlier process was killed, or the disk was full.
 	Torn() bool
 	Close() error
 }
@@ -60,8 +60,8 @@ type Log struct {
 	spare  chan []byte // buffers of lines that were written
 	done   chan struct{}
 
-	torn    atomic.Bool // the file ends in the middle of a line
-	failing bool        // the last write failed; the writer's
+	torn    atomic.Bool // the file ends in an incomplete line
+	failing bool        // the last write failed; only the writer's goroutine uses it
 }
 
 // Open opens the log at path: a file, "-" for stdout, or empty for a log that
@@ -104,8 +104,8 @@ func (l *Log) start(queue int) {
 	go l.write()
 }
 
-// Write queues the record's line. It does not wait: with a full queue, or after
-// Close, the record is dropped and counted. The record may be used again at once.
+// Write queues the line of a record. It does not wait: with a full queue, or after Close,
+// the record is dropped and counted. The caller may change the record after the call.
 func (l *Log) Write(r *Record) {
 	if l.sink == nil {
 		return
@@ -144,11 +144,11 @@ func (l *Log) recycle(b []byte) {
 	}
 }
 
-// Dropped is how many records were lost.
+// Dropped returns how many records were lost.
 func (l *Log) Dropped() uint64 { return l.dropped.Load() }
 
-// Reopen opens the file of the log's name anew, after it was moved away. Lines
-// that were queued before may go to either.
+// Reopen opens a new file of the log's name, after the old one was moved away. Lines that
+// were queued before may go to either.
 func (l *Log) Reopen() error {
 	if l.sink == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Decision is the first word on a request.
+// Decision is what was decided when the request came.
 type Decision string
 
 // The decisions.
@@ -21,8 +21,8 @@ const (
 	Refuse   Decision = "refuse"
 )
 
-// Record is one request as it ended. Every line has all fields, in this order; what
-// is not known is empty or 0.
+// Record is a finished request. Every line has all fields, in this order; what is not known
+// is empty or 0.
 type Record struct {
 	Time            time.Time // written in UTC, in milliseconds
 	RequestID       string
@@ -35,7 +35,7 @@ type Record struct {
 	Path            string
 	Decision        Decision
 	Outcome         string // of a hold
-	Status          int    // what the request really ended with
+	Status          int    // what the request ended with, whatever the client was sent
 	WireStatus      int    // what the client was sent; 0: nothing
 	ErrorCode       string
 	AgentID         string
@@ -122,7 +122,7 @@ func (l *line) ip(name string, a netip.Addr) {
 	l.b = append(l.b, '"')
 }
 
-// cut keeps the whole runes of the first bytes of s.
+// cut returns the first bytes of s, up to the end of a rune.
 func cut(s string) string {
 	if len(s) <= maxString {
 		return s
@@ -134,12 +134,12 @@ func cut(s string) string {
 	return s[:end]
 }
 
-// appendQuoted adds s as a JSON string. More is escaped than JSON asks for, all
-// that cannot be seen: a name that a client chose must not move a terminal's
-// cursor, turn the direction of what follows, or be a line's end to some reader.
+// appendQuoted adds s as a JSON string. It escapes all that is not printable, which is more
+// than JSON needs: a name that a client chose must not move the cursor of a terminal, change
+// the direction of the text after it, or end the line for some readers.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
-	for _, r := range s { // a bad byte comes as U+FFFD
+	for _, r := range s { // an invalid byte is U+FFFD
 		switch {
 		case r == '"', r == '\\':
 			b = append(b, '\\', byte(r))

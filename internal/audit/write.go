@@ -14,8 +14,8 @@ func (l *Log) write() {
 	}
 }
 
-// gather adds the lines that wait, so that a busy log needs few writes and no line
-// of an idle one waits for company.
+// gather adds the lines that wait already, so that a busy log needs few writes and a line of
+// an idle log is written at once.
 func (l *Log) gather(batch, first []byte) []byte {
 	l.recycle(first)
 	for len(batch) < batchBytes {
@@ -33,12 +33,11 @@ func (l *Log) gather(batch, first []byte) []byte {
 	return batch
 }
 
-// flush writes whole lines. What could not be written is lost.
+// flush writes complete lines. What could not be written is lost.
 func (l *Log) flush(batch []byte) {
 	head := 0
 	if l.torn.Load() {
-		// In one write: a disk that is full again in between must not have the lines
-		// continue the half one.
+		// In one write, so that the lines are never written without the newline.
 		batch, head = append([]byte{'\n'}, batch...), 1
 	}
 	n, err := l.sink.Write(batch)

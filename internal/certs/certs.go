@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certs keeps the TLS of a server in step with the files of its
-// certificate, its key and the authorities of its clients.
+// Package certs reloads the TLS of a server when the files of its certificate, its key or
+// the authorities of its clients change.
 package certs
 
 import (
@@ -28,8 +28,8 @@ type Files struct {
 	ClientCA File
 }
 
-// Server is the TLS of a server. A handshake uses what the files said when they
-// were good the last time; connections that are up keep what they began with.
+// Server is the TLS of a server. A handshake uses the files as they were when they were last
+// valid; open connections keep what they began with.
 type Server struct {
 	pair    *reload.File[pair]
 	clients *reload.File[x509.CertPool] // nil when clients need no certificate
@@ -42,10 +42,10 @@ type pair struct {
 	keyFile string
 }
 
-// Files makes the key be watched as well.
+// Files returns the files that are watched besides the certificate.
 func (p *pair) Files() []string { return []string{p.keyFile} }
 
-// Load reads the files for the first time. The setting of o is not used.
+// Load reads the files for the first time. It does not use o.Setting.
 func Load(f Files, o reload.Options) (*Server, error) {
 	s := &Server{}
 	var err error
@@ -73,7 +73,7 @@ func pairWith(key File) reload.Parser[pair] {
 			return nil, fmt.Errorf("reading it with --%s: %w", key.Setting, err)
 		}
 		if inForce != nil && slices.EqualFunc(c.Certificate, inForce.Certificate.Certificate, bytes.Equal) {
-			return inForce, nil // there is one key to a certificate
+			return inForce, nil // a certificate has one key
 		}
 		return &pair{Certificate: c, keyFile: key.Path}, nil
 	}
@@ -84,7 +84,7 @@ func Authorities(data []byte) (*x509.CertPool, error) {
 	return AddAuthorities(x509.NewCertPool(), data)
 }
 
-// AddAuthorities is Authorities besides those of a pool.
+// AddAuthorities adds the certificates of authorities, in PEM, to a pool.
 func AddAuthorities(pool *x509.CertPool, data []byte) (*x509.CertPool, error) {
 	if !pool.AppendCertsFromPEM(data) {
 		return nil, errors.New("has no certificate in PEM")
@@ -92,7 +92,7 @@ func AddAuthorities(pool *x509.CertPool, data []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Config is for the server.
+// Config returns the configuration of the server.
 func (s *Server) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -104,7 +104,7 @@ func (s *Server) current() *tls.Config {
 	c := &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{s.pair.Current().Certificate},
-		// A resumed session would outlive the authority that let it in.
+		// A resumed session would not be checked against new authorities.
 		SessionTicketsDisabled: true,
 	}
 	if s.clients != nil {
@@ -123,7 +123,7 @@ func (s *Server) Watch(ctx context.Context) {
 	wg.Wait()
 }
 
-// Reload reads the files. Those that are bad change nothing.
+// Reload reads the files. Invalid ones change nothing.
 func (s *Server) Reload() error {
 	err := s.pair.Reload()
 	if s.clients != nil {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package descriptors is about the file descriptors that a process may have: how many
-// there are, and what to do when they are used up. That says nothing of the other side
-// of a connection that could not be made.
+// Package descriptors returns how many file descriptors this process may have, and retries
+// calls while there is none for a connection: that is no failure of the other side.
 package descriptors
 
 import (
@@ -15,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit is how many descriptors this process may have.
+// Limit returns how many descriptors this process may have.
 func Limit() int {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
@@ -24,20 +23,20 @@ func Limit() int {
 	return int(min(l.Cur, 1<<30))
 }
 
-// UsedUp says whether an error is of a descriptor that this process, or the system,
-// could not have.
+// UsedUp reports whether an error means that this process, or the system, has no descriptor
+// left.
 func UsedUp(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// The pause between two tries.
+// The pauses between tries grow from the first to the last.
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 500 * time.Millisecond
 )
 
-// Patient makes a client's transport that tries again, until the request's context
-// ends, while there is no descriptor for a connection. Requests with a body need GetBody.
+// Patient returns a transport for a client that tries again while there is no descriptor for
+// a connection, until the context of the request ends. Requests with a body need GetBody.
 func Patient(next http.RoundTripper) http.RoundTripper { return patient{next} }
 
 type patient struct{ next http.RoundTripper }
@@ -58,7 +57,7 @@ func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// pause waits, and reports false when ctx ended before.
+// pause waits for d, and reports false when ctx ended before.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -70,7 +69,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// again is a request like r, whose body was closed by a try that failed.
+// again returns a copy of r for another try, with a new body: the failed try has closed it.
 func again(r *http.Request) (*http.Request, error) {
 	next := *r
 	if r.Body == nil || r.Body == http.NoBody {

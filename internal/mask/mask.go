@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mask hides what looks like a secret in the words of other programs, so that
-// they can be logged and shown to operators.
+// Package mask hides what looks like a secret in the text of other programs, so that it can
+// be logged and shown to operators.
 package mask
 
 import "regexp"
 
-// hidden takes the place of a secret.
+// hidden replaces a secret.
 const hidden = "***"
 
-// secretWord is in the names of what has a secret.
+// secretWord is part of the names of settings with a secret value.
 const secretWord = `(?:key|token|secret|passw|passphrase|credential|authorization|signature)` //nolint:gosec // a pattern
 
-// patterns are what a secret looks like, each with what it becomes. A value of fewer
-// than six characters stays: it is a number or a word more often than a secret.
+// patterns are the forms of secrets, each with what replaces it. A value of fewer than six
+// characters stays: it is more often a number or a word than a secret.
 var patterns = []struct {
 	form *regexp.Regexp
 	to   string
 }{
-	// The value of a scheme comes after a space, so it goes before names with values.
+	// Schemes come before names with values: their secret comes after a space.
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[^\s"']{6,}`), "$1 " + hidden},
 	{regexp.MustCompile(`://[^/\s@]+@`), "://" + hidden + "@"},
 	{regexp.MustCompile(`(?i)([\w.-]*` + secretWord + `[\w.-]*["']?\s*[=:]\s*["']?)[^\s"'&,;*]{6,}`), "${1}" + hidden},

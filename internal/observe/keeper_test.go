@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -19,6 +18,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/memtest"
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
@@ -123,11 +123,7 @@ func TestARegistrationMakesNoSeriesOfTenants(t *testing.T) { //nolint:parallelte
 	tenants := names("t", 5000)
 	m := newMetrics(Options{Tenants: func() []string { return tenants }})
 	agent := &agentreg.AgentInfo{Models: names("m", 100)}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	m.Serving(agent)
-	runtime.ReadMemStats(&after)
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100*1024))
+	require.Less(t, memtest.Allocated(func() { m.Serving(agent) }), int64(100*1024))
 }
 
 // The tenants of identities are not known before, and there is an end to their labels.
