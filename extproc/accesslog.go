@@ -40,7 +40,7 @@ func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServ
 	if gs.RecvMsg(&m) != nil {
 		return
 	}
-	// Only the first message of a stream names its log.
+	// Only the first message of a stream has the name of its log.
 	forwarded := m.Name == envoy.LogForwarded
 	edge := forwarded || m.Name == envoy.LogEdge
 	if edge {

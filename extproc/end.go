@@ -76,7 +76,7 @@ func (s *Server) lost(fl *flight) {
 	if !first {
 		return
 	}
-	if !fl.logged { // nobody writes into a request that has ended
+	if !fl.logged { // the flight has ended, so that no other goroutine writes it
 		rec.Status, rec.ErrorCode = 0, CodeRecordLost
 	}
 	s.report(fl, rec)

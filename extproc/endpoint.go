@@ -14,7 +14,8 @@ type Endpoint struct {
 	Path string
 	Kind target.Kind
 	API  refusal.API
-	// CountTokens marks the endpoint that is never held: the real request follows.
+	// CountTokens marks the endpoint that counts tokens. It is never held, because the
+	// request that it counts follows.
 	CountTokens bool
 }
 
@@ -34,9 +35,9 @@ func init() { //nolint:gochecknoinits // one table, two ways to read it
 	}
 }
 
-// meantPath is the path of the API that a wrong one most likely stands for, empty when
-// there is none. Clients often name /v1 in their base URL twice or not at all, or join
-// two slashes.
+// meantPath returns the path of the API that was most likely meant by a wrong one, or an
+// empty string. Clients often have /v1 in their base URL twice or not at all, or join two
+// slashes.
 func meantPath(path string) string {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 	for len(parts) > 0 && parts[0] == "v1" {

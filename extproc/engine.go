@@ -14,29 +14,30 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// Engine is how the engine of a grant wants its requests. What is empty is as the
-// client sent it.
+// Engine is how the engine of a grant wants its requests. Where a field is empty, the
+// request stays as the client sent it.
 type Engine struct {
-	// KeyHeader and Key are the header with the engine's own key, which takes the place
-	// of all keys of the caller.
+	// KeyHeader and Key are the header with the engine's own key, which replaces all keys
+	// of the caller.
 	KeyHeader, Key string
-	// Host takes the place of the client's; NoOrigin: it refuses what comes from pages.
+	// Host replaces the client's. NoOrigin: the engine refuses requests of web pages, so
+	// it must not see the origin.
 	Host     string
 	NoOrigin bool
 	// Prefix goes before the path.
 	Prefix string
 	// TLS names the authority of its certificate, empty for plain HTTP, and SNI the
-	// name in the certificate where that is not Hop.
+	// name in the certificate where that is not Host.
 	TLS, SNI string
-	// NotTaken are the statuses, with commas between them, with which something in front
-	// of it says that it did not take the requep.
+	// NotTaken are the statuses, separated by commas, with which something in front of the
+	// engine answers that it did not take the request.
 	NotTaken string
 }
 
-// keyHeaders are the headers that a key may stand in.
+// keyHeaders are the headers that may have a key.
 var keyHeaders = [...]string{headerAuthorization, headerAPIKey}
 
-// engine returns how the engine of a grant wants the requep. In the rehold lane the
+// engine returns how the engine of a grant wants the request. In the rehold lane the
 // request comes as an earlier engine was sent it, so the flight remembers what was
 // replaced.
 func (fl *flight) engine(g holdstate.Grant, model string, h *head) Engine {
@@ -88,7 +89,7 @@ func (e *Engine) forward(f *wire.ForwardHead, p *pass) {
 	}
 }
 
-// relay does the same to a request through the relay lane.
+// relay changes a request to the relay lane in the same way.
 func (e *Engine) relay(r *http.Request, host string) {
 	if host = cmp.Or(e.Host, host); host != "" {
 		r.Host = host
@@ -107,15 +108,15 @@ func (e *Engine) relay(r *http.Request, host string) {
 	}
 }
 
-// notTaken says whether an answer is none of the engine's, which answers in JSON, but
-// the word of something in front of it that it did not take the requep. Envoy judges
-// the answers that it carries by the same rule (envoy.NotTakenKey).
+// notTaken reports whether an answer is not the engine's, which answers in JSON, but of
+// something in front of it that did not take the request. Envoy judges the answers that it
+// carries by the same rule (envoy.NotTakenKey).
 func (e *Engine) notTaken(resp *http.Response) bool {
 	return e.NotTaken != "" && strings.Contains(e.NotTaken, strconv.Itoa(resp.StatusCode)) &&
 		!strings.Contains(resp.Header.Get("Content-Type"), "json")
 }
 
-// authority is the host that the request came for.
+// authority returns the host that the request is for.
 func (h *head) authority() string {
 	for name, value := range h.block.All() {
 		if string(name) == headerAuthority {

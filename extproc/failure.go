@@ -62,8 +62,8 @@ func (fl *flight) giveUp(g holdstate.Grant, how failure, model string) *refusal.
 	return nil
 }
 
-// died counts the death of an engine that had taken the request. It reports whether
-// the request must not be tried again: two engines died under it, or one three times.
+// died counts the death of an engine that had taken the request. It reports whether the
+// request must not be tried again, because two engines died under it, or one three times.
 func (fl *flight) died(address string) (over bool) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()

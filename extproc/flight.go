@@ -15,7 +15,7 @@ import (
 type flight struct {
 	id      string
 	arrived time.Time
-	stream  string // Envoy's own name of the request, empty in somebody else's Envoy
+	stream  string // Envoy's name of the request; empty in a foreign Envoy
 	envoy   string // the address that Envoy called from
 	call    Call   // nil until its caller was found, in its first pass
 	forward Forward

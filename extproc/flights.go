@@ -25,7 +25,7 @@ type flights struct {
 	nextLeft int
 }
 
-// start adds a request. An id that is no UUID, or in flight already, is replaced.
+// start adds a request. An id that is not a UUID, or that is in flight, is replaced.
 func (f *flights) start(id []byte, stream, envoy string) *flight {
 	fl := &flight{arrived: time.Now(), stream: stream, envoy: envoy}
 	if len(id) == 36 {
@@ -52,8 +52,8 @@ func (f *flights) start(id []byte, stream, envoy string) *flight {
 	return fl
 }
 
-// of returns the flight that an access-log entry belongs to, or nil. An entry of somebody
-// else's Envoy has only the request id. Clients choose it, and a request that did not come
+// of returns the flight that an access-log entry belongs to, or nil. An entry of a
+// foreign Envoy has only the request id. Clients choose it, and a request that did not come
 // to the router may have the same one, so only an entry of a carried request counts.
 func (f *flights) of(e *wire.LogEntry) *flight {
 	f.mu.Lock()
@@ -130,7 +130,7 @@ type attempt struct {
 
 // begunBefore returns the requests of some Envoys that began before the time and have not
 // ended: how many of them have a stream here, and the attempts that Envoy carries.
-func (f *flights) begunBefore(t time.Time, of func(envoy string) bool) (ours int, carried []attempt) {
+func (f *flights) begunBefore(t time.Time, of func(envoy string) bool) (streams int, carried []attempt) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, fl := range f.by {
@@ -138,17 +138,17 @@ func (f *flights) begunBefore(t time.Time, of func(envoy string) bool) (ours int
 		switch {
 		case fl.done || !of(fl.envoy):
 		case fl.grant == nil && fl.arrived.Before(t):
-			ours++
+			streams++
 		case fl.grant != nil && fl.sentAt.Before(t):
 			carried = append(carried, attempt{fl, fl.grant, fl.sentAt, fl.freed})
 		}
 		fl.mu.Unlock()
 	}
-	return ours, carried
+	return streams, carried
 }
 
-// ours counts the requests that Envoy does not carry.
-func (f *flights) ours() int {
+// notCarried returns the number of requests that Envoy does not carry.
+func (f *flights) notCarried() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
@@ -169,7 +169,7 @@ func (f *flights) all() []*flight {
 	return slices.Collect(maps.Values(f.by))
 }
 
-// active counts the requests that have not been answered.
+// active returns the number of requests that have not been answered.
 func (f *flights) active() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

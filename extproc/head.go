@@ -16,8 +16,8 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// head is what is read of the request headers. Its byte slices lie in the buffer
-// of the headers message.
+// head is what is read of the request headers. Its byte slices lie in the buffer of the
+// headers message.
 type head struct {
 	block           wire.HeaderBlock
 	method, path    []byte
@@ -32,24 +32,24 @@ type head struct {
 	apiKey        string
 	origin        string
 	traceID       string
-	failed        string   // in the rehold lane: the attempt that brought the request there
-	stream        string   // Envoy's own name of the request
-	via           string   // the requests that this one is a copy of, by Envoy's names
-	count         int      // of headers, with those that Envoy has added
-	size          int      // of their names and values in bytes
-	private       []string // headers between the client, Envoy and us: they never reach the engine
+	failed        string   // in the rehold lane: Envoy's description of the attempt that failed
+	stream        string   // Envoy's name of the request
+	via           string   // Envoy's names of the requests that this one is a copy of
+	count         int      // number of headers, with those that Envoy has added
+	size          int      // of their names and values, in bytes
+	private       []string // headers for Envoy or the router, which engines do not get
 }
 
-// clocks are what a client says of its waits. Some of the headers are taken away
-// before the engine, so only the first pass of a request has them.
+// clocks are how long a client waits. Engines do not get all of these headers, so only the
+// first pass of a request has them.
 type clocks struct {
 	keepaliveOff bool
-	patience     time.Duration // how long the client says it will wait; -1: it does not say
-	readTimeout  time.Duration // of the client's reads; 0: it does not say
-	sdk          bool          // the client announces itself as an SDK
+	patience     time.Duration // how long the client waits for its answer; -1: unknown
+	readTimeout  time.Duration // how long it waits for a byte; 0: unknown
+	sdk          bool          // the client is an SDK
 }
 
-// own header names, and the prefixes that no engine sees.
+// Names of headers, and the prefixes of those that engines do not get.
 const (
 	wakePrefix      = "x-wake-"
 	ownPrefix       = "x-holdgate-"
@@ -101,8 +101,8 @@ func readHead(block wire.HeaderBlock) head {
 	return h
 }
 
-// addCoding takes the coding of one Content-Encoding header. Codings on top of each
-// other cannot be read.
+// addCoding adds the coding of a Content-Encoding header. A body in more than one coding
+// cannot be read.
 func (h *head) addCoding(c body.Coding) {
 	if h.coding == body.Identity {
 		h.coding = c
@@ -111,7 +111,7 @@ func (h *head) addCoding(c body.Coding) {
 	}
 }
 
-// sender reads the headers in which a caller says who it is and what it can bear.
+// sender reads the headers that identify the caller, and how long it waits.
 func (h *head) sender(name, value []byte) {
 	switch string(name) {
 	case headerAuthorization:
@@ -132,8 +132,8 @@ func (h *head) sender(name, value []byte) {
 	}
 }
 
-// clock reads the headers in which clients say how long they wait. Those of the SDKs
-// are in seconds; values that are no time are ignored.
+// clock reads the headers that tell how long a client waits. Those of the SDKs are in
+// seconds; other values are ignored.
 func (h *head) clock(name, value string) {
 	switch name {
 	case headerKeepalive:
@@ -143,7 +143,7 @@ func (h *head) clock(name, value string) {
 		h.badPatience = h.badPatience || err != nil || d < 0
 		h.waitAtMost(d)
 	case "x-stainless-timeout":
-		// It covers the whole answer; the router's own answer must still arrive.
+		// It is for the whole answer. The router's own answer must come before.
 		if d, ok := seconds(value); ok {
 			h.waitAtMost(max(0, d-time.Second))
 		}
@@ -168,11 +168,11 @@ func seconds(s string) (time.Duration, bool) {
 	return time.Duration(f * float64(time.Second)), true
 }
 
-// minInterval bounds what a client's header can ask of the keepalives.
+// minInterval is the shortest interval of keepalives that a client can ask for.
 const minInterval = 500 * time.Millisecond
 
-// keepaliveEvery is the interval of the keepalives: half of what the client waits
-// for a byte, when that is shorter than usual. 0: none.
+// keepaliveEvery returns the interval of the keepalives: half of the client's read
+// timeout where that is shorter than usual. 0: there are none.
 func (h *head) keepaliveEvery(usual time.Duration) time.Duration {
 	switch {
 	case h.keepaliveOff:
@@ -183,7 +183,7 @@ func (h *head) keepaliveEvery(usual time.Duration) time.Duration {
 	return min(usual, max(h.readTimeout/2, minInterval))
 }
 
-// pathOnly is the path without its query.
+// pathOnly returns the path without its query.
 func (h *head) pathOnly() []byte {
 	path, _, _ := bytes.Cut(h.path, []byte("?"))
 	return path
@@ -191,7 +191,8 @@ func (h *head) pathOnly() []byte {
 
 const modelsPath = "/v1/models"
 
-// models is the model that a GET of the models API names, empty for the list.
+// models returns the model that a path of the models API names, empty for the list. ok is
+// false for any other path.
 func (h *head) models() (model string, ok bool) {
 	path := string(h.pathOnly())
 	if path == modelsPath {
@@ -205,8 +206,8 @@ func (h *head) models() (model string, ok bool) {
 	return model, ok
 }
 
-// isForRouter reports whether a request in somebody else's Envoy, to an endpoint or none,
-// is one that the router answers.
+// isForRouter reports whether the router answers a request in a foreign Envoy. e is its
+// endpoint, or nil.
 func (h *head) isForRouter(e *Endpoint) bool {
 	if e != nil {
 		return !h.bodyless()
@@ -215,21 +216,22 @@ func (h *head) isForRouter(e *Endpoint) bool {
 	return ok && string(h.method) == http.MethodGet
 }
 
-// bodyless reports whether a request to an endpoint is no call of it: calls are POSTs
+// bodyless reports whether a request to an endpoint is not a call of it: a call is a POST
 // without an Upgrade.
 func (h *head) bodyless() bool { return string(h.method) != http.MethodPost || h.upgrade }
 
-// spareHeaderBytes is room for what is set in a request that is served: an id, and an
-// engine's key.
+// spareHeaderBytes is what a request grows by when it is served: by an id, and an engine's
+// key.
 const spareHeaderBytes = 1 << 10
 
-// tooLarge says whether Envoy could not send the request on with an engine's key: it
+// tooLarge reports whether Envoy could not send the request on with an engine's key: it
 // answers 500 when the headers that ext_proc has changed are above its limits.
 func (h *head) tooLarge() bool {
 	return h.count-len(h.private)+1 > envoy.MaxRequestHeaders || h.size+spareHeaderBytes > envoy.MaxRequestHeaderBytes
 }
 
-// refusal says what is wrong with the request before its body is read.
+// refusal returns what is wrong with the headers of a call, or nil. end means that it has
+// no body.
 func (h *head) refusal(limit int64, end bool) *refusal.Refusal {
 	switch {
 	case h.badPatience:

@@ -4,22 +4,23 @@ package extproc
 
 import "bytes"
 
-// lastEvent watches a relayed stream of events for the event that ends it. Many clients
-// hang up when they have it, before the engine has ended its answer.
+// lastEvent looks for the event that ends a relayed stream of events. Many clients hang up
+// when they have it, before the engine has ended its answer.
 type lastEvent struct {
-	line   []byte // how the line begins that is not complete
-	last   bool   // this event is the last one
-	passed bool   // the last event has passed whole
+	line   []byte // the beginning of the line that is not complete
+	last   bool   // the present event is the last one
+	passed bool   // the last event is complete
 }
 
-// lastLines begin the last event of each API: chat and completions, messages, responses.
+// lastLines are how the last event of each API begins: chat and completions, messages,
+// responses.
 var lastLines = [][]byte{
 	[]byte("data: [DONE]"), []byte("data:[DONE]"),
 	[]byte("event: message_stop"), []byte(`data: {"type":"message_stop"`),
 	[]byte("event: response.completed"), []byte("event: response.incomplete"), []byte("event: response.failed"),
 }
 
-// lineStart is how much of a line is kept: the longest of lastLines fits.
+// lineStart is how much of a line is kept, enough for each of lastLines.
 const lineStart = 32
 
 // add takes the next bytes of the stream.

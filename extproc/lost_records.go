@@ -9,11 +9,11 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// A lost record would keep its request's slot for ever. What engines and Envoys
-// count themselves corrects that: when an engine has fewer requests than were sent
-// to it, slots are given back, the oldest first. Which of them is the lost one cannot
-// be known, so each request stays until its record comes, or until Envoy carries
-// nothing that could be it: only then it ends without its record.
+// A lost record would keep its request's slot for ever. The counts of engines and Envoys
+// correct that: when an engine has fewer requests than were sent to it, slots are given
+// back, the oldest first. Which of the requests lost its record cannot be known, so each
+// stays until its record comes, or until no Envoy carries a request that could be it.
+// Then it ends without a record.
 
 const (
 	// settle is how much older than the first of two counts a request must be: it has
@@ -30,22 +30,22 @@ type Look struct {
 	envoy.Load
 }
 
-// Carries says whether Envoy carries a request since before the time, so that it is
-// worth a look.
+// Carries reports whether Envoy carries a request that began before the time, so that a
+// look at the Envoys is of use.
 func (s *Server) Carries(before time.Time) bool {
 	_, carried := s.flights.begunBefore(before, s.logs.isOpen)
 	return len(carried) > 0
 }
 
-// Correct compares two looks in a row at the Envoys with what is carried now. It
-// does nothing while Envoys call that were not looked at.
+// Correct compares two looks in a row at the Envoys with what is carried now. It does
+// nothing when there are Envoys that were not looked at.
 func (s *Server) Correct(first, second Look) {
 	if s.logs.streams() != second.Logs {
 		return
 	}
-	// Envoy had each of these at both looks, unless it has ended. A record of an end
-	// before the first look has come by now.
-	ours, carried := s.flights.begunBefore(first.At.Add(-settle), s.logs.isOpen)
+	// At both looks Envoy had each of these, unless it had ended. The record of one that
+	// ended before the first look has come by now.
+	streams, carried := s.flights.begunBefore(first.At.Add(-settle), s.logs.isOpen)
 	to := map[string][]attempt{}
 	for _, a := range carried {
 		to[a.grant.Replica().Address] = append(to[a.grant.Replica().Address], a)
@@ -53,21 +53,21 @@ func (s *Server) Correct(first, second Look) {
 	for address, attempts := range to {
 		s.free(attempts, max(first.To[address], second.To[address]))
 	}
-	if max(first.Edge, second.Edge) <= ours { // so it carries none of them
+	if max(first.Edge, second.Edge) <= streams { // no Envoy carries any of them
 		for _, a := range carried {
 			s.lost(a.fl)
 		}
 	}
 }
 
-// Free gives slots of a replica back, which at two heartbeats in a row had no more
-// requests than most. The time is that of the first one.
+// Free gives back slots of a replica that had at most so many requests at two heartbeats
+// in a row. first is the time of the first one.
 func (s *Server) Free(address string, most int, first time.Time) {
 	_, carried := s.flights.begunBefore(first.Add(-settle), func(string) bool { return true })
 	s.free(slices.DeleteFunc(carried, func(a attempt) bool { return a.grant.Replica().Address != address }), most)
 }
 
-// free leaves the slots of at most so many of a replica's requests taken.
+// free gives back the slots of a replica's oldest requests, but for as many as most.
 func (s *Server) free(carried []attempt, most int) {
 	carried = slices.DeleteFunc(carried, func(a attempt) bool { return a.freed })
 	slices.SortFunc(carried, func(a, b attempt) int { return a.at.Compare(b.at) })

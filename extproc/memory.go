@@ -11,15 +11,15 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// memory is what all request bodies together may take. Bodies that have not grown
-// yet have a part of it for themselves, so that large uploads, which may come
-// slowly, do not stand in the way of small requests.
+// memory is the memory that all request bodies together may take. A part of it is for
+// small bodies alone, so that large uploads, which may be slow, do not block small
+// requests.
 type memory struct {
 	small, large *semaphore.Weighted
-	most         int64 // that one body may take
+	most         int64 // for one body
 }
 
-// smallBody is how far a body may grow until it needs memory of the large ones.
+// smallBody is the size up to which a body takes memory of the small ones.
 const smallBody = 256 << 10
 
 func newMemory(total, largest int64) memory {
@@ -28,20 +28,20 @@ func newMemory(total, largest int64) memory {
 	return memory{small: semaphore.NewWeighted(small), large: semaphore.NewWeighted(large), most: large}
 }
 
-// memoryWait is how long reading pauses for memory before a request is refused.
+// memoryWait is how long a request waits for memory before it is refused.
 const memoryWait = 30 * time.Second
 
-// share is what one body has of the memory.
+// share is the memory that one body has taken.
 type share struct {
 	m       memory
 	n       int64
 	isLarge bool
 }
 
-// grow makes room for a body of n bytes so far, whose end is at most at most. A body
-// that becomes large, or finds no memory of the small ones, takes all that it may
-// need at once: uploads that each have a part and wait for more would wait for each
-// other. What is more than all memory stands for all of it. Its error is a *refusal.Refusal or
+// grow takes memory for a body of n bytes so far, and of at most most bytes in the end. A
+// body that becomes large, or finds no memory of the small ones, takes all that it may
+// need at once: uploads that each have a part and wait for more would wait for each other.
+// A body that needs more than there is takes all. The error is a *refusal.Refusal or
 // errGone.
 func (s *share) grow(ctx context.Context, n, most int64) error {
 	n, most = min(n, s.m.most), min(most, s.m.most)

@@ -23,7 +23,7 @@ import (
 type pass struct {
 	s      *Server
 	gs     extprocv3.ExternalProcessor_ProcessServer
-	lane   string       // empty in an Envoy that does not run with our bootstrap
+	lane   string       // empty in a foreign Envoy: one that does not run with Holdgate's bootstrap
 	first  wire.Inbound // the headers message
 	head   head
 	cors   cors
@@ -134,8 +134,8 @@ func (p *pass) wait(d Decision) (again bool, err error) {
 	}
 }
 
-// laneOf returns the lane that the bootstrap names in the stream's initial metadata. It
-// is empty in any other Envoy.
+// laneOf returns the lane that Holdgate's bootstrap names in the initial metadata of a
+// stream. It is empty in a foreign Envoy.
 func laneOf(ctx context.Context) string {
 	if lane := metadata.ValueFromIncomingContext(ctx, envoy.LaneMetadata); len(lane) == 1 {
 		return lane[0]
@@ -180,8 +180,8 @@ func (p *pass) receive(in *wire.Inbound) (more bool) { return p.gs.RecvMsg(in) =
 // send sends an answer, with the id of the request if it has a flight. It returns false
 // when the client or Envoy has gone: then nothing more can be sent.
 func (p *pass) send(m any) (sent bool) {
-	if ours, ok := m.(*extprocv3.ProcessingResponse); ok && p.flight != nil {
-		wire.SetHeader(ours, headerRequestID, p.flight.id)
+	if answer, ok := m.(*extprocv3.ProcessingResponse); ok && p.flight != nil {
+		wire.SetHeader(answer, headerRequestID, p.flight.id)
 	}
 	return p.gs.SendMsg(m) == nil
 }

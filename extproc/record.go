@@ -12,7 +12,7 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// Verdict is the first word on a request.
+// Verdict is the first decision on a request.
 type Verdict string
 
 // The verdicts.
@@ -23,8 +23,8 @@ const (
 	VerdictRefuse   Verdict = "refuse"
 )
 
-// Record is how a request ended: what we know of it, joined with what Envoy's
-// access log says.
+// Record is how a request ended: what the router knows of it, and what Envoy's access log
+// says.
 type Record struct {
 	Request   Request
 	Method    string
@@ -32,13 +32,13 @@ type Record struct {
 	Verdict   Verdict
 	Outcome   holdstate.Outcome // Pending: it was not held
 	Grant     holdstate.Grant   // the last one; nil: it had none
-	Status    int               // what the request really ended with; 499: the client left; 0: nobody told us
+	Status    int               // what the request ended with; 499: the client left; 0: unknown
 	ErrorCode string            // of a refusal, or CodeRecordLost
 	Held      time.Duration
 	Queued    time.Duration
 
-	// From Envoy's log; zero when it has none.
-	WireStatus int // 0: nothing was sent
+	// From Envoy's log; zero without its record.
+	WireStatus int // that the client got; 0: none
 	BytesOut   int64
 	Duration   time.Duration
 	Attempts   int
@@ -46,7 +46,7 @@ type Record struct {
 	Source     netip.Addr     // not valid: unknown
 }
 
-// Route is the endpoint's path, "other" for a path that is none.
+// Route returns the endpoint's path, or "other" for any other path.
 func (r *Record) Route() string {
 	if r.Request.Endpoint == nil {
 		return "other"
@@ -54,10 +54,10 @@ func (r *Record) Route() string {
 	return r.Request.Endpoint.Path
 }
 
-// StatusClientGone is the status on record of a request whose client left.
+// StatusClientGone is the status in the record of a request whose client left.
 const StatusClientGone = 499
 
-// carried notes that Envoy carries the request to a replica: its log tells the rest.
+// carried notes that Envoy carries the request to a replica. Its log completes the record.
 func (r *Record) carried(g holdstate.Grant) {
 	r.Grant = g
 	if r.Verdict != VerdictHold {
@@ -66,8 +66,8 @@ func (r *Record) carried(g holdstate.Grant) {
 	r.Status, r.ErrorCode = 0, ""
 }
 
-// waited notes how long a wait took, and how a hold ended. Of several holds of one
-// request the first outcome stands: it is the one that the metric has counted.
+// waited notes how long a wait took, and how a hold ended. Of several holds of one request
+// the first outcome stays: it is the one that the metric has counted.
 func (r *Record) waited(held, queued time.Duration, outcome holdstate.Outcome) {
 	r.Held += held
 	r.Queued += queued
@@ -81,7 +81,7 @@ func (r *Record) refuse(why *refusal.Refusal) {
 	r.Status, r.ErrorCode = why.Status, why.Code
 }
 
-// logged adds what Envoy knows.
+// logged adds what Envoy's record says.
 func (r *Record) logged(e *wire.LogEntry) {
 	r.WireStatus, r.BytesOut, r.Duration = e.Status, e.BytesOut, e.Duration
 	r.Attempts, r.Upstream, r.Source = e.Attempts, e.Upstream, e.Source
@@ -94,7 +94,7 @@ func (r *Record) logged(e *wire.LogEntry) {
 	}
 }
 
-// method is a label's value: what is no usual method is "other".
+// method returns the label of a method: "other" for an unusual one.
 func method(m string) string {
 	switch m {
 	case http.MethodPost, http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodPatch:
@@ -103,7 +103,7 @@ func method(m string) string {
 	return "other"
 }
 
-// traceID is the trace of a W3C traceparent header, empty when it has none.
+// traceID returns the trace id of a W3C traceparent header, or an empty string.
 func traceID(traceparent []byte) string {
 	const from, to, length = 3, 35, 55
 	if len(traceparent) < length || traceparent[2] != '-' || traceparent[to] != '-' {

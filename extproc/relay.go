@@ -229,11 +229,11 @@ func (r *relay) passError(resp *http.Response) error {
 	}
 }
 
-// pieceSize holds many events, and two of them per relay cost little.
+// pieceSize is large enough for many events, and small enough for two buffers per relay.
 const pieceSize = 16 << 10
 
-// readPieces reads an answer until its end, or until ctx ends. Each piece is valid
-// until the next is received.
+// readPieces reads an answer until its end, or until ctx ends. A piece is valid until the
+// next one is received.
 func readPieces(ctx context.Context, r io.Reader) <-chan piece {
 	pieces := make(chan piece)
 	go func() {

@@ -20,22 +20,22 @@ import (
 	"github.com/holdgate/holdgate/internal/descriptors"
 )
 
-// NewRelay makes the client of Envoy's relay lane. A call waits while this process has
-// no file descriptor for its connection: no engine is to blame for that.
+// NewRelay makes the client of Envoy's relay lane. A call waits while this process has no
+// file descriptor for its connection, so that no replica is given up for it.
 func NewRelay(network, address string) http.RoundTripper {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	return descriptors.Patient(&http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, network, address)
 		},
-		// The engine's bytes are passed as they are.
+		// The engine's bytes are passed on as they are.
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 256,
 		IdleConnTimeout:     30 * time.Second,
 	})
 }
 
-// hopByHop are the headers of one connection; none of them is passed on.
+// hopByHop are the headers of one connection, which are not passed on.
 var hopByHop = map[string]bool{
 	"connection": true, "keep-alive": true, "proxy-connection": true, "proxy-authenticate": true,
 	"proxy-authorization": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true,
@@ -85,7 +85,7 @@ func (r *relay) request(ctx context.Context) *http.Request {
 
 const serverTiming = "server-timing"
 
-// relayedHeaders are the engine's own headers, and how long the request waited.
+// relayedHeaders returns the engine's headers, and how long the request waited.
 func relayedHeaders(resp *http.Response, timing string) []*corev3.HeaderValue {
 	var out []*corev3.HeaderValue
 	for name, values := range resp.Header {
@@ -96,8 +96,8 @@ func relayedHeaders(resp *http.Response, timing string) []*corev3.HeaderValue {
 		if n == serverTiming {
 			values, timing = append(values, timing), ""
 		}
-		// Of a name that stands twice in a streamed answer Envoy (1.40) keeps the
-		// last, so values are joined as HTTP allows. Cookies cannot be.
+		// Where a streamed answer has a name twice, Envoy (1.40) keeps the last value, so
+		// values are joined as HTTP allows. Cookies cannot be joined.
 		value := strings.Join(values, ", ")
 		if n == "set-cookie" {
 			value = values[len(values)-1]

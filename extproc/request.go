@@ -14,11 +14,11 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Credentials are what a request says of its sender, in its headers.
+// Credentials are what the headers of a request say of its caller.
 type Credentials struct {
 	Method, PathAndQuery  string
 	Authorization, APIKey string
-	// Metadata is what stands at Options.IdentityMetadata; nil: nothing does.
+	// Metadata is what Envoy has at Options.IdentityMetadata; nil: nothing.
 	Metadata *structpb.Struct
 }
 
@@ -41,21 +41,21 @@ type Request struct {
 	Caller       Caller
 	Method       string
 	PathAndQuery string // as it came
-	ID           string // the request id that every log and answer carries
+	ID           string // the request id in every log and answer
 	ClientIDs    [2]string
 	Endpoint     *Endpoint
 	body.Fields
 	TextTokens int64 // an estimate of the text in the body
 	BodySize   int64
 	Arrived    time.Time
-	// Patience is how long the client says it will wait; negative: it does not say.
+	// Patience is how long the client waits for its answer; negative: unknown.
 	Patience time.Duration
-	Seq      uint64 // the place of an earlier wait of the same request; 0: none
+	Seq      uint64 // its place among the waiters in an earlier wait; 0: none
 
 	body *body.Body
 }
 
-// BodySum is the SHA-256 of the body as it came.
+// BodySum returns the SHA-256 of the body as it came.
 func (r *Request) BodySum() [sha256.Size]byte { return r.body.Sum() }
 
 // Footprint estimates what the request takes of an engine, in tokens: one for each 3.2
@@ -64,7 +64,7 @@ func (r *Request) Footprint() int64 {
 	return r.TextTokens + max(0, r.MaxTokens, r.MaxCompletionTokens)
 }
 
-// Target is the model and kind that the request asks for.
+// Target returns the model and kind that the request asks for.
 func (r *Request) Target() target.Target {
 	return target.Target{Model: r.Model, Kind: r.Endpoint.Kind}
 }
@@ -76,11 +76,11 @@ type Decision struct {
 	Waiter *holdstate.Waiter // let it wait
 	Held   bool              // with Waiter: no replica served it when it came
 	Budget time.Duration     // with Waiter: the hold budget, from arrival
-	// Impatient: with Waiter: the budget is what the client said that it waits.
+	// Impatient: with Waiter: the budget is the client's patience.
 	Impatient bool
 	Refusal   *refusal.Refusal
-	// Outcome is what the metric of holds has counted for a request that is refused
-	// instead of held; Pending: nothing.
+	// Outcome is how the metric of holds has counted a request that is refused instead of
+	// held; Pending: it has not.
 	Outcome holdstate.Outcome
 	// RateLimit is how many more requests the caller's quota has; empty: no quota.
 	RateLimit string
@@ -104,7 +104,7 @@ type Call interface {
 	// CheckBody refuses a body other than the one that the token of a redirected request
 	// is for. Only the first call checks: then an alias may change the body.
 	CheckBody(r *Request) *refusal.Refusal
-	// Resolve returns the model that a name stands for; most stand for themselves.
+	// Resolve returns the model that a name means: that of an alias, or the name itself.
 	Resolve(name string) string
 	// Decide is called when the whole body is there.
 	Decide(r *Request) Decision

@@ -53,8 +53,8 @@ func (p *pass) serve(g holdstate.Grant) error {
 // forward sends the headers' answer and then the body as it came. From here on the
 // answer is Envoy's: an error would cut it, so there is none. The stream ends, because an
 // Envoy whose response modes are not SKIP or NONE would wait for messages about the
-// answer. Envoy may send the last chunk of a large body twice: nobody reads the second,
-// whose buffer is left to the garbage collector.
+// answer. Envoy may send the last chunk of a large body twice: the second is not read,
+// and its buffer is left to the garbage collector.
 func (p *pass) forward(first *wire.Outbound) {
 	if !p.send(first) {
 		return

@@ -25,21 +25,21 @@ import (
 type Options struct {
 	Keepalive         time.Duration // between keepalives of a held request; 0: none
 	RequestTimeout    time.Duration // how long a request may wait for a slot
-	AdmitPark         time.Duration // how long a request that was not held may wait for room
+	AdmitPark         time.Duration // how long a request that was not held may wait for a reservation
 	MaxRequestBytes   int64         // of one body
 	MaxBodyBytesTotal int64         // of all bodies together; over it, reading pauses
 	RelayMaxBytes     int64         // of one relayed answer
 	LateError         LateError
-	// CORSOrigins are the origins of pages that may call; * stands for all.
+	// CORSOrigins are the origins of web pages that may call; * means all.
 	CORSOrigins []string
-	// IdentityMetadata is where other filters of Envoy say who sent a request: a
-	// namespace of dynamic metadata, and keys that lead deeper; nil: nowhere.
+	// IdentityMetadata is where other filters of Envoy name the caller: a namespace of
+	// dynamic metadata, and keys that lead deeper; nil: nowhere.
 	IdentityMetadata []string
 }
 
 // Deps are the collaborators. All but NotReady are required.
 type Deps struct {
-	// NotReady says why load balancers should send no requests; empty: they should.
+	// NotReady returns why load balancers should send no requests; empty: they should.
 	NotReady func() string
 	Decider  Decider
 	Observer Observer
@@ -54,7 +54,7 @@ type Server struct {
 	o       Options
 	d       Deps
 	flights flights
-	holds   atomic.Int64 // requests that wait or are relayed
+	holds   atomic.Int64 // passes that wait or have waited
 	bodies  memory
 	logs    logStreams
 	closing chan struct{}

@@ -32,7 +32,7 @@ func (s *Server) WaitForRecords(ctx context.Context) {
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for s.flights.ours() > 0 {
+	for s.flights.notCarried() > 0 {
 		select {
 		case <-ctx.Done():
 			return

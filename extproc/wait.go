@@ -15,7 +15,7 @@ type wait struct {
 	p         *pass
 	waiter    *holdstate.Waiter
 	held      bool // no replica served the request when it came
-	impatient bool // the budget is what the client said that it waits
+	impatient bool // the budget is the client's patience
 	answer    answer
 	noted     bool // the wait is on record
 

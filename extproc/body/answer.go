@@ -14,12 +14,11 @@ import (
 	"github.com/klauspost/compress/zlib"
 )
 
-// ErrUndecodable is an answer whose coding is unknown, or whose bytes are not of it.
+// ErrUndecodable means that the coding of an answer is unknown, or its bytes are not in it.
 var ErrUndecodable = errors.New("the engine's answer is compressed in a way that the router cannot read")
 
-// DecodedAnswer is the body of an engine's answer in identity coding, for an answer
-// that keepalives have begun. Engines are asked for identity coding, and some
-// compress all the same.
+// DecodedAnswer returns the body of an engine's answer, decoded. Engines are asked for
+// identity coding, and some compress all the same.
 func DecodedAnswer(resp *http.Response) io.ReadCloser {
 	coding := strings.ToLower(strings.TrimSpace(strings.Join(resp.Header.Values("Content-Encoding"), ",")))
 	if coding == "" || coding == "identity" {
@@ -28,8 +27,8 @@ func DecodedAnswer(resp *http.Response) io.ReadCloser {
 	return &decoder{Closer: resp.Body, coded: resp.Body, coding: coding}
 }
 
-// decoder reads a coded body as it comes. Its reader is made by the first Read, as
-// some read the first bytes of the body for that.
+// decoder decodes a body as it comes. The first Read makes the decoder, as some decoders
+// are made from the first bytes of the body.
 type decoder struct {
 	io.Closer
 	coded  io.Reader
@@ -47,7 +46,8 @@ func (d *decoder) Read(p []byte) (n int, err error) {
 	return n, undecodable(err)
 }
 
-// undecodable tells bytes that are not of the coding from an answer that breaks off.
+// undecodable marks errors of the coding with ErrUndecodable. An answer that breaks off is
+// not one of them.
 func undecodable(err error) error {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -55,8 +55,8 @@ func undecodable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUndecodable, err)
 }
 
-// newAnswerDecoder makes a decoder of a Content-Encoding: of one that requests may have,
-// or of deflate.
+// newAnswerDecoder makes a decoder of a Content-Encoding: one that requests may have, or
+// deflate.
 func newAnswerDecoder(contentEncoding string, r io.Reader) (io.Reader, error) {
 	if contentEncoding == "deflate" {
 		return newInflater(r)
@@ -68,8 +68,8 @@ func newAnswerDecoder(contentEncoding string, r io.Reader) (io.Reader, error) {
 	return newDecoder(c, r, zstdWindow)
 }
 
-// newInflater reads the zlib format, which deflate stands for, or the bare one that
-// some servers send.
+// newInflater makes a decoder of deflate, which means the zlib format; some servers send
+// the bare format.
 func newInflater(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(r)
 	head, err := b.Peek(2)

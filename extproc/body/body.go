@@ -20,12 +20,12 @@ import (
 type Body struct {
 	chunks []mem.Buffer
 	size   int64
-	model  span               // where the model's value lies, once readFields has read it decoded
-	text   textMeter          // of the decoded body, once readFields has read it
-	came   *[sha256.Size]byte // the hash of the body as it came, once an alias has changed it
+	model  span               // where the model's value is in the decoded body; set by ReadFields
+	text   textMeter          // of the decoded body; set by ReadFields
+	came   *[sha256.Size]byte // the hash of the body as it came; nil until SetModel has changed it
 }
 
-// Sum is the hash of the body as it came.
+// Sum returns the hash of the body as it came.
 func (b *Body) Sum() [sha256.Size]byte {
 	if b.came != nil {
 		return *b.came
@@ -47,11 +47,10 @@ func (b *Body) Add(chunk mem.Buffer) {
 	b.size += int64(chunk.Len())
 }
 
-// Size is the number of bytes that came, or that they were changed to. Next and Take do
-// not change it.
+// Size returns the size of the body in bytes. Next and Take do not change it.
 func (b *Body) Size() int64 { return b.size }
 
-// TextTokens estimates how many tokens the text of the body is, once readFields has read it.
+// TextTokens estimates how many tokens the text of the body is. ReadFields measures it.
 func (b *Body) TextTokens() int64 { return b.text.tokens() }
 
 // Next takes the first chunk out of the body, for the caller to free, and reports whether
@@ -71,7 +70,7 @@ func (b *Body) Take() []mem.Buffer {
 	return chunks
 }
 
-// Free gives the buffers back.
+// Free gives the buffers back. A second call does nothing.
 func (b *Body) Free() {
 	for _, c := range b.chunks {
 		c.Free()
@@ -79,11 +78,11 @@ func (b *Body) Free() {
 	b.chunks = nil
 }
 
-// chunkSize is what Envoy sends at once, and what it takes well.
+// chunkSize is the size of Envoy's chunks.
 const chunkSize = 64 << 10
 
-// Settle copies the body to memory of its exact size, for a wait: pooled buffers
-// are larger than what they carry. It returns the copy.
+// Settle copies the body to memory of its exact size, for a wait: pooled buffers are
+// larger than their content. It returns the copy.
 func (b *Body) Settle() []byte {
 	all := make([]byte, 0, b.size)
 	for _, c := range b.chunks {
@@ -95,7 +94,7 @@ func (b *Body) Settle() []byte {
 	return all
 }
 
-// addAll adds bytes in chunks of the size that Envoy takes well.
+// addAll adds bytes in chunks of Envoy's size.
 func (b *Body) addAll(all []byte) {
 	for rest := all; len(rest) > 0; {
 		n := min(len(rest), chunkSize)
@@ -106,8 +105,8 @@ func (b *Body) addAll(all []byte) {
 
 type span struct{ from, to int }
 
-// ReadFields reads the decision's fields, of a body in coding c and of at most
-// limit bytes, and measures its text. Every error is a *refusal.Refusal.
+// ReadFields reads the fields that the decision needs from a body in coding c, which is at
+// most limit bytes decoded, and measures its text. Every error is a *refusal.Refusal.
 func (b *Body) ReadFields(kind target.Kind, c Coding, limit int64) (Fields, error) {
 	s := newScanner(kind)
 	defer s.release()
@@ -124,8 +123,8 @@ var decodeBuffers = sync.Pool{New: func() any { return new([decodeSize]byte) }}
 
 const decodeSize = 32 << 10
 
-// decoded gives the decoded body, of at most limit bytes, piece by piece. Its error
-// is take's or a *refusal.Refusal.
+// decoded calls take with the decoded body, of at most limit bytes, piece by piece. Its
+// error is take's or a *refusal.Refusal.
 func (b *Body) decoded(c Coding, limit int64, take func(piece []byte) error) error {
 	if c == Identity {
 		for _, chunk := range b.chunks {
@@ -161,8 +160,8 @@ func wronglyEncoded() *refusal.Refusal {
 	return refusal.RequestInvalid("the request body does not match its content-encoding")
 }
 
-// SetModel replaces the value of the model, and nothing else, in a body that is sent
-// on decoded. Its error is a *refusal.Refusal.
+// SetModel replaces the value of the model, and nothing else. Afterwards the body is
+// decoded. Its error is a *refusal.Refusal.
 func (b *Body) SetModel(f *Fields, model string, c Coding, limit int64) error {
 	quoted, err := jsontext.AppendQuote(nil, model)
 	if err != nil {
@@ -188,7 +187,7 @@ func (b *Body) addCopy(piece []byte) error {
 	return nil
 }
 
-// replace puts other bytes in the place of a part. Chunks without it stay as they are.
+// replace replaces a part of the body. Chunks outside of it stay as they are.
 func (b *Body) replace(part span, with []byte) {
 	old := b.chunks
 	b.chunks, b.size = nil, 0

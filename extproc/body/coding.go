@@ -40,7 +40,7 @@ func ParseCoding(contentEncoding string) Coding {
 	}
 }
 
-// errDecodedTooLarge is a compressed body that is over the limit when decoded.
+// errDecodedTooLarge means that a body is over the limit when decoded.
 var errDecodedTooLarge = errors.New("the decoded body is too large")
 
 // limited ends with errDecodedTooLarge instead of a silent end of file.
@@ -63,13 +63,13 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// zstdWindow is what a decoder must have memory for, as RFC 8878 asks. The usual
-// tools ask for it from level 19 up.
+// zstdWindow is the window that a decoder must support by RFC 8878. The usual tools need
+// it from level 19 up.
 const zstdWindow = 8 << 20
 
-// memory is what decoding a body may take, besides the decoded bytes. Most of it is
-// the window, whose size the sender chooses: in brotli at most 16 MiB, copied from
-// one of half the size.
+// memory returns how much memory a decoder may take, besides the decoded bytes. Most of it
+// is the window, whose size the sender chooses: in brotli at most 16 MiB, copied from one
+// of half the size.
 func (c Coding) memory(limit int64) int64 {
 	const other = 512 << 10
 	switch c {
@@ -84,8 +84,8 @@ func (c Coding) memory(limit int64) int64 {
 	}
 }
 
-// Extra is what a body is charged with besides its size until its fields are read:
-// the decoder, and what it decodes.
+// Extra returns the memory that a body takes besides its size until its fields are read:
+// that of the decoder, and of the decoded body.
 func (c Coding) Extra(limit int64) int64 {
 	if c == Identity {
 		return 0
@@ -93,7 +93,7 @@ func (c Coding) Extra(limit int64) int64 {
 	return c.memory(limit) + limit
 }
 
-// decode reads a compressed body, at most limit bytes of it.
+// decode returns a reader of a decoded body, of at most limit bytes.
 func decode(c Coding, r io.Reader, limit int64) (io.Reader, error) {
 	plain, err := newDecoder(c, r, uint64(max(limit, zstdWindow)))
 	if err != nil {
@@ -102,8 +102,8 @@ func decode(c Coding, r io.Reader, limit int64) (io.Reader, error) {
 	return &limited{r: plain, left: limit}, nil
 }
 
-// newDecoder makes a decoder of a coding that can be read; zstd may ask for a window of
-// so many bytes. None of them needs to be closed: zstd's has no goroutines.
+// newDecoder makes a decoder; window is the largest that zstd may have. No decoder needs to
+// be closed: zstd's has no goroutines.
 func newDecoder(c Coding, r io.Reader, window uint64) (io.Reader, error) {
 	switch c {
 	case gzipCoding:

@@ -15,8 +15,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Fields is what the decision needs of a body. What lies deeper than the top
-// level is the engine's business.
+// Fields are what the decision needs of a body. They are all at its top level.
 type Fields struct {
 	Model               string
 	Stream              bool
@@ -24,7 +23,7 @@ type Fields struct {
 	MaxCompletionTokens int64 // -1: not given; max_output_tokens counts as it, the larger of both
 }
 
-// fieldSet is a set of fields that the decision reads.
+// fieldSet is a set of the fields that the decision needs.
 type fieldSet uint8
 
 const (
@@ -40,11 +39,11 @@ const (
 // member is a member of the top level that is read.
 type member struct {
 	name  string
-	field fieldSet // none: it is not read for the decision
+	field fieldSet // 0: the decision does not need it
 	text  textUse
 }
 
-// members are all that are read. Text that is not listed here is not measured.
+// members are all members that are read. Text in others is not measured.
 var members = []member{
 	{name: "model", field: fieldModel},
 	{name: "stream", field: fieldStream},
@@ -63,14 +62,15 @@ var members = []member{
 }
 
 const (
-	// maxName is more than the name of a member that is read takes with all its
-	// letters escaped.
+	// maxName is longer than the name of any member that is read, with all its letters
+	// escaped.
 	maxName = 256
-	// maxModel bounds the model's value as it stands in the body.
+	// maxModel is the limit for the model's value, as it is in the body.
 	maxModel = 128 << 10
 )
 
-// keepOfName is how much of a name is kept: enough to tell the names that are read.
+// keepOfName returns how much of a name is kept: enough to recognize the names that are
+// read.
 func (s *scanner) keepOfName() int {
 	if len(s.objects) == 1 || s.text.looksForNames() {
 		return maxName
@@ -85,12 +85,12 @@ func (s *scanner) keepOfValue() int {
 	return 0
 }
 
-// reads says whether the value is one of these fields.
+// reads reports whether the value is that of one of these fields.
 func (s *scanner) reads(f fieldSet) bool {
 	return s.member != nil && s.member.field&f != 0 && len(s.objects) == 1
 }
 
-// takes says whether the member's value may begin with c.
+// takes reports whether the member's value may begin with c.
 func (m *member) takes(c byte) bool {
 	switch m.field {
 	case 0:
@@ -108,8 +108,8 @@ func (m *member) wrongType() error {
 	return refusal.RequestInvalid("%s in the request body is empty or has the wrong type", m.name)
 }
 
-// unquoted is the string that was kept, as an engine reads it. It is not ok when the
-// string has half of a surrogate pair, or was cut inside of an escape.
+// unquoted returns the string that was kept, as an engine reads it. ok is false when it
+// has half of a surrogate pair, or was cut inside of an escape.
 func (s *scanner) unquoted() (text []byte, ok bool) {
 	if bytes.IndexByte(s.raw, '\\') < 0 {
 		return s.raw, true
@@ -119,7 +119,7 @@ func (s *scanner) unquoted() (text []byte, ok bool) {
 	return text, err == nil
 }
 
-// named takes the name of a member.
+// named handles the name of a member.
 func (s *scanner) named() error {
 	if len(s.objects) > 1 {
 		s.text.named(s)
@@ -143,8 +143,8 @@ func (s *scanner) named() error {
 // maxLetters is how many letters the longest name of a member has.
 const maxLetters = len("maxcompletiontokens")
 
-// namedLong takes a name of which only the beginning was kept. It is too long for one
-// that is read, unless most of it is - and _, which some engines' readers ignore.
+// namedLong handles a name of which only the beginning was kept. It is longer than any that
+// is read, unless most of it is - and _, which the readers of some engines ignore.
 func (s *scanner) namedLong() error {
 	if i := bytes.LastIndexByte(s.raw, '\\'); i > len(s.raw)-len(`\u0000`) {
 		s.raw = s.raw[:i] // the escape may be incomplete
@@ -173,14 +173,14 @@ func (s *scanner) begin(m *member) error {
 	return nil
 }
 
-// isRead says whether a member is read in a request of this kind.
+// isRead reports whether a member is read in a request of this kind.
 func (s *scanner) isRead(m *member) bool { return m.field != fieldStream || s.kind == target.Chat }
 
-// lookalike refuses a name that is not read, and which an engine may take for one
-// that is: most readers in Go ignore the case of letters.
+// lookalike refuses a name that an engine may take for one that is read: most readers in
+// Go ignore the case of letters.
 func (s *scanner) lookalike(name []byte) error {
 	if isLowercase(name) {
-		return nil // it looks like itself alone
+		return nil // no reader takes it for another name
 	}
 	var buffer [maxName]byte
 	folded, delimiters, ok := fold(buffer[:0], name)
@@ -209,7 +209,7 @@ func isLowercase(name []byte) bool {
 	return true
 }
 
-// sameWithoutDelimiters compares the name of a member with one that was folded.
+// sameWithoutDelimiters reports whether the name of a member, folded, is folded.
 func sameWithoutDelimiters(name string, folded []byte) bool {
 	for i := range len(name) {
 		if name[i] == '_' {
@@ -223,10 +223,9 @@ func sameWithoutDelimiters(name string, folded []byte) bool {
 	return len(folded) == 0
 }
 
-// fold appends a name without the case of its letters and without - and _, which it
-// counts. It is not ok when a letter is none of a name that is read. It folds what
-// encoding/json, Python and JavaScript fold when they ignore case, in either
-// direction, and what a Turkish locale folds.
+// fold appends a name in lower case and without - and _, which it counts. ok is false when
+// a letter is in no name that is read. It folds what encoding/json, Python and JavaScript
+// fold when they ignore case, in either direction, and what a Turkish locale folds.
 func fold(to, name []byte) (folded []byte, delimiters int, ok bool) {
 	for len(name) > 0 {
 		if c := name[0]; c >= 'a' && c <= 'z' {
@@ -271,8 +270,8 @@ func (s *scanner) readModel() error {
 	return nil
 }
 
-// readCount reads a number of tokens. A negative one stands for none: some clients
-// send -1 for no limit.
+// readCount reads a number of tokens. A negative one means none: some clients send -1 for
+// no limit.
 func (s *scanner) readCount() error {
 	value, err := strconv.ParseFloat(string(s.raw), 64)
 	switch {

@@ -9,11 +9,10 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// scanner reads a request body once, in pieces that may be cut anywhere. It checks
-// that the body is one JSON object in UTF-8, reads the fields of the decision from
-// its top level, and measures its text. It keeps the present name or model and one
-// bit of structure per level of nesting, so that its memory does not depend on the
-// size of the body.
+// scanner reads a request body once, in pieces that may be cut anywhere. It checks that
+// the body is one JSON object in UTF-8, reads the fields that the decision needs, and
+// measures the text. It keeps the present name or model and one bool per level of nesting,
+// so that its memory does not depend on the size of the body.
 type scanner struct {
 	kind   target.Kind
 	fields Fields
@@ -26,8 +25,8 @@ type scanner struct {
 	i       int     // where in it the scanner is
 	before  int     // bytes of the pieces before
 	marks   int     // bytes of a byte-order mark that were seen
-	objects []bool  // what is open: an object, or an array
-	member  *member // of the top level whose value is scanned; nil: it is not read
+	objects []bool  // the open values: true is an object, false an array
+	member  *member // the top-level member whose value is scanned; nil: it is not read
 
 	isName  bool
 	start   int // of the present string, in the body
@@ -35,9 +34,9 @@ type scanner struct {
 	raw     []byte
 	length  int     // bytes of the string's text
 	unit    [6]byte // an escape or a character that a piece has cut
-	cut     int     // bytes in unit
+	cut     int     // number of bytes in unit
 	number  numberState
-	literal string // what must follow of true, false or null
+	literal string // the rest of true, false or null
 }
 
 // scanState is what may come next.
@@ -57,10 +56,10 @@ const (
 	inLiteral
 )
 
-// maxDepth is how deep values may be nested. It is the limit of encoding/json.
+// maxDepth is how deep values may be nested, as in encoding/json.
 const maxDepth = 10_000
 
-// maxKeptBuffer is the largest buffer with which a scanner is used again.
+// maxKeptBuffer is the largest buffer of a scanner that goes back to the pool.
 const maxKeptBuffer = 1 << 10
 
 var scanners = sync.Pool{New: func() any { return &scanner{} }}
@@ -74,14 +73,14 @@ func newScanner(kind target.Kind) *scanner {
 	return s
 }
 
-// release gives the scanner back. Its results must have been taken before.
+// release gives the scanner back. Its results must have been read before.
 func (s *scanner) release() {
 	if cap(s.raw) <= maxKeptBuffer && cap(s.objects) <= maxKeptBuffer {
 		scanners.Put(s)
 	}
 }
 
-// scan takes the next piece of the body. Its error is a *refusal.Refusal.
+// scan scans the next piece of the body. Its error is a *refusal.Refusal.
 func (s *scanner) scan(p []byte) (err error) {
 	s.p, s.i = p, 0
 	for s.i < len(p) && err == nil {
@@ -100,7 +99,7 @@ func (s *scanner) scan(p []byte) (err error) {
 	return err
 }
 
-// offset is where in the body the scanner is.
+// offset returns where in the body the scanner is.
 func (s *scanner) offset() int { return s.before + s.i }
 
 // finish checks that the body is complete.
@@ -116,7 +115,7 @@ func (s *scanner) finish() error {
 	return nil
 }
 
-// invalid refuses the body for the byte that is scanned.
+// invalid refuses the body because of the byte that is scanned.
 func (s *scanner) invalid() error {
 	return refusal.RequestInvalid("the request body is not valid JSON near byte %d", s.offset())
 }
@@ -125,7 +124,7 @@ func (s *scanner) notUTF8() error {
 	return refusal.RequestInvalid("the request body is not valid JSON: byte %d is not UTF-8", s.offset())
 }
 
-// outside takes what the piece has between strings, numbers and literals.
+// outside scans the piece up to the next string, number or literal.
 func (s *scanner) outside() error {
 	for i, c := range s.p[s.i:] {
 		if c == ' ' || c == '\n' || c == '\r' || c == '\t' {
@@ -205,7 +204,7 @@ func (s *scanner) first(c byte) error {
 	return s.invalid()
 }
 
-// separator takes what follows a value.
+// separator handles the character that follows a value.
 func (s *scanner) separator(c byte) error {
 	isObject := s.objects[len(s.objects)-1]
 	switch c {
@@ -253,7 +252,7 @@ func (s *scanner) value(c byte) error {
 	return nil
 }
 
-// beginsValue says whether a JSON value may begin with c.
+// beginsValue reports whether a JSON value may begin with c.
 func beginsValue(c byte) bool {
 	switch c {
 	case '"', '{', '[', '-', 't', 'f', 'n':
@@ -298,7 +297,7 @@ func (s *scanner) endMember() {
 	}
 }
 
-// letters takes what the piece has of true, false or null.
+// letters scans what the piece has of true, false or null.
 func (s *scanner) letters() error {
 	for ; s.literal != "" && s.i < len(s.p); s.i++ {
 		if s.p[s.i] != s.literal[0] {

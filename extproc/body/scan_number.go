@@ -17,7 +17,7 @@ const (
 	inExponent
 )
 
-// maxNumber is how much of a number is kept. What is longer is no count of tokens.
+// maxNumber is how much of a number is kept. A longer one is not a count of tokens.
 const maxNumber = 1 << 10
 
 func (s *scanner) beginNumber(c byte) {
@@ -34,7 +34,7 @@ func (s *scanner) beginNumber(c byte) {
 	s.text.number()
 }
 
-// digits takes what the piece has of a number, and nothing behind the number's end.
+// digits scans what the piece has of a number.
 func (s *scanner) digits() error {
 	p, n := s.p, s.i
 	for n < len(p) {
@@ -70,20 +70,20 @@ func (s *scanner) digits() error {
 	return nil
 }
 
-// isToken says whether the number ends here and another integer follows in the same
-// array, as in a prompt of tokens.
+// isToken reports whether the number ends here and another integer follows in the same
+// array, as in a prompt of token ids.
 func (s *scanner) isToken(rest []byte) bool {
 	return len(rest) > 1 && rest[0] == ',' && rest[1] > '0' && rest[1] <= '9' &&
 		s.number.mayEnd() && !s.objects[len(s.objects)-1]
 }
 
-// mayEnd says whether the number is whole.
+// mayEnd reports whether the number is complete.
 func (n numberState) mayEnd() bool { return n.takesMore() || n == behindZero }
 
-// takesMore says whether any further digit continues the number and changes nothing.
+// takesMore reports whether any digit continues the number without a change of state.
 func (n numberState) takesMore() bool { return n == inInteger || n == inFraction || n == inExponent }
 
-// numberSteps has what a number becomes by a further byte.
+// numberSteps has the next state of a number for each sort of byte.
 var numberSteps = [...][5]numberState{
 	//            0           1 to 9      .            e        + or -
 	behindMinus: {behindZero, inInteger, noNumber, noNumber, noNumber},
@@ -96,7 +96,8 @@ var numberSteps = [...][5]numberState{
 	inExponent:  {inExponent, inExponent, noNumber, noNumber, noNumber},
 }
 
-// next is the number with a further byte, noNumber when c does not belong to it.
+// next returns the state after a byte, noNumber when the byte does not belong to the
+// number.
 func (n numberState) next(c byte) numberState {
 	switch {
 	case c == '0':

@@ -8,21 +8,20 @@ import (
 	"unicode/utf8"
 )
 
-// beginString begins a string, of which so many bytes are kept.
+// beginString begins a string, of which keep bytes are kept.
 func (s *scanner) beginString(isName bool, keep int) {
 	s.state, s.isName, s.keep = inString, isName, keep
 	s.start, s.length, s.raw = s.offset(), 0, s.raw[:0]
 }
 
-// keepBytes keeps what it may of the present string or number.
+// keepBytes keeps the bytes of the present string or number, up to its limit.
 func (s *scanner) keepBytes(p []byte) {
 	if s.keep > 0 {
 		s.raw = append(s.raw, p[:min(len(p), s.keep-len(s.raw))]...)
 	}
 }
 
-// inside takes what the piece has of a string. A half of a surrogate pair is valid
-// here.
+// inside scans what the piece has of a string. Half of a surrogate pair is valid here.
 func (s *scanner) inside() error { //nolint:gocyclo // one loop: most of the time is spent here
 	if s.cut > 0 {
 		return s.completeUnit()
@@ -68,7 +67,7 @@ func (s *scanner) inside() error { //nolint:gocyclo // one loop: most of the tim
 	return nil
 }
 
-// completeUnit takes a byte of a unit that was cut.
+// completeUnit adds a byte to a unit that was cut.
 func (s *scanner) completeUnit() error {
 	s.unit[s.cut] = s.p[s.i]
 	s.cut++
@@ -86,8 +85,8 @@ func (s *scanner) completeUnit() error {
 	return nil
 }
 
-// textOf is how long the text of an escape or a character is. An escape counts as
-// one byte, or as three where it stands for any character.
+// textOf returns the length of the text of an escape or a character. An escape counts as
+// one byte, or as three where it may be any character.
 func textOf(unit []byte) int {
 	switch {
 	case unit[0] != '\\':
@@ -101,7 +100,7 @@ func textOf(unit []byte) int {
 // isEscape has the characters that make an escape of two bytes.
 var isEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
-// badUnit refuses what begins with c as no escape or character.
+// badUnit refuses what begins with c and is neither an escape nor a character.
 func (s *scanner) badUnit(c byte) error {
 	if c >= utf8.RuneSelf {
 		return s.notUTF8()
@@ -109,8 +108,8 @@ func (s *scanner) badUnit(c byte) error {
 	return s.invalid()
 }
 
-// unitOf is the size of the escape or the character that b begins with, 0 when b
-// ends inside of it. It is not ok when b begins with neither.
+// unitOf returns the size of the escape or the character that b begins with, 0 when b ends
+// inside of it. ok is false when b begins with neither.
 func unitOf(b []byte) (size int, ok bool) {
 	switch {
 	case b[0] < ' ':
@@ -137,7 +136,7 @@ func unitOf(b []byte) (size int, ok bool) {
 	return 6, true
 }
 
-// mayBeginCharacter says whether a character of UTF-8 may begin with c.
+// mayBeginCharacter reports whether a character of UTF-8 may begin with c.
 func mayBeginCharacter(c byte) bool { return c < utf8.RuneSelf || c >= 0xc2 && c < 0xf5 }
 
 // endString ends a string behind its closing quote.
@@ -155,9 +154,8 @@ func (s *scanner) endString() error {
 	return nil
 }
 
-// plainPrefix is the length of the ASCII characters that b begins with and that
-// mean nothing in a string: no quote, no backslash, no control character. It looks
-// at eight of them at once.
+// plainPrefix returns how many bytes at the beginning of b are plain ASCII: no quote, no
+// backslash, no control character. It looks at eight bytes at once.
 func plainPrefix(b []byte) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	n := 0

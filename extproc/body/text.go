@@ -2,7 +2,7 @@
 
 package body
 
-// textUse is what of a member of the top level is text.
+// textUse is which part of a top-level member is text.
 type textUse uint8
 
 const (
@@ -11,8 +11,8 @@ const (
 	textWhole           // every byte: engines get it as JSON
 )
 
-// isNotText says whether the strings of a member, at any depth, are media or words of
-// the protocol.
+// isNotText reports whether the strings in a member of this name, at any depth, are media
+// or words of the protocol.
 func isNotText(name []byte) bool {
 	switch string(name) {
 	case "image_url", "input_audio", "audio", "video_url", "source", "file", "file_data",
@@ -25,23 +25,23 @@ func isNotText(name []byte) bool {
 // textMeter measures the text of a body while it is scanned.
 type textMeter struct {
 	bytes int64 // of text
-	ids   int64 // tokens that the client has made itself
+	ids   int64 // tokens in a prompt of token ids
 
 	strings bool // inside a member whose strings are text
 	from    int  // where a member begins of which every byte counts; 0: not inside one
-	muted   int  // the depth of the object with one of notText; 0: none
+	muted   int  // the depth of the object with a member that is not text; 0: none
 }
 
-// tokens estimates how many tokens the text is.
+// tokens estimates the number of tokens: one for each 3.2 bytes of text.
 func (m *textMeter) tokens() int64 { return (m.bytes*10+31)/32 + m.ids }
 
-// looksForNames says whether the names of deeper members matter.
+// looksForNames reports whether the names of deeper members matter.
 func (m *textMeter) looksForNames() bool { return m.strings && m.muted == 0 }
 
-// isText says whether strings are text here.
+// isText reports whether strings are text here.
 func (m *textMeter) isText() bool { return m.strings && m.muted == 0 }
 
-// colon begins the value of a member.
+// colon handles the beginning of a member's value.
 func (m *textMeter) colon(s *scanner) {
 	if s.member == nil || len(s.objects) > 1 {
 		return
@@ -55,7 +55,7 @@ func (m *textMeter) colon(s *scanner) {
 	}
 }
 
-// named takes the name of a member below the top level.
+// named handles the name of a member below the top level.
 func (m *textMeter) named(s *scanner) {
 	if !m.looksForNames() {
 		return
@@ -65,21 +65,21 @@ func (m *textMeter) named(s *scanner) {
 	}
 }
 
-// endString takes a string that is a value.
+// endString measures a string that is a value.
 func (m *textMeter) endString(s *scanner) {
 	if m.isText() {
 		m.bytes += int64(s.length)
 	}
 }
 
-// number counts a number where text is expected: it stands for a token.
+// number counts a number where text is expected: it is a token id.
 func (m *textMeter) number() {
 	if m.isText() {
 		m.ids++
 	}
 }
 
-// endMember ends a member.
+// endMember handles the end of a member.
 func (m *textMeter) endMember(s *scanner) {
 	if m.muted == len(s.objects) {
 		m.muted = 0

@@ -12,31 +12,30 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// LogMessage is a StreamAccessLogsMessage. Envoy sends one for each request, so
-// only what is needed is read.
+// LogMessage is what is read of a StreamAccessLogsMessage. Envoy sends one for each request.
 type LogMessage struct {
 	Name    string // of the log; only in a stream's first message
 	Entries []LogEntry
 }
 
-// LogEntry is what Envoy knows of a request at its end.
+// LogEntry is what Envoy logs of a request at its end.
 type LogEntry struct {
 	RequestID string
-	StreamID  string // Envoy's own name of the request
-	Status    int    // on the wire; 0: nothing was sent
+	StreamID  string // Envoy's name of the request
+	Status    int    // that the client got; 0: none
 	BytesIn   int64
 	BytesOut  int64
 	Duration  time.Duration
 	Attempts  int
 	Upstream  netip.AddrPort // the last one; not valid when there was none
-	Source    netip.Addr     // the peer
-	Client    netip.Addr     // as Envoy found it, by what the peer says
+	Source    netip.Addr     // of the connection
+	Client    netip.Addr     // of the client behind proxies, as Envoy has found it
 	Left      bool           // the client left
-	// EngineEnded: the engine had ended its answer, so that the client, which may have
-	// Left with its last event, missed nothing of it.
+	// EngineEnded: the engine had ended its answer. A client that left with the last event
+	// has the whole answer.
 	EngineEnded bool
-	Local       bool // we answered it ourselves
-	Native      bool // Envoy carried it; neither: the client left before Envoy had our answer
+	Local       bool // the router answered it
+	Native      bool // Envoy carried it; neither: the client left before Envoy had the router's answer
 }
 
 // Field numbers of envoy.service.accesslog.v3 and envoy.data.accesslog.v3.
@@ -178,7 +177,7 @@ func (e *LogEntry) response(num protowire.Number, value []byte, varint uint64) {
 	}
 }
 
-// addressOf reads a core.v3.Address; a pipe gives an address that is not valid.
+// addressOf reads a core.v3.Address. That of a pipe is not valid.
 func addressOf(msg []byte) netip.AddrPort {
 	var host netip.Addr
 	var port uint16

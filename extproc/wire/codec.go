@@ -8,16 +8,16 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Codec is the gRPC codec of the server: it reads ext_proc requests where they
-// lie and sends body chunks back as the bytes that came, which saves a third of
-// the server's time. Every other message goes through the usual codec.
+// Codec returns the gRPC codec of the server. It reads ext_proc requests in place and sends
+// body chunks back as the bytes that came, which saves a third of the server's time. Every
+// other message goes through the usual codec.
 func Codec() encoding.CodecV2 {
 	return codec{CodecV2: encoding.GetCodecV2(grpcproto.Name)}
 }
 
 type codec struct{ encoding.CodecV2 }
 
-// Marshal hands out the slices of an outbound message.
+// Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if out, ok := v.(*Outbound); ok {
 		return out.data, nil
@@ -25,7 +25,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal reads the messages that Envoy sends for every request in place.
+// Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *Inbound:
@@ -37,9 +37,9 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 }
 
-// Buffers has a size for Envoy's 64 KiB chunks with their frame: the default
-// pool would take 1 MiB for each.
+// Buffers is the pool of the server's buffers. It has a size for Envoy's chunks of 64 KiB
+// with their frame: the default pool would take 1 MiB for each.
 var Buffers = mem.NewTieredBufferPool(1<<10, 4<<10, 16<<10, 72<<10, 256<<10, 1<<20)
 
-// Outbound is an encoded ProcessingResponse. Sending it gives its buffers back.
+// Outbound is an encoded ProcessingResponse. gRPC frees its buffers when it has sent them.
 type Outbound struct{ data mem.BufferSlice }

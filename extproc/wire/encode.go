@@ -11,8 +11,7 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// Field numbers of the answers that are written by hand: they are sent for every
-// request that is served natively.
+// Field numbers of the messages that are written by hand.
 const (
 	fieldHeadersResponse        = 1 // ProcessingResponse.request_headers
 	fieldBodyAnswer             = 3 // ProcessingResponse.request_body
@@ -41,12 +40,12 @@ const (
 	fieldStructValue            = 5 // Value.struct_value
 )
 
-// ForwardHead is what a request that Envoy serves is sent on with.
+// ForwardHead is how the headers of a request are answered that Envoy is to carry.
 type ForwardHead struct {
-	Metadata HeaderList // of the namespace
+	Metadata HeaderList // dynamic metadata in envoy.Namespace
 	Set      HeaderList
 	Remove   []string
-	Reroute  bool // Envoy chooses the route anew, by the metadata
+	Reroute  bool // Envoy must choose the route again, by the metadata
 }
 
 // Encode writes the HeadersResponse with its dynamic metadata.
@@ -58,8 +57,8 @@ func (f *ForwardHead) Encode() *Outbound {
 	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(f.appendMetadata(out))}}
 }
 
-// EncodeWith writes a HeadersResponse that replaces the body with the chunks, of size
-// bytes. The message takes the chunks over.
+// EncodeWith writes a HeadersResponse that replaces the body with the chunks, of size bytes
+// together. Sending the message frees the chunks.
 func (f *ForwardHead) EncodeWith(chunks []mem.Buffer, size int64) *Outbound {
 	n := int(size)
 	common := f.appendCommon(nil, nil)
@@ -78,8 +77,8 @@ func (f *ForwardHead) EncodeWith(chunks []mem.Buffer, size int64) *Outbound {
 	return &Outbound{data: append(data, mem.SliceBuffer(f.appendMetadata(nil)))}
 }
 
-// appendCommon writes the CommonResponse's part that is not of the body; scratch is
-// memory for the HeaderMutation.
+// appendCommon writes a CommonResponse without its body; scratch is memory for the
+// HeaderMutation.
 func (f *ForwardHead) appendCommon(out, scratch []byte) []byte {
 	out = appendBytes(out, fieldHeaderMutation, f.appendMutation(scratch))
 	if f.Reroute {
@@ -117,7 +116,7 @@ func (f *ForwardHead) appendMetadata(out []byte) []byte {
 	return appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], envoy.Namespace, value))
 }
 
-// PassHeaders lets a request go on as it is.
+// PassHeaders sends a request on as it is.
 func PassHeaders() *Outbound {
 	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, fieldHeadersResponse, nil))}}
 }
@@ -143,14 +142,14 @@ func appendSize(b []byte, num protowire.Number, n int) []byte {
 	return protowire.AppendVarint(b, uint64(n)) //nolint:gosec // a size is not negative
 }
 
-// ForwardBody sends a chunk back as it came: only its frame is written. The
-// message takes the chunk over.
+// ForwardBody sends a chunk back as it came: only its frame is written. Sending the message
+// frees the chunk.
 func ForwardBody(chunk mem.Buffer, end bool) *Outbound {
 	return sendBack(fieldBodyAnswer, chunk, end)
 }
 
-// PassResponse lets a part of an answer go on as it is. No Envoy should send one, see
-// forward, but one whose response modes ask for it waits.
+// PassResponse sends a part of an answer on as it is, back as a chunk in a duplex mode. Only
+// an Envoy whose response modes are not SKIP or NONE sends one, and waits for this.
 func PassResponse(in *Inbound, duplex bool) *Outbound {
 	field := protowire.Number(fieldResponseHeadersAnswer)
 	switch {

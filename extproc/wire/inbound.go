@@ -43,7 +43,7 @@ type Inbound struct {
 
 	raw  mem.Buffer // of a headers message
 	seen bool       // a field of the oneof was there
-	span span       // where the body lies in its message
+	span span       // where the body is in its message
 }
 
 type span struct{ from, to int }
@@ -82,7 +82,7 @@ const (
 	fieldRawValue   = 3
 )
 
-// parse reads data, which the caller frees, and keeps references to what it needs.
+// parse reads data, which the caller frees, and references what it needs of it.
 func (in *Inbound) parse(data mem.BufferSlice) error {
 	*in = Inbound{}
 	buf := data.MaterializeToBuffer(Buffers)
@@ -129,7 +129,7 @@ func (in *Inbound) scan(all []byte) error {
 			return true
 		}
 		if in.seen {
-			return false // one message is one thing; to merge two is not worth the code
+			return false // merging two is not worth the code
 		}
 		in.seen = true
 		switch num {
@@ -181,9 +181,9 @@ func (in *Inbound) payload(msg []byte, at int, endField protowire.Number) bool {
 	return err == nil
 }
 
-// fields calls f for every field of msg that has bytes or a varint: the one with
-// its value, which is not nil, and the offset where it lies, the other with its
-// number. It ends with errWire when msg is damaged or f says false.
+// fields calls f for every field of msg that is bytes or a varint: for bytes with their
+// value, which is not nil, and its offset in msg, for a varint with its number. It returns
+// errWire when msg is damaged or f returns false.
 func fields(msg []byte, f func(num protowire.Number, value []byte, varint uint64, at int) bool) error {
 	for rest := msg; len(rest) > 0; {
 		num, typ, n := protowire.ConsumeTag(rest)
@@ -218,8 +218,8 @@ func fields(msg []byte, f func(num protowire.Number, value []byte, varint uint64
 // HeaderBlock is an encoded HeaderMap.
 type HeaderBlock []byte
 
-// All walks the headers in their order. Names are lower case, as Envoy sends
-// them. A damaged block ends the walk early.
+// All iterates over the headers in their order. Names are in lower case, as Envoy sends
+// them. It ends early where the block is damaged.
 func (h HeaderBlock) All() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		_ = fields(h, func(num protowire.Number, msg []byte, _ uint64, _ int) bool {

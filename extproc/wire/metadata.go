@@ -49,7 +49,7 @@ func eachUnder(msg []byte, key string, f func(value []byte)) {
 	})
 }
 
-// stringUnder is the text under a key of a Struct, empty without one.
+// stringUnder returns the text under a key of a Struct, or an empty string.
 func stringUnder(fields []byte, key string) (text string) {
 	eachUnder(fields, key, func(value []byte) {
 		each(value, func(num protowire.Number, v []byte, _ uint64) {

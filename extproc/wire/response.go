@@ -14,8 +14,8 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// Local marks an answer as ours: Envoy's local_reply_config would take any answer
-// of status 400 and up without it for its own.
+// local marks an answer as the router's. Without it, Envoy's local_reply_config would take
+// an answer with status 400 and up for one of Envoy's.
 var local = &structpb.Struct{Fields: map[string]*structpb.Value{
 	envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 		envoy.ModeKey: structpb.NewStringValue(envoy.ModeLocal),
@@ -36,7 +36,7 @@ func (h HeaderList) options() []*corev3.HeaderValueOption {
 	return out
 }
 
-// Immediate is the answer that ends a request at once.
+// Immediate returns the message that answers a request whole.
 func Immediate(status int, headers HeaderList, body []byte) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
@@ -48,7 +48,7 @@ func Immediate(status int, headers HeaderList, body []byte) *extprocv3.Processin
 	}
 }
 
-// StreamHead begins an answer that is sent piece by piece.
+// StreamHead returns the head of an answer that is sent piece by piece.
 func StreamHead(status int, headers []*corev3.HeaderValue) *extprocv3.ProcessingResponse {
 	all := append([]*corev3.HeaderValue{{Key: ":status", RawValue: strconv.AppendInt(nil, int64(status), 10)}}, headers...)
 	return &extprocv3.ProcessingResponse{
@@ -63,7 +63,7 @@ func StreamHead(status int, headers []*corev3.HeaderValue) *extprocv3.Processing
 	}
 }
 
-// StreamBody is a piece of an answer that has begun.
+// StreamBody returns a piece of the body of such an answer.
 func StreamBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{
@@ -76,8 +76,8 @@ func StreamBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
 	}
 }
 
-// SetHeader sets a header of an answer of the router, in the place of the engine's.
-// Messages without a head stay as they are.
+// SetHeader sets a header of an answer, in place of an engine's of the same name. Messages
+// without a head stay as they are.
 func SetHeader(m *extprocv3.ProcessingResponse, name, value string) {
 	if answer := m.GetImmediateResponse(); answer != nil {
 		answer.Headers.SetHeaders = append(answer.Headers.SetHeaders, HeaderList{{name, value}}.options()...)
