@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine for the long test of groups: it starts slowly or not at all, and notes each
-request that it answers. An engine that starts while another one runs says so."""
+"""An engine for the long test of groups: it starts slowly or not at all, and records each
+request that it answers. An engine that starts while another one runs reports it."""
 
 import fcntl
 import json
@@ -35,10 +35,10 @@ if random.random() < 0.25:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers what it is asked with the model's name."""
+    """Answers requests with the model's name."""
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def answer(self, text: str) -> None:
         """Answer with one text."""
@@ -48,11 +48,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def do_GET(self) -> None:
-        """Answer for the health."""
+        """Answer the health check."""
         self.answer("")
 
     def do_POST(self) -> None:
-        """Note the request before it is answered."""
+        """Record the request before it is answered."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with (folder / "answered").open("a") as answered:
             answered.write(f"{body['id']}\n")

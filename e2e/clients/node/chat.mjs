@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Asks one question with the official OpenAI or Anthropic client for Node, and
-// tells what came back in one line of JSON, in the form of ../python/chat.py.
+// Sends one question with the official OpenAI or Anthropic client for Node, and
+// prints the result as one line of JSON, in the format of ../python/chat.py.
 
 import { performance } from "node:perf_hooks";
 import { parseArgs } from "node:util";

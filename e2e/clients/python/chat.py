@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask one question with an official client package, and tell what came back.
+"""Ask one question with an official client package, and print the result.
 
 Prints one line of JSON. On success {"text", "seconds", "chunks"} and status 0,
 where chunks counts the pieces of text that a stream brought (1 without stream).
