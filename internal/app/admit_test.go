@@ -18,7 +18,7 @@ import (
 
 const testKey = "hg-a-key"
 
-// oneKey is the text of a keys file with testKey, whose entry has more.
+// oneKey is the text of a keys file with testKey, whose entry ends with more.
 func oneKey(more string) string {
 	sum := sha256.Sum256([]byte(testKey))
 	return fmt.Sprintf("keys: [{id: k, tenant: acme, key_hash: %s%s}]", hex.EncodeToString(sum[:]), more)
@@ -54,7 +54,7 @@ func TestAKeyThatExpiresEndsItsHeldRequests(t *testing.T) {
 	}, "--auth-file", keys)
 }
 
-// A reload moves the end, in both directions.
+// A reload moves the expiry of a key, in both directions.
 func TestANewExpiryCounts(t *testing.T) {
 	t.Parallel()
 	keys := temporary(t, oneKey(", expires: 2000-01-01T00:00:10Z"))
@@ -76,7 +76,7 @@ func TestANewExpiryCounts(t *testing.T) {
 	}, "--auth-file", keys)
 }
 
-// The id says whose key it is. Which key is good is said by its hash alone.
+// The id is of the owner of a key; the hash alone decides which key is valid.
 func TestAKeyThatIsReplacedEndsItsHeldRequests(t *testing.T) {
 	t.Parallel()
 	keys := temporary(t, oneKey(""))

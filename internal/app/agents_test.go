@@ -29,8 +29,8 @@ import (
 	"github.com/holdgate/holdgate/internal/certs/certstest"
 )
 
-// secureApp is a started app whose ports have certificates of an authority, and
-// whose agents need a token of a file.
+// secureApp is a started app whose ports have certificates of an authority, and whose agents
+// need a token of a file.
 type secureApp struct {
 	*App
 	t               *testing.T
@@ -62,8 +62,8 @@ func (s *secureApp) setTokens(text string) {
 	require.NoError(s.t, os.WriteFile(s.tokens, []byte(text), 0o600))
 }
 
-// dial makes a new connection, as somebody who trusts one authority and has a
-// certificate of another, if any.
+// dial makes a new connection as a client that trusts one authority and has a certificate of
+// another, or none.
 func (s *secureApp) dial(address string) *grpc.ClientConn {
 	s.t.Helper()
 	text, err := os.ReadFile(s.trusted.File)
@@ -82,7 +82,7 @@ func (s *secureApp) dial(address string) *grpc.ClientConn {
 	return conn
 }
 
-// register says why an agent with a token, if any, is refused; OK when it is not.
+// register returns why an agent with a token, or none, is refused; OK when it is not.
 func (s *secureApp) register(token string) codes.Code {
 	s.t.Helper()
 	ctx := s.t.Context()

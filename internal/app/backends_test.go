@@ -35,7 +35,7 @@ const oneBackend = `backends:
 
 const backendKey = "sk-of-the-backend"
 
-// elsewhere is the backend, as a transport to it.
+// elsewhere is the transport to a backend, and what the backend answers.
 type elsewhere struct {
 	up    atomic.Bool
 	asked atomic.Int64
@@ -44,7 +44,7 @@ type elsewhere struct {
 	dead  sync.Map                      // hosts that do not answer
 }
 
-// down says whether one host is down while others are up.
+// down sets whether one host is down while others are up.
 func (e *elsewhere) down(host string, down bool) {
 	e.dead.Delete(host)
 	if down {
@@ -115,7 +115,7 @@ func backedApp(t *testing.T, text string, flags ...string) *App {
 	return a
 }
 
-// state is a model's state in GET /v1/models.
+// state returns the state of a model in GET /v1/models.
 func (r *rig) state(model string) string {
 	r.t.Helper()
 	var e struct{ State string }
@@ -184,7 +184,7 @@ func TestAWaitForABackendEndsAfterItsMaxWait(t *testing.T) {
 	})
 }
 
-// Who is told to wake a model knows those of backends.
+// KEDA, POST /v1/wake and the metrics know the models of backends.
 func TestABackendsModelIsKnownToAllWhoWake(t *testing.T) {
 	t.Parallel()
 	backed(t, oneBackend, func(r *rig, e *elsewhere) {
@@ -208,7 +208,8 @@ func TestABackendsModelIsKnownToAllWhoWake(t *testing.T) {
 	})
 }
 
-// What the map says of a target wins, and what it leaves out is the backend's.
+// A field of a target in the map overrides that of a backend, which supplies those that the
+// map lacks.
 func TestTheMapAndABackendMayHaveTheSameModel(t *testing.T) {
 	t.Parallel()
 	a := backedApp(t, oneBackend, "--site-id=here")
@@ -275,7 +276,7 @@ func TestOllamaGetsItsOwnAddressAsTheHostAndNoOrigin(t *testing.T) {
 	})
 }
 
-// A backend gets the host of its URL, whatever name the router goes by.
+// A backend gets the host of its URL, whatever host the client sent.
 func TestABackendGetsItsOwnHost(t *testing.T) {
 	t.Parallel()
 	backed(t, oneBackend, func(r *rig, e *elsewhere) {

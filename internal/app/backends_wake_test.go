@@ -23,7 +23,7 @@ func TestABackendHasOneHookForAllItsModels(t *testing.T) {
 	require.Equal(t, []string{"backend gpu"}, a.notifiers.hooks.Load().of["n"])
 }
 
-// hookedUp has the hooks of r call a transport.
+// hookedUp makes the hooks of r call a transport.
 func (r *rig) hookedUp(calls http.RoundTripper) {
 	r.notifiers.webhooks = wake.NewWebhooks(wake.WebhookOptions{
 		Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(), Demand: r.machine.Demand, OnFailed: r.notifiers.wakeRefused,
@@ -32,7 +32,7 @@ func (r *rig) hookedUp(calls http.RoundTripper) {
 	synctest.Wait()
 }
 
-// refuses is hooks that answer 403, all of them or those of one path.
+// refuses is the transport of hooks that answer 403, all of them or those of one path.
 type refuses struct {
 	called
 
@@ -47,8 +47,8 @@ func (h *refuses) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// A hook is for a backend that does not answer. One that does is not woken, and its
-// hook's refusal ends no wait.
+// A hook is called for a backend that is not healthy. A healthy one is not woken, and the
+// refusal of its hook ends no wait.
 func TestTheHookOfABackendThatIsUpIsNotCalled(t *testing.T) {
 	t.Parallel()
 	backed(t, oneBackend, func(r *rig, e *elsewhere) {
@@ -67,8 +67,8 @@ func TestTheHookOfABackendThatIsUpIsNotCalled(t *testing.T) {
 	})
 }
 
-// Three models of one backend are woken by one call, and its refusal is believed when
-// the backend has not answered.
+// Three models of one backend are woken by one call, whose refusal ends waits when the
+// backend is not healthy.
 func TestTheHookOfABackendIsCalledOnceAfterItsFirstQuestion(t *testing.T) {
 	t.Parallel()
 	backed(t, oneBackend, func(r *rig, e *elsewhere) {
@@ -98,7 +98,7 @@ func TestTheHookOfABackendIsCalledOnceAfterItsFirstQuestion(t *testing.T) {
 	})
 }
 
-// A failed wake of one kind ends nothing while a backend is being asked.
+// A failed wake of one kind ends no wait while the health of a backend is being checked.
 func TestNothingFailsWhileAQuestionIsOpen(t *testing.T) {
 	t.Parallel()
 	backed(t, oneBackend, func(r *rig, e *elsewhere) {
@@ -116,8 +116,8 @@ func TestNothingFailsWhileAQuestionIsOpen(t *testing.T) {
 	})
 }
 
-// A hook that refuses, or an agent that cannot start, is no reason to give up a backend
-// that another hook is waking.
+// A hook that refuses, or an agent that cannot start, ends no wait while another hook is
+// waking a backend.
 func TestAHookThatRefusesEndsNoWaitForAnotherBackend(t *testing.T) {
 	t.Parallel()
 	backed(t, twoBackends, func(r *rig, e *elsewhere) {
@@ -156,8 +156,8 @@ const twoBackends = `backends:
 
 const ownFirst = `models: {m: {steps: [{name: own, match: {region: own}}, {name: any}]}}`
 
-// The first step of a policy is woken while the second one serves, and gets the
-// requests as soon as it is back; the second one is not woken for the first one's.
+// The backend of the first step of a policy is woken while the second step serves, and gets
+// the requests as soon as it is up; the second one is not woken for requests of the first.
 func TestAColdPrimaryBesideAWarmFallbackIsWokenAndComesBack(t *testing.T) {
 	t.Parallel()
 	policy := temporary(t, ownFirst)

@@ -20,10 +20,10 @@ const (
 	tooLarge = `concurrency_limit_exceeded","message":"the request is larger than what the replicas of model m may have in hand`
 )
 
-// hashOf is what a keys file has of a key.
+// hashOf returns the key_hash of a key in a keys file.
 func hashOf(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(key))) }
 
-// words is a chat request of about this many tokens.
+// words sends a chat request of about this many tokens.
 func (r *rig) words(tokens int, headers ...string) ask {
 	r.t.Helper()
 	text := strings.Repeat("x", tokens*32/10)
@@ -62,7 +62,7 @@ func TestTheGateBoundsWhatTheReplicasHaveInHand(t *testing.T) {
 	}, "--policy-file", temporary(t, "models: {m: {admit_budget_tokens: 100}}"))
 }
 
-// The gate is the model's, whatever kind of it frees the room.
+// The gate is of the model, so that the end of a request of one kind admits one of another.
 func TestRoomIsForAllKindsOfAModel(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

@@ -14,11 +14,10 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// off makes the answer native: it needs no relay, which a bubble does not have.
+// off switches keepalives off: then no relay is needed, which a bubble does not have.
 var off = []string{"x-wake-keepalive", "off"}
 
-// The demand is on the metric in the instant in which the request has arrived, and
-// nothing was sent before it.
+// The metric has the demand at once when the request has arrived, before anything is sent.
 func TestTheDemandIsOnTheMetricInTheSameInstant(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -36,8 +35,8 @@ func TestTheDemandIsOnTheMetricInTheSameInstant(t *testing.T) {
 	})
 }
 
-// The placement's budget is the only clock of a hold: a wake a second before its
-// end is in time, one a second after it is not.
+// Only the budget of the placement ends a hold: a wake a second before its end is in time,
+// one a second after it is not.
 func TestTheBudgetOfAPlacementToTheSecond(t *testing.T) {
 	t.Parallel()
 	for model, budget := range map[string]time.Duration{"m": 5 * time.Minute, "hour": time.Hour, "half": 30 * time.Second} {
@@ -82,7 +81,7 @@ func TestTheDefaultsKeepProxiesFromCutting(t *testing.T) {
 	})
 }
 
-// What a client says of its patience shortens the budget and never lengthens it.
+// The patience that a client states shortens the budget and never lengthens it.
 func TestAClientsPatienceAgainstTheBudget(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -115,8 +114,8 @@ func TestAClientsPatienceAgainstTheBudget(t *testing.T) {
 	}
 }
 
-// A model stays wanted while its clients give up and come back, so that whoever
-// loads it never sees the wish go away.
+// A model stays wanted while its clients give up and come back, so that its load is never
+// cancelled.
 func TestAWishOutlivesClientsThatComeBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ waits, pauses time.Duration }{

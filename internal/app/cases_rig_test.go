@@ -69,7 +69,7 @@ func bubble(t *testing.T, f func(r *rig), flags ...string) {
 	})
 }
 
-// gauge is the value of a series now.
+// gauge returns the present value of a series.
 func (r *rig) gauge(name string, labels ...string) float64 {
 	r.t.Helper()
 	families, err := r.prometheus.Gather()
@@ -92,7 +92,7 @@ func (r *rig) gauge(name string, labels ...string) float64 {
 	return 0
 }
 
-// count is a gauge or counter of whole numbers.
+// count returns the value of a gauge or counter of whole numbers.
 func (r *rig) count(name string, labels ...string) int { return int(r.gauge(name, labels...)) }
 
 func (r *rig) demand(model string) int { return int(r.gauge("hivenet_pending_demand", model)) }
@@ -119,13 +119,13 @@ func (r *rig) postIn(lane, path, body string, headers ...string) ask {
 	return ask{x}
 }
 
-// chat is a chat request for a model.
+// chat sends a chat request for a model.
 func (r *rig) chat(model string, headers ...string) ask {
 	r.t.Helper()
 	return r.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q}`, model), headers...)
 }
 
-// told says in a word what m is.
+// told returns what m is, in a short text.
 func told(m *extprocv3.ProcessingResponse) string {
 	fields := m.GetDynamicMetadata().GetFields()[envoy.Namespace].GetStructValue().GetFields()
 	switch a := m.GetResponse().(type) {
@@ -167,13 +167,13 @@ func (a ask) taken() (names []string) {
 	return names
 }
 
-// gone lets the client leave.
+// gone makes the client leave.
 func (a ask) gone() {
 	a.Reset()
 	synctest.Wait()
 }
 
-// envoyEnds ends what Envoy carries, as its own end does.
+// envoyEnds ends what Envoy carries, as if Envoy had ended.
 func (r *rig) envoyEnds() {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -187,7 +187,7 @@ func (r *rig) envoyEnds() {
 	pass(time.Minute)
 }
 
-// pass lets d go by, with everything that it causes.
+// pass waits for d, and until everything that happened then is done.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -209,7 +209,7 @@ func (r *rig) join(state pb.State, models ...string) *played {
 	return r.joinAs("a", state, nil, models...)
 }
 
-// joinAs registers an agent of this name, a letter that says its port.
+// joinAs registers an agent of this name, a letter from which its port is made.
 func (r *rig) joinAs(id string, state pb.State, change func(*pb.Hello), models ...string) *played {
 	r.t.Helper()
 	p := r.connect(id, func(h *pb.Hello) {
@@ -260,7 +260,7 @@ func (p *played) receive() {
 	}
 }
 
-// heard are the orders that the agent got.
+// heard returns the orders that the agent got.
 func (p *played) heard() []string {
 	synctest.Wait()
 	p.mu.Lock()

@@ -49,7 +49,7 @@ func TestAHookIsCalledAgainWhenAReplicaIsLostWhileWanted(t *testing.T) {
 	})
 }
 
-// called is a transport that notes the calls of webhooks.
+// called is a transport that records the calls of webhooks.
 type called struct {
 	mu   sync.Mutex
 	urls []string
@@ -63,7 +63,7 @@ func (c *called) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody}, err
 }
 
-// since gives the calls since it was asked last.
+// since returns the calls since it was last called.
 func (c *called) since() []string {
 	synctest.Wait()
 	c.mu.Lock()
@@ -74,8 +74,8 @@ func (c *called) since() []string {
 	return urls
 }
 
-// Each placement has its hook, and one that another shares is called once. A replica
-// of one kind does not hide that another kind is waited for.
+// Each placement has its hook, and a hook that placements share is called once. It is called
+// for a kind that requests wait for although a replica of another kind is up.
 func TestEachKindHasItsHook(t *testing.T) {
 	t.Parallel()
 	hooked := func(f func(r *rig, calls *called), chat, rerank string) {
@@ -117,7 +117,7 @@ func TestEachKindHasItsHook(t *testing.T) {
 	}, "both", "both")
 }
 
-// A hook that refuses is no reason to give up what an agent is waking.
+// A hook that refuses ends no wait while an agent is waking the model.
 func TestAHookThatRefusesEndsNoWaitForAnAgentThatWakes(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -136,7 +136,7 @@ func TestAHookThatRefusesEndsNoWaitForAnAgentThatWakes(t *testing.T) {
 	})
 }
 
-// Nor is it one to give up what an agent will wake when its group has room.
+// Nor does it while an agent waits for room in its group to wake the model.
 func TestAHookThatRefusesEndsNoWaitForRoom(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -160,7 +160,7 @@ func TestAHookThatRefusesEndsNoWaitForRoom(t *testing.T) {
 	}, "--group-grace=0s")
 }
 
-// What an engine printed is for those who run the router, and for no caller.
+// What an engine printed is shown to operators, and to no caller.
 func TestACallerIsNotToldWhatTheEnginePrinted(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -184,8 +184,8 @@ func TestACallerIsNotToldWhatTheEnginePrinted(t *testing.T) {
 	})
 }
 
-// A model that nobody has asked for has its series, and five hundred of them have
-// one of each and no label but the model.
+// A model without a request has its series, and five hundred models have one of each, with no
+// label but the model.
 func TestEveryPlacedModelHasOneSeriesOfEachGaugeFromTheStart(t *testing.T) {
 	t.Parallel()
 	const models = 500
@@ -218,8 +218,8 @@ func TestEveryPlacedModelHasOneSeriesOfEachGaugeFromTheStart(t *testing.T) {
 	})
 }
 
-// Each router of a site exports what it holds itself, so that their sum is right
-// without a leader.
+// Each router of a site exports what it holds itself, so that their sum is right without a
+// leader.
 func TestRoutersOfASiteExportTheirOwnDemand(t *testing.T) {
 	t.Parallel()
 	var sum int
@@ -267,7 +267,7 @@ func TestAWakeIsTimedOncePerModel(t *testing.T) {
 	})
 }
 
-// Nothing that a client writes becomes a label.
+// No text of a request becomes a label.
 func TestNoTextOfARequestIsALabel(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -301,7 +301,7 @@ func TestNoTextOfARequestIsALabel(t *testing.T) {
 	})
 }
 
-// series gives the values of a metric by its labels; of a histogram, the sums.
+// series returns the values of a metric by its labels; of a histogram, the sums.
 func (r *rig) series(name string) map[string]float64 {
 	r.t.Helper()
 	families, err := r.prometheus.Gather()

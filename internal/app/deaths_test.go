@@ -19,7 +19,7 @@ type victim struct {
 	id string
 }
 
-// served begins a victim, which a replica at address gets at once.
+// served returns a victim that the replica at address gets at once.
 func (r *rig) served(address string) *victim {
 	r.t.Helper()
 	v := &victim{r, uuid.NewString()}
@@ -39,8 +39,8 @@ const (
 	addressB = "127.0.0.1:8001"
 )
 
-// An engine that drops its connections and says that it is healthy is left alone for
-// 500 ms, then 1 s, by the request that it dropped, and by nobody else.
+// A request whose connection an engine dropped does not go to this engine again for 500 ms,
+// then 1 s, although the engine reports that it is healthy. Other requests do.
 func TestTheSameReplicaIsTriedAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{"a queue": nil, "no queue": {"--queue-depth=0"}} {
@@ -102,8 +102,8 @@ func TestAnotherReplicaIsTriedAtOnce(t *testing.T) {
 	}
 }
 
-// A replica that a request has to leave alone does not end its wait for a slot of
-// another one, and a slot of that one ends the pause.
+// While a request may not go to one replica, it waits for a slot of another one, and such a
+// slot ends the pause.
 func TestAPauseEndsWithAnotherReplicasSlot(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -124,7 +124,7 @@ func TestAPauseEndsWithAnotherReplicasSlot(t *testing.T) {
 	}, "--wake-keepalive=0")
 }
 
-// A model that may not be held has nothing to wait for, but it is no unknown one.
+// A model that may not be held is not waited for, but it is no unknown one.
 func TestAReplicaThatDiesUnderAModelThatIsNotHeld(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

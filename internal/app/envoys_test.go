@@ -14,7 +14,7 @@ import (
 	"github.com/holdgate/holdgate/internal/certs/certstest"
 )
 
-// Whoever reaches the port of ext_proc is believed, so it must be an Envoy of ours.
+// What comes to the port of ext_proc is trusted, so its client must be one of our Envoys.
 func TestOnlyEnvoysWithACertificateReachExtProc(t *testing.T) {
 	t.Parallel()
 	envoys := certstest.New(t)

@@ -52,7 +52,7 @@ func (b *gpuBox) fault(format string, args ...any) {
 	b.faults = append(b.faults, fmt.Sprintf(format, args...))
 }
 
-// setEngine notes what an engine does.
+// setEngine records what an engine does.
 func (b *gpuBox) setEngine(id string, awake, serving bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,8 +68,8 @@ func (b *gpuBox) setEngine(id string, awake, serving bool) {
 	}
 }
 
-// engine plays the agent of a model until its stream ends. Its starts and stops take
-// what times draws; some starts fail.
+// engine plays the agent of a model until its stream ends. Its starts and stops take the
+// times that times draws; some starts fail.
 func (b *gpuBox) engine(p *played, id string, times *rand.Rand) {
 	orders := make(chan bool)
 	var seq uint64
@@ -212,7 +212,7 @@ func (b *gpuBox) await(w *holdstate.Waiter, leaves time.Time) holdstate.Status {
 	}
 }
 
-// serveIt has the request in its engine for a while.
+// serveIt keeps the request in its engine for a while.
 func (b *gpuBox) serveIt(g holdstate.Grant, work time.Duration) {
 	id := g.Replica().ID
 	b.checkServing(id)
@@ -301,7 +301,7 @@ func (b *gpuBox) run() {
 		}
 	}
 	requests.Wait()
-	time.Sleep(time.Hour) // lingers and wishes end
+	time.Sleep(time.Hour) // lingers and needs end
 	for _, p := range agents {
 		p.leave()
 	}

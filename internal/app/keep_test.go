@@ -19,7 +19,7 @@ import (
 
 const routedName = "hivenet_routing_requests_routed_total"
 
-// names makes models' names.
+// names makes n names.
 func names(prefix string, n int) (list []string) {
 	for i := range n {
 		list = append(list, fmt.Sprint(prefix, i))
@@ -82,7 +82,7 @@ func TestSeriesOfModelsThatAreGoneAreRemoved(t *testing.T) {
 	})
 }
 
-// An engine's and a region's name are the agents' words too, whatever model they have.
+// Names of engines and regions come from agents too, whatever models they have.
 func TestEnginesAndRegionsThatAreGoneAreRemoved(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

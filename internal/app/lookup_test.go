@@ -12,7 +12,7 @@ import (
 	"github.com/holdgate/holdgate/internal/memtest"
 )
 
-// One model is found without a look at the others, by everybody who asks for one.
+// Each look-up of one model is made without a list of the others.
 func TestOneModelIsFoundWithoutALookAtTheOthers(t *testing.T) { //nolint:paralleltest // it counts allocations
 	a := newApp(t)
 	var text strings.Builder

@@ -65,7 +65,7 @@ func bubble(t *testing.T, o Options, f func(s *site)) {
 	})
 }
 
-// pass lets d go by, with everything that it causes.
+// pass waits for d, and until everything that happened then is done.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
