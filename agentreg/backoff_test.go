@@ -47,7 +47,7 @@ func TestModelOfAGroupThatCannotStartIsTriedLessAndLessOften(t *testing.T) {
 		for try := 1; try <= 7; try++ {
 			g.tryB(0)
 			require.Len(t, g.failures(), 3*try-2)
-			g.want("b") // somebody asks again
+			g.want("b") // it is wanted anew
 			require.Len(t, g.failures(), 3*try-1, "who asks too soon is told at once")
 			g.SetWanted("b", false)
 			g.wait(pause - time.Second)

@@ -38,7 +38,7 @@ func TestAnEngineWithFewerRequestsThanSlotsTakenIsNoticed(t *testing.T) {
 		report(0)
 		require.Equal(t, []string{"a at most 1 since 5s ago"}, fewer)
 		time.Sleep(beat)
-		a.status(pb.State_STATE_SERVING) // it does not tell
+		a.status(pb.State_STATE_SERVING) // it reports no number
 		time.Sleep(beat)
 		report(0)
 		one.Release()

@@ -18,7 +18,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// gpuAgent is an agent that does what it is told, when the test lets it.
+// gpuAgent is an agent that obeys the router when the test lets it.
 type gpuAgent struct {
 	rec     *registration
 	hello   *pb.Hello
@@ -26,12 +26,12 @@ type gpuAgent struct {
 	told    []*pb.RouterMessage // not yet read
 	state   pb.State            // of the engine
 	ending  bool                // the engine is being stopped
-	wanted  bool                // the last word was Wake
+	wanted  bool                // the last command was Wake
 	handled uint64
 	upSince time.Time
 }
 
-// takes says whether the agent's engine takes of the room, or has been told to.
+// takes reports whether the agent's engine takes of the room, or was sent a Wake.
 func (a *gpuAgent) takes() bool {
 	return a.state != pb.State_STATE_ASLEEP || a.wanted || slices.ContainsFunc(a.told, func(m *pb.RouterMessage) bool { return m.GetWake() != nil })
 }
@@ -74,7 +74,7 @@ func (w *gpu) connect(t *rapid.T, a *gpuAgent) {
 	w.say(a)
 }
 
-// look says what the registry thinks of a.
+// look returns what the registry has of a.
 func (w *gpu) look(a *gpuAgent) (routed, released bool) {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
@@ -290,7 +290,7 @@ func TestAGroupIsNeverTooFullAndEveryoneGetsATurn(t *testing.T) {
 	})
 }
 
-// pass lets time pass, in which agents read and are heard.
+// pass lets time pass, in which agents read and send.
 func (w *gpu) pass(d time.Duration) {
 	time.Sleep(d)
 	for _, a := range w.agents {

@@ -59,7 +59,7 @@ func (g *onGPU) want(names ...string) {
 	}
 }
 
-// told gives what was said to agents since the last call, by id.
+// told returns what agents were sent since the last call, by id.
 func (g *onGPU) told() map[string][]string {
 	synctest.Wait()
 	told := map[string][]string{}
@@ -71,7 +71,7 @@ func (g *onGPU) told() map[string][]string {
 	return told
 }
 
-// serve brings up an agent that was told to wake, and takes the need back that
+// serve brings up an agent that was sent a Wake, and takes the need back that
 // its waiters had.
 func (g *onGPU) serve(id string) {
 	g.agents[id].status(pb.State_STATE_WAKING)

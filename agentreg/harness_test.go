@@ -69,13 +69,13 @@ func (rt *router) failures() []string {
 	return append([]string(nil), rt.failed...)
 }
 
-// instance makes a UUID that is told by a number.
+// instance makes a UUID of a number.
 func instance(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
-// aHello is a valid Hello, changed by each edit.
 // Take takes a slot of any replica of t.
 func (r *Registry) Take(t target.Target) (*Slot, Outcome) { return r.TakeFrom(t, nil) }
 
+// aHello is a valid Hello, changed by each edit.
 func aHello(edits ...func(*pb.Hello)) *pb.Hello {
 	h := &pb.Hello{
 		AgentId: "a", Instance: instance(1), Address: "127.0.0.1:8000",
@@ -114,7 +114,7 @@ type scripted struct {
 	lastState pb.State // of its last Status
 }
 
-// connect opens a stream and says Hello.
+// connect opens a stream and sends a Hello.
 func (rt *router) connect(h *pb.Hello) *scripted {
 	rt.t.Helper()
 	ctx, end := context.WithCancel(rt.t.Context())
@@ -204,7 +204,7 @@ func (a *scripted) ended() bool {
 	return a.over
 }
 
-// SetWanted is SetWish for requests that wait.
+// SetWanted is SetNeed for requests that wait.
 func (r *Registry) SetWanted(model string, wanted bool) {
 	r.SetNeed(model, target.Need{Demand: wanted})
 }

@@ -23,7 +23,7 @@ type world struct {
 	slots  []*Slot
 	wanted bool
 	next   int
-	sent   []string // what the agents were told in this step
+	sent   []string // what the agents were sent in this step
 	failed int      // wake failures reported in this step
 }
 
@@ -161,7 +161,7 @@ func (w *world) check(t *rapid.T) {
 	w.failed = 0
 }
 
-// bubbleTB hides the test's deadline, which a bubble may not ask for.
+// bubbleTB hides the test's deadline, which a bubble may not use.
 type bubbleTB struct{ rapid.TB }
 
 func TestNoSequenceOfEventsLosesAWake(t *testing.T) {

@@ -373,7 +373,7 @@ func TestTokenAuth(t *testing.T) {
 				ctx := metadata.NewOutgoingContext(t.Context(), metadata.MD{"authorization": c.headers})
 				st, err := rt.client.Connect(ctx)
 				require.NoError(t, err)
-				_ = st.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: aHello()}}) // Recv says why it fails
+				_ = st.Send(&pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: aHello()}}) // Recv returns why it fails
 				_, err = st.Recv()
 				if c.ok {
 					require.NoError(t, err)

@@ -43,7 +43,7 @@ type visited struct {
 	end     func()
 }
 
-// refuse says whether an address answers nothing while others do.
+// refuse reports whether an address does not answer while others do.
 func (v *visited) refuse(address string, refuse bool) {
 	v.refused.Delete(address)
 	if refuse {
@@ -114,7 +114,7 @@ func (v *visited) note(what string) {
 	v.told = append(v.told, what)
 }
 
-// heard is what was told of the questions since the last call.
+// heard returns what was reported of checks since the last call.
 func (v *visited) heard() []string {
 	synctest.Wait()
 	v.mu.Lock()
@@ -158,7 +158,7 @@ func (v *visited) state() string {
 	return a.State + " " + a.Address
 }
 
-// asked is how often the engine was asked since the last call.
+// asked returns how often the engine was checked since the last call.
 func (v *visited) asked() int64 {
 	synctest.Wait()
 	return v.checks.Swap(0)

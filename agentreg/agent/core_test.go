@@ -23,7 +23,7 @@ func (c *core) join() *session {
 	return s
 }
 
-// said gives the state and health of the next Status, and how many messages go
+// said returns the state and health of the next Status, and how many messages go
 // before it.
 func (c *core) said(s *session) (state pb.State, healthy bool, before int) {
 	list := c.messages(s)

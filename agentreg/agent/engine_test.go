@@ -368,7 +368,7 @@ func (b *lockedBuffer) await(t *testing.T, want string) {
 func TestEngineThatStillHasRequestsIsNotStopped(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(r *router, a *running){
-		// After a restart the router knows of no request.
+		// After a restart the router counts no request.
 		"by a router": func(r *router, _ *running) { r.SetWanted("llama", false) },
 		"at the end of an agent without a router": func(r *router, a *running) {
 			r.server.Stop()

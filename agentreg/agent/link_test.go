@@ -247,7 +247,7 @@ func TestRefusedRequestIsFollowedByACheckAtOnce(t *testing.T) {
 		slot, _ = reg.TakeFrom(llama, nil)
 		slot.Failed("connection refused")
 		slot.Release()
-		after(20 * time.Millisecond) // the second time in a row is asked a little later
+		after(20 * time.Millisecond) // the second check in a row comes a little later
 		require.False(t, reg.Agents()[0].Healthy, "one check is enough when a request was refused")
 		require.Less(t, time.Since(begin), steadyPoll)
 	})

@@ -225,7 +225,7 @@ func (a *running) stop(t *testing.T) {
 	}
 }
 
-// alive says whether the process of pid runs.
+// alive reports whether the process of pid runs.
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 // enginePid finds the engine by the address in its environment.

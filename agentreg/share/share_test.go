@@ -112,7 +112,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// outcome is a plan in words.
+// outcome is a plan by names.
 type outcome struct {
 	wake, close []string
 	wait        map[string][]string // for whom, by model

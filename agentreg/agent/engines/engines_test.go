@@ -56,7 +56,7 @@ func (s Signals) told() string {
 }
 
 // TestTheEnginesAreInTheDocs makes the table of what is known, and of what the
-// fakes really tell.
+// fakes really report.
 func TestTheEnginesAreInTheDocs(t *testing.T) {
 	t.Parallel()
 	var doc strings.Builder
