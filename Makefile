@@ -22,6 +22,9 @@ E2E_PACKAGES := ./e2e/... ./envoy/...
 # Oldest first: the oldest supported version, then the last patch of each later minor version.
 ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 
+# The race detector keeps each test program for a second at its end, unless told otherwise.
+RACE = GORACE=atexit_sleep_ms=100
+
 # Environment with the paths of the tools below .tools/.
 ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYTHON='$(TOOLS)/venv/bin/python'
 
@@ -59,7 +62,7 @@ two-sites: build tools ## run two sites, one with an engine and one that redirec
 test: unit e2e ## run all tests: unit, then e2e
 
 unit: go ## run the unit tests, with the race detector
-	$(GO) test -race -shuffle=on -p 2 -run '$(RUN)' $(PKG)
+	$(RACE) $(GO) test -race -shuffle=on -p 2 -run '$(RUN)' $(PKG)
 
 e2e: build tools-test ## run the tests with the real Envoy, engine and clients
 	$(ENV) $(GO) test -tags e2e -p 1 -count=1 -timeout 25m -run '$(RUN)' $(E2E_PACKAGES)
@@ -80,7 +83,7 @@ fuzz: go ## fuzz each target that FUZZ matches for FUZZ_TIME (30s)
 	tools/fuzz.sh '$(FUZZ_TIME)' '$(FUZZ)'
 
 flaky: go ## run the unit tests FLAKY_COUNT (20) times
-	$(GO) test -race -shuffle=on -count=$(FLAKY_COUNT) -p 2 -run '$(RUN)' $(PKG)
+	$(RACE) $(GO) test -race -shuffle=on -count=$(FLAKY_COUNT) -p 2 -run '$(RUN)' $(PKG)
 
 bench: build tools ## measure the cost of Holdgate compared with Envoy alone and with the floor
 	@$(ENV) $(GO) run ./bench speed $(BENCH_FLAGS)
