@@ -55,7 +55,7 @@ demo: build tools ## show how a sleeping model answers real requests, in under a
 	@$(ENV) $(GO) run ./examples/demo
 
 two-sites: build tools ## run two sites, one with an engine and one that redirects to it; Ctrl-C ends them
-	@$(ENV) $(GO) run ./examples/two-sites
+	@$(ENV) examples/two-sites/run.sh
 
 ##@ Test
 

@@ -82,16 +82,11 @@ func TestExplainTellsWhatHappensThen(t *testing.T) {
 }
 
 func TestTheTwoSitesExample(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "two-sites")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./examples/two-sites")
-	build.Dir = root(t)
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
-
+	program := filepath.Join(root(t), "examples", "two-sites", "run.sh")
 	t.Run("once", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, program, "-once")
+		cmd := exec.CommandContext(ctx, program, "--once")
 		cmd.Dir = root(t)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))

@@ -107,7 +107,7 @@ func TestAWrongTokenIsRefused(t *testing.T) {
 	}
 }
 
-func TestPushHintsReadsTheSummary(t *testing.T) {
+func TestJSONSendsABodyAndReadsTheAnswer(t *testing.T) {
 	t.Parallel()
 	var method, path, body, kind string
 	c := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -115,8 +115,9 @@ func TestPushHintsReadsTheSummary(t *testing.T) {
 		method, path, body, kind = r.Method, r.URL.Path, string(text), r.Header.Get("Content-Type")
 		_, _ = io.WriteString(w, `{"hints": 3, "warm": 2, "unplaced": 1}`)
 	}), token)
-	sum, err := c.PushHints(t.Context(), []byte(`{"hints": []}`))
-	require.NoError(t, err)
+	var sum sitemap.HintsSummary
+	call := Call{Method: http.MethodPost, Path: "/v1/sitemap/hints", Body: []byte(`{"hints": []}`)}
+	require.NoError(t, c.JSON(t.Context(), call, &sum))
 	require.Equal(t, sitemap.HintsSummary{Hints: 3, Warm: 2, Unplaced: 1}, sum)
 	require.Equal(t, []string{"POST", "/v1/sitemap/hints", `{"hints": []}`, "application/json"}, []string{method, path, body, kind})
 }

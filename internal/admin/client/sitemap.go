@@ -36,13 +36,6 @@ func (c *Client) PushMap(ctx context.Context, data []byte, how Push) (sitemap.Su
 	return sum, err
 }
 
-// PushHints replaces the hints of the map in force.
-func (c *Client) PushHints(ctx context.Context, data []byte) (sitemap.HintsSummary, error) {
-	var sum sitemap.HintsSummary
-	err := c.JSON(ctx, Call{Method: http.MethodPost, Path: sitemapPath + "/hints", Body: data}, &sum)
-	return sum, err
-}
-
 // Map is the map in force.
 type Map struct {
 	JSON   []byte
