@@ -46,7 +46,8 @@ func TestARecordFreesTheSlotOfItsRequest(t *testing.T) {
 	})
 }
 
-// A client may write any address that Envoy finds, unless a proxy in front is trusted.
+// The address that Envoy has found may be invented by the client, unless a proxy in front
+// of Envoy is trusted.
 func TestTheSourceIsThePeerUnlessAProxyIsTrusted(t *testing.T) {
 	t.Parallel()
 	for log, want := range map[string]string{envoy.LogEdge: "192.0.2.9", envoy.LogForwarded: "192.0.2.1"} {
@@ -65,8 +66,8 @@ func TestTheSourceIsThePeerUnlessAProxyIsTrusted(t *testing.T) {
 	}
 }
 
-// A client may use the id of its request in flight again. What we answer to that
-// one has its record under the same id, and must not end the first.
+// A client may send another request with the id of one in flight. The record of that
+// request has the same id, and must not end the first one.
 func TestARecordOfAnotherRequestWithTheSameId(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -91,9 +92,9 @@ func TestARecordOfAnotherRequestWithTheSameId(t *testing.T) {
 	})
 }
 
-// A client may leave before Envoy has our answer: then the record is there before
-// the slot is carried.
-func TestARecordThatComesBeforeTheSlotIsCarried(t *testing.T) {
+// A client may leave before Envoy has the router's answer. Then its record comes before
+// the request is carried.
+func TestASlotIsGivenBackWhenTheRecordCameBefore(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -144,7 +145,7 @@ func TestRequestsEndWhenEnvoyHasGone(t *testing.T) {
 		later := r.served(t)
 		elapse(envoyGone)
 		require.Equal(t, 1, r.slots.taken(), "what began after the end is another Envoy's")
-		require.Contains(t, r.log.String(), "its requests count as ended")
+		require.Contains(t, r.log.String(), "ending the requests that it carried")
 		third.Reset()
 		record, end := r.logStream(t, envoy.LogEdge)
 		record(later, envoy.ModeNative)

@@ -34,7 +34,7 @@ func corsOf(m *extprocv3.ProcessingResponse) map[string]string {
 	return got
 }
 
-func TestAnswersToPages(t *testing.T) {
+func TestEveryAnswerToAPageHasTheCORSHeaders(t *testing.T) {
 	t.Parallel()
 	own := map[string]string{headerAllow: page, headerExpose: exposed, headerVary: headerOrigin}
 	with := func(name, value string) map[string]string {

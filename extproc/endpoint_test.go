@@ -3,6 +3,8 @@
 package extproc
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,4 +38,15 @@ func TestAWrongPathNamesTheRightOne(t *testing.T) {
 		r.ask(r.t, extproctest.Request("/v1/v1/messages?beta=true", `{"model":"m"}`)).RequireEnded(r.t,
 			`0s 404 {"error":{"code":"not_found","message":"this path is not an endpoint of the router: use /v1/messages","source":"router"}}`)
 	})
+}
+
+// docs/clients.md has every endpoint, and the status of a client that left.
+func TestTheDocumentForClientsHasTheEndpoints(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/clients.md")
+	require.NoError(t, err)
+	for path, e := range endpoints {
+		require.Contains(t, string(text), fmt.Sprintf("| `POST %s` | `%v` |", path, e.Kind))
+	}
+	require.Contains(t, string(text), fmt.Sprintf("| %d | |", StatusClientGone))
 }

@@ -61,7 +61,7 @@ func (r *rig) ends(t *testing.T, id string) {
 	end()
 }
 
-// The next engine gets what the client sent, however the one before wanted it.
+// The next engine gets what the client sent, whatever the engine before wanted.
 func TestAnEngineGetsItsRequestsAsItWantsThem(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -121,7 +121,7 @@ func TestARelayedRequestIsAsItsEngineWantsIt(t *testing.T) {
 	})
 }
 
-// Statuses are no answer only where the engine's configuration says so.
+// A status means that a request was not taken only if the engine's configuration says so.
 func TestAnEnginesStatusPasses(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -135,7 +135,7 @@ func TestAnEnginesStatusPasses(t *testing.T) {
 
 // A pool that says again and again that it did not take the request does not count as
 // one that died.
-func TestARequestThatIsNotTakenGoesOnInTheLane(t *testing.T) {
+func TestARequestThatIsNotTakenGoesOnInTheReholdLane(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t

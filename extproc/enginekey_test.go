@@ -19,7 +19,7 @@ import (
 
 const ownKey = "sk-of-the-engine"
 
-// keysSent is what becomes of the headers with keys on the way to the engine.
+// keysSent returns the changes of the headers with keys on the way to the engine.
 func keysSent(t *testing.T, m *extprocv3.ProcessingResponse) []string {
 	t.Helper()
 	mutation := m.GetRequestHeaders().GetResponse().GetHeaderMutation()
@@ -95,7 +95,7 @@ func TestTheEnginesOwnKeyTakesThePlaceOfTheCallers(t *testing.T) {
 }
 
 // In the rehold lane a request comes with what its first replica was sent.
-func TestTheLaneTakesAKeyAwayThatIsNoLongerThere(t *testing.T) {
+func TestTheReholdLaneRemovesTheKeyOfAnEarlierEngine(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeEngine is what stands behind the relay lane: each call waits for its script.
+// fakeEngine is the engine behind the relay lane: each call waits for its script.
 type fakeEngine struct {
 	mu     sync.Mutex
 	calls  []*call

@@ -50,7 +50,7 @@ func (s *fakeSlots) Serving(t target.Target) bool {
 	return t == chatOfM && len(s.replicas) > 0
 }
 
-// Admit lets everybody in unless the gate is shut.
+// Admit gives every request a reservation unless the gate is shut.
 func (s *fakeSlots) Admit(bool) (holdstate.Reservation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *fakeSlots) shut() bool {
 	return s.closed
 }
 
-// shutGate makes the gate let nobody in, for ever with an error.
+// shutGate shuts the gate: no request gets a reservation, or ever will with an error.
 func (s *fakeSlots) shutGate(shut bool, never error) {
 	s.mu.Lock()
 	s.closed, s.never = shut, never
@@ -78,7 +78,7 @@ func (s *fakeSlots) shutGate(shut bool, never error) {
 	s.machine.UpdateAll()
 }
 
-// pauseFor has every request wait, as after the death of a replica under it.
+// pauseFor makes every request wait, as after the death of a replica under it.
 func (s *fakeSlots) pauseFor(d time.Duration) {
 	s.mu.Lock()
 	s.pause = true

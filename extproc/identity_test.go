@@ -72,7 +72,7 @@ func TestAnIdentityIsReadFromMetadata(t *testing.T) {
 }
 
 // Only the edge's pass has metadata of the caller.
-func TestTheLaneKeepsTheIdentity(t *testing.T) {
+func TestTheReholdLaneKeepsTheIdentity(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t

@@ -67,6 +67,6 @@ func (s *Server) endCarried(from string, closed time.Time) {
 		s.lost(fl)
 	}
 	if len(old) > 0 {
-		s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not come back: its requests count as ended")
+		s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not reconnect, ending the requests that it carried")
 	}
 }

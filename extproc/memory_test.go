@@ -21,7 +21,7 @@ import (
 
 var largeChunk = strings.Repeat(" ", 60_000)
 
-// Over the limit for all bodies reading pauses; nothing is refused.
+// Over the limit for all bodies, reading pauses and nothing is refused.
 func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -47,7 +47,7 @@ func TestReadingPausesOverTheLimitForAllBodies(t *testing.T) {
 	})
 }
 
-// What a client only announces takes no memory, however many do it.
+// A body that was only announced takes no memory, however many there are.
 func TestIdleUploadsStandInNobodysWay(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -111,7 +111,7 @@ func TestUploadsOfUnknownLengthDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// A body takes what it has, not what it might have had.
+// A body takes memory for its size, not for the size that it might have had.
 func TestAHeldBodyCountsWithItsSize(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -283,7 +283,7 @@ func TestEveryBufferOfARequestComesBackOnce(t *testing.T) { //nolint:paralleltes
 	}
 }
 
-// What a compressed body may take when it is decoded counts too, and is waited for.
+// The memory for decoding a body counts too, and is waited for.
 func TestDecodingWaitsForMemory(t *testing.T) {
 	t.Parallel()
 	const large = maxTotal - maxTotal/4

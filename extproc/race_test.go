@@ -79,8 +79,8 @@ func requireFenced(t *testing.T, events []string, whole bool) {
 	}
 }
 
-// A clock may fire while the machine is changing what it is the clock of: the
-// machine has the word, and the request must not be left without a clock.
+// A timer may fire while the machine changes the state that it is for. The machine decides,
+// and the request must not be left without a timer.
 func TestTheBudgetEndsInTheInstantOfARelease(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -130,7 +130,7 @@ func TestAWaitForASlotRacesANewRelease(t *testing.T) {
 
 // A thousand held requests, one registration: a thousand answers, in the order of
 // arrival, none lost and none twice.
-func TestOneRegistrationReleasesAThousand(t *testing.T) {
+func TestOneRegistrationReleasesAThousandRequests(t *testing.T) {
 	t.Parallel()
 	const requests = 1000
 	bubble(t, func(r *rig) {

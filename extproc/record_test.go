@@ -61,7 +61,7 @@ func TestTheRecordOfAServedRequestComesFromEnvoy(t *testing.T) {
 	})
 }
 
-func TestAnAnswerOfOursIsJoinedWithItsRecord(t *testing.T) {
+func TestAnAnswerOfTheRouterIsJoinedWithItsRecord(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -82,7 +82,7 @@ func TestAnAnswerOfOursIsJoinedWithItsRecord(t *testing.T) {
 	})
 }
 
-func TestARecordOfOursIsNotWaitedForForEver(t *testing.T) {
+func TestTheRecordOfAnAnswerOfTheRouterIsWaitedForBriefly(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -358,7 +358,7 @@ func TestARequestThatTheShutdownCutsDidNotLeave(t *testing.T) {
 }
 
 // A request that was held stays one when its replica dies and the lane cannot go on.
-func TestAHeldRequestThatTheLaneRefusesIsOnRecordAsHeld(t *testing.T) {
+func TestAHeldRequestThatTheReholdLaneRefusesIsOnRecordAsHeld(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -375,7 +375,7 @@ func TestAHeldRequestThatTheLaneRefusesIsOnRecordAsHeld(t *testing.T) {
 	})
 }
 
-func TestTraceIDs(t *testing.T) {
+func TestTraceIDsAreReadFromTraceparent(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01": "0af7651916cd43dd8448eb211c80319c",

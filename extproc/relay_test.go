@@ -135,7 +135,7 @@ func TestPiecesOfAnAnswerArePassedAtOnceAndWhole(t *testing.T) {
 	}, func(o *Options) { o.RelayMaxBytes = 100 << 20 })
 }
 
-func TestAnEnginesErrorAfterACommit(t *testing.T) {
+func TestAnEnginesErrorAfterAKeepaliveIsPassedOn(t *testing.T) {
 	t.Parallel()
 	const engines = `{"error":{"message":"context \"too\" long","code":7,"type":"BadRequestError","param":null},"more":1}`
 	for name, c := range map[string]struct {
@@ -216,9 +216,9 @@ func TestAnEnginesErrorAfterACommit(t *testing.T) {
 	}, aborting)
 }
 
-// An engine that takes its time with the text of an error costs no keepalive, and
-// a client that leaves meanwhile is noticed.
-func TestAnEnginesSlowError(t *testing.T) {
+// While the text of an engine's error comes slowly, keepalives go on, and a client that
+// leaves is noticed.
+func TestKeepalivesGoOnDuringAnEnginesSlowError(t *testing.T) {
 	t.Parallel()
 	for name, leave := range leavings {
 		t.Run(name, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestAnEnginesSlowError(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatBreaksOff(t *testing.T) {
+func TestAnAnswerThatBreaksOffEndsWithAnError(t *testing.T) {
 	t.Parallel()
 	const half = `{"error":{"code":"backend_error","message":"the engine ended its answer half way","source":"router"}}`
 	for _, committed := range []bool{false, true} {
@@ -279,7 +279,7 @@ func TestAnAnswerThatBreaksOff(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsTooLarge(t *testing.T) {
+func TestAnAnswerThatIsTooLargeEndsWithAnError(t *testing.T) {
 	t.Parallel()
 	const tooLarge = `{"error":{"code":"backend_error","message":"the answer is larger than 100000 bytes","source":"router"}}`
 	limit := func(o *Options) { o.RelayMaxBytes = 100_000 }
@@ -322,7 +322,7 @@ func TestAnAnswerThatIsTooLarge(t *testing.T) {
 	}, limit)
 }
 
-func TestARelayThatCannotBeReached(t *testing.T) {
+func TestARelayThatCannotBeReachedBlamesNoReplica(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"dial", "write", "read"} {
 		bubble(t, func(r *rig) {
@@ -337,7 +337,7 @@ func TestARelayThatCannotBeReached(t *testing.T) {
 	}
 }
 
-// What the lane itself does not take is the request's end, and no replica's fault.
+// A request that the lane itself refuses ends, and no replica is given up.
 func TestWhatTheLaneRefusesBlamesNoReplica(t *testing.T) {
 	t.Parallel()
 	const (
@@ -382,7 +382,7 @@ func TestWhatTheLaneRefusesBlamesNoReplica(t *testing.T) {
 	}
 }
 
-// The flags are the lane's own: an answer with them is never shown.
+// An answer with flags is the lane's: its text is never passed on.
 func TestTheLanesOwnAnswersAreNotShown(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

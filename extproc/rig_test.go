@@ -126,7 +126,7 @@ func (r *rig) requireAtRest(t *testing.T) {
 	}
 }
 
-// noBodies says whether no body takes any memory.
+// noBodies reports whether no body takes any memory.
 func (r *rig) noBodies() bool {
 	const small, large = maxTotal / 4, maxTotal - maxTotal/4
 	if !r.bodies.small.TryAcquire(small) {
@@ -152,7 +152,7 @@ func (r *rig) routedNow() int {
 	return r.routed
 }
 
-// open begins a stream; lane is empty for somebody else's Envoy.
+// open begins a stream; lane is empty for a foreign Envoy.
 func (r *rig) open(t *testing.T, lane string) *extproctest.Exchange {
 	t.Helper()
 	return extproctest.Open(t, r.conn, lane, extproctest.Describe)

@@ -300,7 +300,7 @@ func duplex(m *extprocv3.ProcessingRequest) *extprocv3.ProcessingRequest {
 	return m
 }
 
-// Somebody else's Envoy sends everything to us, and most of it is not ours.
+// A foreign Envoy sends the requests of all its applications.
 func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -321,7 +321,7 @@ func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 	})
 }
 
-func TestOthersPassUntouched(t *testing.T) {
+func TestRequestsToOtherApplicationsPassUntouched(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		send []*extprocv3.ProcessingRequest
@@ -395,7 +395,7 @@ func TestOthersPassUntouched(t *testing.T) {
 	}
 }
 
-func TestStreamsThatAreNoRequest(t *testing.T) {
+func TestAStreamMustBeginWithHeaders(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -438,7 +438,7 @@ func TestACrashInTheDeciderEndsItsStreamOnly(t *testing.T) {
 		r.decide = func(*Request) Decision { crash(2); return Decision{} }
 		x := r.ask(t, chat(false))
 		require.Equal(t, codes.Internal, status.Code(x.End()))
-		require.Contains(t, r.log.String(), "programming error")
+		require.Contains(t, r.log.String(), "panic while serving a request")
 		r.decide = usual
 		require.Equal(t, 1, r.InFlight())
 		require.Empty(t, other.Events())

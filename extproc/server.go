@@ -93,7 +93,7 @@ func (s *Server) Process(gs extprocv3.ExternalProcessor_ProcessServer) (err erro
 	defer func() {
 		if cause := recover(); cause != nil {
 			// Envoy answers with status_on_error.
-			s.d.Log.Error().Interface("panic", cause).Bytes("stack", debug.Stack()).Msg("a request failed by a programming error")
+			s.d.Log.Error().Interface("panic", cause).Bytes("stack", debug.Stack()).Msg("panic while serving a request")
 			err = status.Error(codes.Internal, "internal error")
 		}
 		p.close()

@@ -150,7 +150,7 @@ func TestBodiesThatAreRefused(t *testing.T) {
 	}
 }
 
-// Only chat streams; a field of that name elsewhere is the engine's business.
+// Only chat requests stream. In others a field of that name has no meaning.
 func TestStreamIsReadForChatOnly(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []target.Kind{target.Embedding, target.Rerank} {
@@ -183,8 +183,8 @@ func TestTheCutOfABodyDoesNotMatter(t *testing.T) {
 	}
 }
 
-// A reader that is used again must know nothing of the body before.
-func TestAReaderForgetsTheBodyBefore(t *testing.T) {
+// A reader that is used again must have nothing of the body before.
+func TestAReaderIsUsedAgainWithoutItsFormerBody(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		got, err := read(`{"model":"first","stream":true,"max_tokens":5}`)
@@ -198,7 +198,7 @@ func TestAReaderForgetsTheBodyBefore(t *testing.T) {
 	}
 }
 
-func TestCompressedBodies(t *testing.T) {
+func TestCompressedBodiesAreReadAsTheirText(t *testing.T) {
 	t.Parallel()
 	const limit = 10 << 20 // the default
 	small := []byte(`{"model":"m","stream":true}`)
@@ -232,7 +232,7 @@ func TestCompressedBodies(t *testing.T) {
 	}
 }
 
-func TestDamagedCompressedBodies(t *testing.T) {
+func TestDamagedCompressedBodiesAreRefused(t *testing.T) {
 	t.Parallel()
 	text := []byte(`{"x":"` + strings.Repeat("some words and 1 2 3 ", 400) + `","model":"m"}`)
 	for name, encode := range extproctest.Encoders {
@@ -262,7 +262,7 @@ func TestDamagedCompressedBodies(t *testing.T) {
 	}
 }
 
-func TestContentEncodings(t *testing.T) {
+func TestContentEncodingsThatCanBeRead(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]Coding{
 		"": Identity, "identity": Identity, "gzip": gzipCoding, "x-gzip": gzipCoding, " GZip ": gzipCoding,

@@ -17,7 +17,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// isObject says whether text is one JSON object in UTF-8, by another reader. A
+// isObject reports whether text is one JSON object in UTF-8, by another reader. A
 // byte-order mark and halves of surrogate pairs are allowed.
 func isObject(text []byte) bool {
 	text = bytes.TrimPrefix(text, []byte(byteOrderMark))
@@ -32,7 +32,7 @@ func isObject(text []byte) bool {
 // syntaxMessages are those of bodies that are no JSON object in UTF-8.
 var syntaxMessages = []string{"not valid JSON near", "is not UTF-8", "data after", "must be a JSON object", "body is empty"}
 
-// requireSyntax demands that err is what the syntax of text deserves.
+// requireSyntax demands an error exactly when the syntax of text is wrong.
 func requireSyntax(t require.TestingT, text []byte, err error) {
 	if err == nil {
 		require.True(t, isObject(text), "%q was accepted", text)
@@ -69,7 +69,7 @@ func TestTheScannerTakesWhatIsJSON(t *testing.T) {
 }
 
 // Two readers must not find two models or two limits in one body.
-func TestNamesThatEnginesMayTakeForOurs(t *testing.T) {
+func TestNamesThatEnginesMayTakeForOthersAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, own := range map[string]string{
 		"Model": "model", "MODEL": "model", "mo_del": "model", "-model": "model", `m\u004fdel`: "model",
@@ -90,7 +90,7 @@ func TestNamesThatEnginesMayTakeForOurs(t *testing.T) {
 }
 
 // A reader that ignores - and _ finds model in each of these.
-func TestNamesThatHideOursBehindDelimiters(t *testing.T) {
+func TestNamesWithManyDelimitersAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
 		strings.Repeat("-", 300) + "model", "model" + strings.Repeat("_", 300), "mod" + strings.Repeat("-_", 200) + "EL",
@@ -101,7 +101,7 @@ func TestNamesThatHideOursBehindDelimiters(t *testing.T) {
 	}
 }
 
-func TestOtherNamesAreTheEnginesBusiness(t *testing.T) {
+func TestOtherNamesPass(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
 		"maxTokens", "maxCompletionTokens", "maxtokens", "models", "mode", "modèl", "stream_options", "tool_choice", "Tool", "topK", "top_p", "Temperature", "",
@@ -129,7 +129,7 @@ func TestTheLargerDeclaredOutputCounts(t *testing.T) {
 	}
 }
 
-func TestPlainPrefix(t *testing.T) {
+func TestPlainPrefixEndsAtTheFirstSpecialByte(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b := rapid.SliceOfN(rapid.OneOf(rapid.ByteRange(0x20, 0x7e), rapid.Byte()), 0, 60).Draw(t, "bytes")

@@ -20,7 +20,7 @@ func Address(host string, port uint32) *corev3.Address {
 	}}}
 }
 
-// Logged is a message of an access-log stream; name is empty behind the first.
+// Logged is a message of an access-log stream; name is empty in all but the first.
 func Logged(name string, entries ...*dataaccesslogv3.HTTPAccessLogEntry) *accesslogv3.StreamAccessLogsMessage {
 	m := &accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
 		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries},
@@ -58,8 +58,8 @@ func LogEntryOf(change func(*dataaccesslogv3.HTTPAccessLogEntry)) *dataaccesslog
 	return e
 }
 
-// ModeMetadata is our dynamic metadata as Envoy's records have it; a client that
-// left before any answer has none.
+// ModeMetadata is the router's dynamic metadata as Envoy's records have it. It is nil for a
+// client that left before any answer.
 func ModeMetadata(mode string) *corev3.Metadata {
 	if mode == "" {
 		return nil

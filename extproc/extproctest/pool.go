@@ -10,8 +10,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// CountingPool hands out buffers and notices one that comes back twice, or that
-// it never gave.
+// CountingPool hands out buffers, and notices one that comes back twice or is not its own.
 type CountingPool struct {
 	mu    sync.Mutex
 	out   map[*byte]int

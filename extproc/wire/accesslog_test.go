@@ -26,7 +26,7 @@ func parseLog(t *testing.T, m proto.Message, into *LogMessage) {
 	require.NoError(t, Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, into))
 }
 
-func TestLogRecords(t *testing.T) {
+func TestTheNeededFieldsOfALogEntryAreRead(t *testing.T) {
 	t.Parallel()
 	usual := LogEntry{
 		RequestID: "id", Status: 429, BytesIn: 1 << 40, BytesOut: 77, Duration: 61*time.Second + 500, Attempts: 2,

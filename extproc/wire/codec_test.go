@@ -68,7 +68,7 @@ func inboundMessages() map[string]*extprocv3.ProcessingRequest {
 	return all
 }
 
-// wanted is what m says, by the usual types.
+// wanted is what m has, by the generated types.
 func wanted(m *extprocv3.ProcessingRequest) (kind Kind, end bool, headers [][2]string, body []byte) {
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
@@ -295,7 +295,7 @@ func requireProto(t *testing.T, want, got proto.Message) {
 	require.Empty(t, cmp.Diff(want, got, protocmp.Transform()))
 }
 
-// headResponse is the answer that forwardHead stands for.
+// headResponse is a ForwardHead in the generated types.
 func headResponse(f *ForwardHead) *extprocv3.ProcessingResponse {
 	entries := map[string]*structpb.Value{}
 	for _, kv := range f.Metadata {
@@ -313,7 +313,7 @@ func headResponse(f *ForwardHead) *extprocv3.ProcessingResponse {
 	}
 }
 
-func TestForwardHead(t *testing.T) {
+func TestForwardHeadAgreesWithTheGeneratedTypes(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("long ", 1000)
 	many := HeaderList{}
@@ -346,7 +346,7 @@ func TestForwardHead(t *testing.T) {
 	}
 }
 
-func TestForwardBody(t *testing.T) {
+func TestForwardBodyAgreesWithTheGeneratedTypes(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 100, 125, 126, 127, 128, 129, 16381, 16383, 16384, 65535, 65536, 1 << 20} {
 		for _, end := range []bool{false, true} {
@@ -362,7 +362,7 @@ func TestForwardBody(t *testing.T) {
 	}
 }
 
-func TestShortAnswers(t *testing.T) {
+func TestEmptyAnswersAgreeWithTheGeneratedTypes(t *testing.T) {
 	t.Parallel()
 	requireProto(t, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
 		RequestHeaders: &extprocv3.HeadersResponse{},

@@ -62,7 +62,7 @@ func TestTheWaitForASlotBeginsWithTheRoom(t *testing.T) {
 	}, silent)
 }
 
-func TestAnOrdinaryRequestParks(t *testing.T) {
+func TestARequestThatIsNotHeldWaitsForAReservation(t *testing.T) {
 	t.Parallel()
 	const full = ` 429 {"error":{"code":"concurrency_limit_exceeded","message":"model m has as many requests in hand as it may; retry in 1 second","source":"router","retry_after":1}}`
 	for name, c := range map[string]struct {

@@ -47,7 +47,7 @@ func requireServed(t *testing.T, x *extproctest.Exchange, at, address string) {
 	x.RequireEnded(t, at+" serve on "+address+", 13 bytes", at+" body 13 end")
 }
 
-func TestTheLaneTriesTheNextReplica(t *testing.T) {
+func TestTheReholdLaneTriesTheNextReplica(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -68,8 +68,8 @@ func TestTheLaneTriesTheNextReplica(t *testing.T) {
 	})
 }
 
-// TestTheLaneKnowsTheClientsClocks though their headers did not go on with it.
-func TestTheLaneKnowsTheClientsClocks(t *testing.T) {
+// TestTheReholdLaneKeepsTheClientsTimeouts though their headers did not go on with it.
+func TestTheReholdLaneKeepsTheClientsTimeouts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		header, value string
@@ -142,7 +142,7 @@ func TestTheSameEngineMayDieTwice(t *testing.T) {
 }
 
 // A replica that is this router's own edge sends a request back to it. Only a request in
-// flight is one that came back: another router's mark goes on.
+// flight has come back: the mark of another router does not count.
 func TestARequestThatComesBackIsRefused(t *testing.T) {
 	t.Parallel()
 	const loop = `508 {"error":{"code":"loop_detected","message":"the engine of model m is this router itself: the request came back","source":"router"}}`
@@ -188,7 +188,7 @@ func TestARequestThatComesBackIsRefused(t *testing.T) {
 	})
 }
 
-// An answer that Envoy could not read is not asked for again, and leaves the replica up.
+// A request whose answer Envoy could not read is not tried again, and its replica stays up.
 func TestAnAnswerThatIsNoHTTPIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -206,7 +206,7 @@ func TestAnAnswerThatIsNoHTTPIsNotTriedAgain(t *testing.T) {
 
 // With no replica left the request is held in the lane, and its answer comes
 // through the relay; its place is that of its arrival.
-func TestTheLaneHolds(t *testing.T) {
+func TestTheReholdLaneHoldsWithoutAReplica(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -232,8 +232,8 @@ func TestTheLaneHolds(t *testing.T) {
 	})
 }
 
-// A request that waited keeps its place when its engine dies in Envoy's hands.
-func TestAPlaceIsKeptAcrossTheLane(t *testing.T) {
+// A request that waited keeps its place when its engine dies under it in Envoy.
+func TestAPlaceIsKeptInTheReholdLane(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -255,7 +255,7 @@ func TestAPlaceIsKeptAcrossTheLane(t *testing.T) {
 }
 
 // After a restart the lane brings requests that this process never saw.
-func TestTheLaneAfterARestart(t *testing.T) {
+func TestTheReholdLaneTrustsAUnixSocketAfterARestart(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -272,7 +272,7 @@ func TestTheLaneAfterARestart(t *testing.T) {
 }
 
 // Over TCP whoever reaches the port could name the lane, and would skip the keys.
-func TestALaneThatAnybodyCouldNameSkipsNoKeys(t *testing.T) {
+func TestTheReholdLaneOverTCPSkipsNoKeys(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -293,8 +293,8 @@ func TestALaneThatAnybodyCouldNameSkipsNoKeys(t *testing.T) {
 	})
 }
 
-// A lane pass without a word on its attempt blames the replica, but is no death.
-func TestTheLaneWithoutAWordOnTheAttempt(t *testing.T) {
+// A pass without a description of its attempt gives the replica up, but counts no death.
+func TestWithoutADescriptionOfTheAttemptNoEngineDied(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -316,7 +316,7 @@ func TestTheLaneWithoutAWordOnTheAttempt(t *testing.T) {
 
 // A client that left while its request was in the lane: Envoy's record and the
 // lane's stream end in either order.
-func TestAClientThatLeavesTheLane(t *testing.T) {
+func TestAClientThatLeavesInTheReholdLane(t *testing.T) {
 	t.Parallel()
 	for _, recordFirst := range []bool{true, false} {
 		bubble(t, func(r *rig) {
@@ -343,7 +343,7 @@ func TestAClientThatLeavesTheLane(t *testing.T) {
 
 // A client may leave in the moment in which its request goes to the lane: its record
 // is there before the lane's pass, and none comes after it.
-func TestALanePassOfARequestWhoseClientLeft(t *testing.T) {
+func TestAReholdPassEndsWhenItsClientHasLeft(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t

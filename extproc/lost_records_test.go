@@ -101,8 +101,8 @@ func TestNothingThatEnvoyMayCarryIsCorrected(t *testing.T) {
 	}
 }
 
-// A client that reads slowly has its request at the edge when the engine has done
-// its part.
+// The request of a client that reads slowly is still at the edge when the engine has
+// answered it.
 func TestASlowClientKeepsItsRecordAndNoSlot(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -119,8 +119,8 @@ func TestASlowClientKeepsItsRecordAndNoSlot(t *testing.T) {
 	})
 }
 
-// A request that waits here is at the edge, too: it does not hide that the others
-// have gone.
+// A request that waits here is at the edge, too. It does not hide that the others have
+// ended.
 func TestALostRecordIsNoticedBehindAHold(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

@@ -19,7 +19,7 @@ func automatic(o *Options) { o.LateError = LateErrorAuto }
 
 // In auto mode an answer is cut where an SDK would return the error as a success,
 // and nowhere else.
-func TestLateErrorsInAutoMode(t *testing.T) {
+func TestAutoModeCutsWhereAnSDKWouldReturnTheError(t *testing.T) {
 	t.Parallel()
 	const (
 		waking = `{"error":{"code":"model_waking","message":"model m is waking up; retry in 30 seconds","source":"router","retry_after":30}}`
@@ -66,7 +66,7 @@ func TestLateErrorsInAutoMode(t *testing.T) {
 	}
 }
 
-// An engine's error behind keepalives is passed on to its end, and then cut for an SDK.
+// An engine's error behind keepalives is passed on whole, and then cut for an SDK.
 func TestAnEnginesLateErrorInAutoMode(t *testing.T) {
 	t.Parallel()
 	for sdk, ending := range map[bool]string{true: `20s ""`, false: `20s "" end`} {

@@ -18,8 +18,8 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// From the release on no clock of ours runs but that of the keepalives: an engine
-// may take as long as it likes for its head, and then for its first byte.
+// From the release on no timer of the router runs but that of the keepalives: an engine
+// may take any time for its head, and then for its first byte.
 func TestNothingCutsASlowEngineAfterARelease(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ head, first time.Duration }{
@@ -78,8 +78,8 @@ func TestAReleaseTakesNoTimeWhateverTheSettings(t *testing.T) {
 	}
 }
 
-// The end of a stream whose request Envoy carries is no client that left, however
-// the stream ends.
+// When a stream ends whose request Envoy carries, the client has not left, however the
+// stream ends.
 func TestAStreamThatHasDoneItsWorkIsNoDisconnect(t *testing.T) {
 	t.Parallel()
 	for way, leave := range leavings {
@@ -109,9 +109,9 @@ func TestAStreamThatHasDoneItsWorkIsNoDisconnect(t *testing.T) {
 	}
 }
 
-// A client that leaves before its request was whole is on record as one that left,
-// and not as a fault.
-func TestALeavingInAnUploadIsNoFault(t *testing.T) {
+// A client that leaves during its upload is on record as one that left, and not as an
+// error.
+func TestAClientThatLeavesInItsUploadIsNoFault(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string][]*extprocv3.ProcessingRequest{
 		"headers": {extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath)},
@@ -140,7 +140,7 @@ func TestALeavingInAnUploadIsNoFault(t *testing.T) {
 
 // An engine's empty error is passed as it is; behind a keepalive a client that does
 // not stream gets nothing after the spaces, and one that streams is told.
-func TestAnEmptyErrorOfAnEngine(t *testing.T) {
+func TestAnEmptyErrorOfAnEngineBehindKeepalivesGetsAText(t *testing.T) {
 	t.Parallel()
 	answer := func(r *rig, stream bool, after time.Duration) *extproctest.Exchange {
 		t := r.t

@@ -47,7 +47,7 @@ func (plainWriter) Flush() error { return nil }
 func (plainWriter) Close() error { return nil }
 
 // Behind keepalives an engine's coded answer is decoded as it comes.
-func TestACodedAnswerBehindKeepalives(t *testing.T) {
+func TestACodedAnswerBehindKeepalivesIsDecoded(t *testing.T) {
 	t.Parallel()
 	for name, c := range compressors {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestACodedAnswerWithItsOwnHeadIsPassedAsItIs(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatCannotBeDecoded(t *testing.T) {
+func TestAnAnswerThatCannotBeDecodedEndsWithAnError(t *testing.T) {
 	t.Parallel()
 	const message = `{"error":{"code":"backend_error","message":"the engine's answer is compressed in a way that the router cannot read","source":"router"}}`
 	for name, c := range map[string]struct{ coding, text string }{
@@ -165,7 +165,7 @@ func TestADecodedAnswerIsBounded(t *testing.T) {
 }
 
 // An engine's coded error keeps its text.
-func TestACodedErrorBehindKeepalives(t *testing.T) {
+func TestACodedErrorBehindKeepalivesKeepsItsText(t *testing.T) {
 	t.Parallel()
 	for name, c := range compressors {
 		var coded strings.Builder

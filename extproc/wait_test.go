@@ -54,7 +54,7 @@ func (r *rig) holding(d time.Duration) {
 	}
 }
 
-func TestAHoldThatExpires(t *testing.T) {
+func TestAHoldThatExpiresIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		send []*extprocv3.ProcessingRequest
@@ -109,26 +109,6 @@ func TestAHoldThatExpires(t *testing.T) {
 	}
 }
 
-func TestTheHeadThatBeginsAnAnswerEarly(t *testing.T) {
-	t.Parallel()
-	for stream, contentType := range map[bool]string{true: "text/event-stream; charset=utf-8", false: "application/json"} {
-		bubble(t, func(r *rig) {
-			t := r.t
-			x := r.ask(t, chat(stream))
-			elapse(interval)
-			headers := map[string]string{}
-			for _, h := range x.Messages()[0].GetStreamedImmediateResponse().GetHeadersResponse().GetHeaders().GetHeaders() {
-				headers[h.GetKey()] = string(h.GetRawValue())
-			}
-			require.Equal(t, map[string]string{
-				headerRequestID: idOf(x),
-				":status":       "200", "content-type": contentType, "cache-control": "no-cache", "x-accel-buffering": "no",
-			}, headers)
-			x.Reset()
-		})
-	}
-}
-
 func TestTheBudgetIsTheOnlyClockOfAHold(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) { // one second before
@@ -174,7 +154,7 @@ func TestTheBudgetRunsFromArrival(t *testing.T) {
 	}, silent)
 }
 
-func TestAWholeHour(t *testing.T) {
+func TestAHoldMayLastAnHour(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		t := r.t
@@ -185,51 +165,6 @@ func TestAWholeHour(t *testing.T) {
 		require.Equal(t, keptAlive(comment, 7*time.Second, 3598*time.Second), got[:len(got)-1])
 		require.True(t, strings.HasPrefix(got[len(got)-1], "1h0m0s "))
 	}, func(o *Options) { o.Keepalive = 7 * time.Second })
-}
-
-// A release, a wait for a slot and a slow engine leave no gap between keepalives.
-func TestTheKeepaliveClockRunsThroughARelease(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		t := r.t
-		x := r.ask(t, chat(true))
-		elapse(20 * time.Second)
-		r.slots.up(engineA, 0)
-		require.Equal(t, 1, r.machine.Demand(chatOfM.Model), "released, but without a slot")
-		elapse(20 * time.Second)
-		r.slots.up(engineB, 1)
-		require.Zero(t, r.machine.Demand(chatOfM.Model))
-		call := r.engine.call(t, 1)
-		elapse(22 * time.Second)
-		body := call.respond(200)
-		elapse(30 * time.Second) // the head has come, but no byte of the answer
-		go func() { _, _ = io.WriteString(body, "data: 1\n\n"); elapse(time.Hour); _ = body.Close() }()
-		x.RequireEnded(t, append(keptAlive(comment, interval, 90*time.Second), `1m32s "data: 1\n\n"`, `1h1m32s "" end`)...)
-	})
-}
-
-func TestAHeadBeforeTheFirstKeepaliveIsTheEnginesOwn(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		t := r.t
-		x := r.ask(t, chat(true))
-		elapse(14 * time.Second)
-		r.slots.up(engineA, 1)
-		elapse(500 * time.Millisecond)
-		body := r.engine.call(t, 1).respond(418, "X-Engine", "a", "X-Engine", "b", "Server-Timing", "gpu;dur=1", "X-Request-Id", "engine's", "X-Holdgate-Secret", "x", "Connection", "close", "Content-Length", "2")
-		elapse(time.Minute)
-		_, _ = io.WriteString(body, "no")
-		_ = body.Close()
-		x.RequireEnded(t, `14.5s head 418`, `1m14.5s "no"`, `1m14.5s "" end`)
-		headers := map[string][]string{}
-		for _, h := range x.Messages()[0].GetStreamedImmediateResponse().GetHeadersResponse().GetHeaders().GetHeaders() {
-			headers[h.GetKey()] = append(headers[h.GetKey()], string(h.GetRawValue()))
-		}
-		require.Equal(t, map[string][]string{
-			":status": {"418"}, headerRequestID: {idOf(x)}, "x-engine": {"a, b"}, "content-length": {"2"},
-			"server-timing": {"gpu;dur=1, hold;dur=14000, queue;dur=0"},
-		}, headers)
-	})
 }
 
 func TestAnEngineThatRefusesCostsOnlyTime(t *testing.T) {
@@ -263,39 +198,6 @@ func TestAnEngineThatRefusesCostsOnlyTime(t *testing.T) {
 			require.Equal(t, 2, r.outcome(holdstate.OutcomeReleased), "one outcome each")
 		})
 	}
-}
-
-// The engine is healthy again at once, but the request leaves it alone for a while.
-func TestKeepalivesGoOnWhileAReplicaIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		t := r.t
-		x := r.ask(t, chat(false))
-		elapse(14900 * time.Millisecond)
-		r.slots.up(engineA, 1)
-		for n, pause := range []time.Duration{500 * time.Millisecond, time.Second} {
-			r.slots.pauseFor(pause)
-			r.engine.call(t, 1+n).fail("UC")
-			synctest.Wait()
-			r.slots.up(engineA, 1)
-			elapse(pause - time.Millisecond)
-			r.engine.call(t, 1+n)
-			elapse(time.Millisecond)
-		}
-		_ = r.engine.call(t, 3).respond(200).Close()
-		x.RequireEnded(t, "15s head 200", "15s "+space, `16.4s "" end`)
-		require.Equal(t, 1, r.outcome(holdstate.OutcomeReleased))
-	})
-	bubble(t, func(r *rig) { // the third death of the same engine ends the request
-		t := r.t
-		x := r.ask(t, chat(true))
-		for n := range 3 {
-			r.slots.up(engineA, 1)
-			r.engine.call(t, 1+n).fail("UC")
-			synctest.Wait()
-		}
-		x.RequireEnded(t, bothDied)
-	})
 }
 
 func TestTwoEnginesThatDieEndARequest(t *testing.T) {
@@ -370,7 +272,7 @@ func TestTheBudgetGoesOnWhenARequestIsHeldAgain(t *testing.T) {
 	})
 }
 
-func TestAWaitForASlotThatTakesTooLong(t *testing.T) {
+func TestAWaitForASlotThatTakesTooLongIsRefused(t *testing.T) {
 	t.Parallel()
 	const timeout = `{"error":{"code":"request_timeout","message":"no replica of model m had a free slot in time","source":"router"}}`
 	bubble(t, func(r *rig) { // never held
@@ -442,20 +344,6 @@ func TestAQueuedRequestIsHeldWhenTheLastReplicaLeaves(t *testing.T) {
 			_ = call.respond(200).Close()
 			x.RequireEnded(t, "0s head 200", `0s "" end`)
 		}
-	})
-}
-
-func TestKeepalivesThatACallerTurnedOff(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		t := r.t
-		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m","stream":true}`, "x-wake-keepalive", "OFF"))
-		elapse(time.Minute)
-		r.slots.up(engineA, 1)
-		require.Equal(t, []string{"1m0s serve on " + engineA + ", 27 bytes", "1m0s body 27 end"}, x.Events())
-		require.True(t, r.noBodies())
-		x.Reset()
-		require.Equal(t, 1, r.endAllNow())
 	})
 }
 

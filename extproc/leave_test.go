@@ -141,7 +141,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 	}
 }
 
-// The call of the engine ends with the request: its leaving reaches the engine.
+// When the client leaves, the call of the engine is cancelled.
 func TestAClientThatLeavesCancelsTheEnginesCall(t *testing.T) {
 	t.Parallel()
 	for name, leave := range leavings {
