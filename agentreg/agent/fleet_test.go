@@ -16,7 +16,7 @@ import (
 )
 
 // all are the agents of the backend as the router sees them.
-func (v *visited) all() (list []string) {
+func (v *backendRig) all() (list []string) {
 	synctest.Wait()
 	for _, a := range v.reg.Agents() {
 		list = append(list, fmt.Sprintf("%s %s %s", a.ID, a.State, a.Address))
@@ -26,7 +26,7 @@ func (v *visited) all() (list []string) {
 
 // A name with many addresses is many replicas, which come and go with them.
 func TestEachAddressOfABackendIsAReplica(t *testing.T) {
-	visiting(t, func(c *Config) { c.Slots = 2 }, func(v *visited) {
+	withBackend(t, func(c *Config) { c.Slots = 2 }, func(v *backendRig) {
 		v.named("192.0.2.1", "192.0.2.2", "169.254.0.1")
 		v.health.Store(http.StatusOK)
 		v.want(true)
@@ -67,7 +67,7 @@ func TestAddressesThatMayBeOneEngineAreTriedInTurn(t *testing.T) {
 		"a pool":       {[]string{"192.0.2.1", "192.0.2.2"}, true, "192.0.2.2:8000"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			visiting(t, func(cfg *Config) { cfg.Pool = c.pool }, func(v *visited) {
+			withBackend(t, func(cfg *Config) { cfg.Pool = c.pool }, func(v *backendRig) {
 				v.named(c.addresses...)
 				v.refuse("192.0.2.1:8000", true)
 				v.health.Store(http.StatusOK)
@@ -88,7 +88,7 @@ func TestAddressesThatMayBeOneEngineAreTriedInTurn(t *testing.T) {
 
 // Some frontends are healthy and list nothing while no engine is up.
 func TestABackendIsHealthyWhileItListsItsModel(t *testing.T) {
-	visiting(t, func(c *Config) { c.HealthModel = true }, func(v *visited) {
+	withBackend(t, func(c *Config) { c.HealthModel = true }, func(v *backendRig) {
 		var lists atomic.Value
 		lists.Store("")
 		v.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

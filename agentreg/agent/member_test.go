@@ -25,8 +25,8 @@ import (
 	"github.com/holdgate/holdgate/internal/grpctest"
 )
 
-// visited is a backend in a bubble, and the router that looks at it.
-type visited struct {
+// backendRig is a backend in a bubble, and the router that checks it.
+type backendRig struct {
 	*network
 	t       *testing.T
 	reg     *agentreg.Registry
@@ -44,7 +44,7 @@ type visited struct {
 }
 
 // refuse reports whether an address does not answer while others do.
-func (v *visited) refuse(address string, refuse bool) {
+func (v *backendRig) refuse(address string, refuse bool) {
 	v.refused.Delete(address)
 	if refuse {
 		v.refused.Store(address, true)
@@ -54,12 +54,12 @@ func (v *visited) refuse(address string, refuse bool) {
 // window is how long a backend is in use after its last request.
 const window = 2 * time.Minute
 
-// visiting runs f with a backend of the name engine.test at 192.0.2.1.
-func visiting(t *testing.T, edit func(*Config), f func(v *visited)) {
+// withBackend runs f with a backend of the name engine.test at 192.0.2.1.
+func withBackend(t *testing.T, edit func(*Config), f func(v *backendRig)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		v := &visited{network: newNetwork(t), t: t, changed: make(chan struct{}, 1)}
+		v := &backendRig{network: newNetwork(t), t: t, changed: make(chan struct{}, 1)}
 		v.reg = agentreg.New(agentreg.Options{Log: zerolog.New(zerolog.NewTestWriter(t))})
 		v.named("192.0.2.1")
 		v.cfg = v.config()
@@ -80,7 +80,7 @@ func visiting(t *testing.T, edit func(*Config), f func(v *visited)) {
 	})
 }
 
-func (v *visited) run() {
+func (v *backendRig) run() {
 	srv := grpc.NewServer(v.reg.ServerOptions()...)
 	agentregpb.RegisterAgentRegistryServer(srv, v.reg.OwnService())
 	lis := grpctest.Listen(nil)
@@ -108,14 +108,14 @@ func (v *visited) run() {
 	synctest.Wait()
 }
 
-func (v *visited) note(what string) {
+func (v *backendRig) note(what string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.told = append(v.told, what)
 }
 
 // heard returns what was reported of checks since the last call.
-func (v *visited) heard() []string {
+func (v *backendRig) heard() []string {
 	synctest.Wait()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -125,7 +125,7 @@ func (v *visited) heard() []string {
 }
 
 // named lets the name stand for the addresses.
-func (v *visited) named(addresses ...string) {
+func (v *backendRig) named(addresses ...string) {
 	var ips []netip.Addr
 	for _, a := range addresses {
 		ips = append(ips, netip.MustParseAddr(a))
@@ -133,19 +133,19 @@ func (v *visited) named(addresses ...string) {
 	v.hosts.Store(&ips)
 }
 
-func (v *visited) lookup(context.Context, string) ([]netip.Addr, error) {
+func (v *backendRig) lookup(context.Context, string) ([]netip.Addr, error) {
 	v.lookups.Add(1)
 	return *v.hosts.Load(), nil
 }
 
-func (v *visited) want(wanted bool) {
+func (v *backendRig) want(wanted bool) {
 	v.wanted.Store(wanted)
 	notify(v.changed)
 	synctest.Wait()
 }
 
 // state is the backend as the router sees it.
-func (v *visited) state() string {
+func (v *backendRig) state() string {
 	v.t.Helper()
 	agents := v.reg.Agents()
 	if len(agents) == 0 {
@@ -159,13 +159,13 @@ func (v *visited) state() string {
 }
 
 // asked returns how often the engine was checked since the last call.
-func (v *visited) asked() int64 {
+func (v *backendRig) asked() int64 {
 	synctest.Wait()
 	return v.checks.Swap(0)
 }
 
 func TestABackendThatNobodyWantsIsNotAsked(t *testing.T) {
-	visiting(t, nil, func(v *visited) {
+	withBackend(t, nil, func(v *backendRig) {
 		v.health.Store(http.StatusOK)
 		require.Equal(t, "asleep 192.0.2.1:8000", v.state())
 		after(time.Hour)
@@ -176,7 +176,7 @@ func TestABackendThatNobodyWantsIsNotAsked(t *testing.T) {
 }
 
 func TestAWantedBackendIsAskedAtOnceAndUntilItServes(t *testing.T) {
-	visiting(t, nil, func(v *visited) {
+	withBackend(t, nil, func(v *backendRig) {
 		v.want(true)
 		require.EqualValues(t, 1, v.asked(), "at once")
 		after(time.Minute - time.Millisecond)
@@ -203,7 +203,7 @@ func TestAWantedBackendIsAskedAtOnceAndUntilItServes(t *testing.T) {
 }
 
 func TestABackendThatNobodyUsesIsLeftAloneUntilTheNextWish(t *testing.T) {
-	visiting(t, nil, func(v *visited) {
+	withBackend(t, nil, func(v *backendRig) {
 		v.health.Store(http.StatusOK)
 		v.want(true)
 		require.Equal(t, "serving 192.0.2.1:8000", v.state())
@@ -231,7 +231,7 @@ func TestABackendThatNobodyUsesIsLeftAloneUntilTheNextWish(t *testing.T) {
 
 // A model that another replica serves is no reason not to look at this one.
 func TestABackendIsLookedAtWhileItsModelIsUsed(t *testing.T) {
-	visiting(t, nil, func(v *visited) {
+	withBackend(t, nil, func(v *backendRig) {
 		v.heard()
 		v.used.Store(true)
 		after(2 * time.Second)
@@ -268,7 +268,7 @@ func TestABackendIsLookedAtWhileItsModelIsUsed(t *testing.T) {
 }
 
 func TestABackendThatFailsIsLookedUpAgain(t *testing.T) {
-	visiting(t, nil, func(v *visited) {
+	withBackend(t, nil, func(v *backendRig) {
 		v.health.Store(http.StatusOK)
 		v.want(true)
 		v.want(false)
@@ -297,7 +297,7 @@ func TestABackendThatFailsIsLookedUpAgain(t *testing.T) {
 // A request has seen it refuse: one check decides, and those who wait are not told
 // to wait for the next one.
 func TestABackendThatRefusesARequestIsAskedAtOnce(t *testing.T) {
-	visiting(t, nil, func(v *visited) {
+	withBackend(t, nil, func(v *backendRig) {
 		v.health.Store(http.StatusOK)
 		v.want(true)
 		slot, _ := v.reg.TakeFrom(llama, nil)
@@ -320,7 +320,7 @@ func TestABackendThatRefusesARequestIsAskedAtOnce(t *testing.T) {
 }
 
 func TestABackendWithoutModelsIsAskedForThemOnce(t *testing.T) {
-	visiting(t, func(c *Config) { c.Models, c.Kinds = nil, nil }, func(v *visited) {
+	withBackend(t, func(c *Config) { c.Models, c.Kinds = nil, nil }, func(v *backendRig) {
 		require.Equal(t, "none", v.state())
 		v.engine = newFake(engines.VLLM)
 		v.health.Store(http.StatusOK)
@@ -338,7 +338,7 @@ func TestABackendWithoutModelsIsAskedForThemOnce(t *testing.T) {
 func TestABackendIsWarmedUpBeforeItServes(t *testing.T) {
 	f := newFake(engines.Ollama)
 	f.refused.Store(2)
-	visiting(t, func(c *Config) { c.Engine = engines.Ollama }, func(v *visited) {
+	withBackend(t, func(c *Config) { c.Engine = engines.Ollama }, func(v *backendRig) {
 		v.engine = f
 		v.health.Store(http.StatusOK)
 		v.want(true)
@@ -352,12 +352,12 @@ func TestABackendIsWarmedUpBeforeItServes(t *testing.T) {
 func TestTheEngineIsAskedWithItsKey(t *testing.T) {
 	t.Parallel()
 	var got atomic.Value
-	visiting := beside(t, newFake(engines.Custom), func(c *Config) { c.Engine, c.APIKey = engines.Custom, "secret" })
-	visiting.api.client.Transport = tripper(func(r *http.Request) (*http.Response, error) {
+	a := beside(t, newFake(engines.Custom), func(c *Config) { c.Engine, c.APIKey = engines.Custom, "secret" })
+	a.api.client.Transport = tripper(func(r *http.Request) (*http.Response, error) {
 		got.Store(r.Header.Get("Authorization"))
 		return nil, errors.New("enough")
 	})
-	require.Error(t, visiting.health.check(t.Context()))
+	require.Error(t, a.health.check(t.Context()))
 	require.Equal(t, "Bearer secret", got.Load())
 }
 
