@@ -52,9 +52,9 @@ func (s setting) inFile(key string, read func(settings.Value)) setting {
 func (c *Config) settings() []setting {
 	return []setting{
 		flagOf(&c.Routers, "router", nil, "address of a router, as host:port or unix:///path (may repeat)", nil),
-		flagOf(&c.TLS.On, "tls", false, "speak TLS with the routers, whose certificates the system's authorities have signed", nil),
-		flagOf(&c.TLS.CAFile, "tls-ca-file", "", "speak TLS with the routers, whose certificates the authorities in this file have signed", nil),
-		flagOf(&c.TLS.CertFile, "tls-cert-file", "", "certificate to show to the routers", nil),
+		flagOf(&c.TLS.On, "tls", false, "use TLS, with the system's authorities for the routers' certificates", nil),
+		flagOf(&c.TLS.CAFile, "tls-ca-file", "", "use TLS, with the authorities in this file for the routers' certificates", nil),
+		flagOf(&c.TLS.CertFile, "tls-cert-file", "", "client certificate for the routers", nil),
 		flagOf(&c.TLS.KeyFile, "tls-key-file", "", "key of that certificate", nil),
 		flagOf(&c.TLS.ServerName, "tls-server-name", "", "name that the routers' certificates must have (default: the host of --router)", nil),
 
@@ -62,7 +62,7 @@ func (c *Config) settings() []setting {
 			func() error { return protocol.CheckName(c.ID) }),
 		flagOf(&c.Engine, "engine", engines.Custom, engines.Names(), func() error { return checkEngine(c.Engine) }).
 			inFile("engine", func(v settings.Value) { c.Engine = v.Checked(checkEngine) }),
-		flagOf(&c.BackendURL, "backend-url", "", "where the engine listens, as http://host:port; host 0.0.0.0: the address that the routers see",
+		flagOf(&c.BackendURL, "backend-url", "", "where the engine listens, as http://host:port; host 0.0.0.0: the address from which the agent connects to the routers",
 			func() error { return onlyError(parseBackend(c.BackendURL)) }).
 			inFile("url", func(v settings.Value) {
 				c.BackendURL = v.Checked(func(s string) error { return onlyError(parseRemote(s)) })
@@ -82,7 +82,7 @@ func (c *Config) settings() []setting {
 		flagOf(&c.Kinds, "capability", nil, "llm, embedding or reranker (may repeat; default: llm, for infinity and tei embedding)", nil),
 		flagOf(&c.Slots, "capacity", 1, "how many requests the engine takes at once", c.checkSlots).
 			inFile("slots", func(v settings.Value) { c.Slots = int(v.Number(protocol.MaxSlots)) }),
-		flagOf(&c.Region, "region", "", "where the engine stands", c.checkRegion).
+		flagOf(&c.Region, "region", "", "region of the engine", c.checkRegion).
 			inFile("region", func(v settings.Value) { c.Region = v.Name() }),
 		setting{}.inFile("labels", c.readLabels),
 
@@ -93,21 +93,21 @@ func (c *Config) settings() []setting {
 			}),
 		flagOf(&c.Env, "exec-env", nil, "NAME=value for the engine's environment (may repeat)", nil).
 			inFile("env", c.readEnv),
-		timeOf(&c.IdleTimeout, "idle-timeout", 0, "stop the engine when it was idle for so long (default: never)").
+		timeOf(&c.IdleTimeout, "idle-timeout", 0, "stop the engine after it was idle for this long (default: never)").
 			inFile("idle_timeout", readTime(&c.IdleTimeout, time.Second)),
-		timeOf(&c.MinUpTime, "min-up-time", 0, "how long the engine serves at least before it is stopped (default: 30s, or --idle-timeout if that is shorter)").
+		timeOf(&c.MinUpTime, "min-up-time", 0, "shortest time that the engine serves before it is stopped (default: 30s, or --idle-timeout if that is shorter)").
 			inFile("min_up_time", readTime(&c.MinUpTime, 0)),
 		timeOf(&c.WakeTimeout, "wake-timeout", DefaultWakeTimeout, "how long the engine may take to become ready").
 			inFile("wake_timeout", readTime(&c.WakeTimeout, time.Second)),
 		timeOf(&c.StopGrace, "stop-grace", DefaultStopGrace, "how long the engine has between SIGTERM and SIGKILL"),
-		timeOf(&c.DrainTimeout, "drain-timeout", DefaultDrainTimeout, "how long running requests may keep an engine of --exec when the agent is to end"),
+		timeOf(&c.DrainTimeout, "drain-timeout", DefaultDrainTimeout, "how long running requests may take before an engine of --exec is stopped when the agent ends"),
 
 		flagOf(&c.Group.Name, "group", "", "name of a group of agents that cannot all be awake at once, such as a GPU", nil).
 			inFile("group", func(v settings.Value) { c.Group.Name = v.Name() }),
 		flagOf(&c.Group.MaxAwake, "group-max-awake", 0, "how many agents of the group may be awake at once (default: 1)", nil).
 			inFile("max_awake", func(v settings.Value) { c.Group.MaxAwake = int(v.Number(protocol.MaxSlots)) }),
-		flagOf((*settings.Bytes)(&c.Group.TotalMemory), "group-memory", 0, "what awake agents of the group may take together, instead of a number; needs --memory", nil),
-		flagOf((*settings.Bytes)(&c.Group.Memory), "memory", 0, "what this agent takes of --group-memory while it is awake", nil).
+		flagOf((*settings.Bytes)(&c.Group.TotalMemory), "group-memory", 0, "memory that the awake agents of the group may use together, instead of a number; needs --memory", nil),
+		flagOf((*settings.Bytes)(&c.Group.Memory), "memory", 0, "how much of --group-memory this agent uses while it is awake", nil).
 			inFile("memory", func(v settings.Value) { c.Group.Memory = v.Size(protocol.MaxRoom) }),
 
 		setting{}.inFile("host", func(v settings.Value) { c.Host = v.Checked(CheckHost) }),

@@ -65,9 +65,9 @@ func newAgentCommand() *cobra.Command {
 	fs := cmd.Flags()
 	cfg.Flags(fs)
 	fs.StringVar(&f.tokenFile, "token-file", "", "file with the token for the routers")
-	fs.StringVar(&f.apiKeyFile, "api-key-file", "", "file with the key alone that the engine wants for health, models, warm-up and signals; requests carry that of serve's --engine-auth-file")
+	fs.StringVar(&f.apiKeyFile, "api-key-file", "", "file that contains only the engine's API key, for health, models, warm-up and signals; requests carry that of serve's --engine-auth-file")
 	fs.StringArrayVar(&f.labels, "label", nil, "name=value for policies (may repeat)")
-	fs.StringVar(&f.exec, "exec", "", "command that starts the engine, split like a shell would, without a shell")
+	fs.StringVar(&f.exec, "exec", "", "command that starts the engine, split into words like in a shell but run without one")
 	fs.StringVar(&f.logFormat, "log-format", config.LogText, "text or json")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd

@@ -107,7 +107,7 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "address for agents: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "address of the admin API, with metrics, health and the map: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port", validAddress).address(),
-		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct what lost access-log records left", validEnvoyAdmin),
+		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log records", validEnvoyAdmin),
 		flagOf(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready"),
 
 		flagOf(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket").with("extproc-tls-key-file", "extproc-client-ca-file"),
@@ -123,7 +123,7 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.AgentsReflection, "agents-reflection", false, "let gRPC tools list the services of the agents' port"),
 		flagOf(&c.AgentLiveness, "agent-liveness", 15*time.Second, "how long a silent agent stays registered", positive),
 		flagOf(&c.MapFile, "map-file", "", "keep the last valid sibling map in this file and restore it at start"),
-		flagOf(&c.MapWait, "map-wait", 30*time.Second, "how long after the start a router with --site-id and without a sibling map is not ready", notNegative),
+		flagOf(&c.MapWait, "map-wait", 30*time.Second, "how long after the start a router with --site-id but without a sibling map is not ready", notNegative),
 
 		flagOf(&c.HintsFreshFor, "hints-fresh-for", 30*time.Second, "how long a hint of the sibling map is valid", notNegative),
 		flagOf(&c.HopSecretFile, "hop-secret-file", "", "secrets that the sites share, one per line: they sign redirects, so that a caller stays authenticated").secretFile(),
@@ -159,7 +159,7 @@ func (c *Serve) settings() []setting {
 
 		flagOf(&c.QueueDepth, "queue-depth", 30, "requests per model that may wait for a slot, in addition to released ones; 0: none", notNegative),
 		flagOf(&c.RequestTimeout, "request-timeout", 60*time.Second, "how long a request waits for a slot", positive),
-		flagOf(&c.AdmitParkTimeout, "admit-park-timeout", 250*time.Millisecond, "how long a request that was not held waits for room in the admission gate; the environment variable "+parkVariable+" sets it if neither flag nor file does", notNegative),
+		flagOf(&c.AdmitParkTimeout, "admit-park-timeout", 250*time.Millisecond, "how long a request that was not held waits for a reservation of the admission gate; the environment variable "+parkVariable+" sets it if neither flag nor file does", notNegative),
 		flagOf(&c.RegistryGrace, "registry-grace", 3*time.Second, "how long after the start the agents of a model may still be registering", notNegative),
 		flagOf(&c.GroupGrace, "group-grace", agentreg.DefaultGroupGrace, "how long after the start no agent of a group is woken, because agents that are awake may still be connecting; 0 if none can be awake", notNegative),
 		flagOf(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running answers may take at shutdown", notNegative),
