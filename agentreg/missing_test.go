@@ -80,9 +80,9 @@ func TestTwoHeartbeatsWithTooFewRequestsAreReported(t *testing.T) {
 	} {
 		h.at, h.status = start.Add(c.after), &pb.Status{InFlight: c.inFlight}
 		f, twice := h.missing(3, interval)
-		require.Equal(t, c.twice, twice, i)
+		require.Equal(t, c.twice, twice, "heartbeat %d", i)
 		if twice {
-			require.Equal(t, c.most, f.most, i)
+			require.Equal(t, c.most, f.most, "heartbeat %d", i)
 		}
 	}
 }
