@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,21 +44,27 @@ func names(prefix string, n int) (list []string) {
 type site struct {
 	*Metrics
 	t      *testing.T // of the bubble
-	agents []agentreg.AgentStatus
-	known  map[string]bool
 	recent *wake.Recent
+	now    atomic.Pointer[registered]
+}
+
+// registered are the agents of a site and the models that it knows.
+type registered struct {
+	agents []agentreg.AgentStatus
+	known  []string
 }
 
 // bubble runs f with a site whose series are kept for 10 minutes.
 func bubble(t *testing.T, o Options, f func(s *site)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{t: t, Metrics: newMetrics(o), known: map[string]bool{}, recent: wake.NewRecent()}
+		s := &site{t: t, Metrics: newMetrics(o), recent: wake.NewRecent()}
+		s.leave()
 		ctx, cancel := context.WithCancel(t.Context())
 		go Keeper{
 			Metrics: s.Metrics, Keep: 10 * time.Minute, Recent: s.recent,
-			KnownModel: func(model string) bool { return s.known[model] },
-			Agents:     func() []agentreg.AgentStatus { return s.agents },
+			KnownModel: func(model string) bool { return slices.Contains(s.now.Load().known, model) },
+			Agents:     func() []agentreg.AgentStatus { return s.now.Load().agents },
 		}.Run(ctx)
 		synctest.Wait()
 		f(s)
@@ -75,11 +82,11 @@ func pass(d time.Duration) {
 func (s *site) join(to route) {
 	info := agentreg.AgentInfo{Engine: to.engine, Region: to.region, Models: []string{to.model}}
 	s.Serving(&info)
-	s.agents, s.known = []agentreg.AgentStatus{{AgentInfo: &info}}, map[string]bool{to.model: true}
+	s.now.Store(&registered{[]agentreg.AgentStatus{{AgentInfo: &info}}, []string{to.model}})
 }
 
 // leave ends the registration; its model is not known any more.
-func (s *site) leave() { s.agents, s.known = nil, map[string]bool{} }
+func (s *site) leave() { s.now.Store(&registered{}) }
 
 func TestANameThatComesBackInTimeKeepsItsCount(t *testing.T) {
 	t.Parallel()
@@ -149,14 +156,15 @@ func TestTheSeriesOfTenantsThatAreGoneAreRemoved(t *testing.T) {
 	for identities, left := range map[bool][]string{false: {"new", "other"}, true: {"new", "old", "other"}} {
 		t.Run(fmt.Sprint("identities ", identities), func(t *testing.T) {
 			t.Parallel()
-			listed := []string{"new", "old"}
-			bubble(t, Options{Identities: identities, Tenants: func() []string { return listed }}, func(s *site) {
+			var listed atomic.Pointer[[]string]
+			listed.Store(&[]string{"new", "old"})
+			bubble(t, Options{Identities: identities, Tenants: func() []string { return *listed.Load() }}, func(s *site) {
 				t := s.t
 				s.join(to)
 				for _, tenant := range []string{"new", "old", otherTenant} {
 					s.routed.count(to, tenant)
 				}
-				listed = []string{"new"}
+				listed.Store(&[]string{"new"})
 				pass(9 * time.Minute)
 				require.Len(t, s.routed.snapshot()[to], 3)
 				pass(3 * time.Minute)
@@ -170,7 +178,7 @@ func TestTheSeriesOfAModelThatIsGoneAreRemoved(t *testing.T) {
 	t.Parallel()
 	bubble(t, Options{}, func(s *site) {
 		t := s.t
-		s.known["stays"] = true
+		s.now.Store(&registered{known: []string{"stays"}})
 		for _, model := range []string{"stays", "gone"} {
 			s.Woke(model, time.Second)
 			s.Queued(model, time.Second)
