@@ -223,7 +223,7 @@ func TestRefusalsAtTheHeaders(t *testing.T) {
 	}
 }
 
-// Envoy could not send these on: with what it and we add they are above its limits.
+// With what Envoy and the router add, these headers are above the limits of Envoy.
 func TestHeadersAtTheLimitAreRefused(t *testing.T) {
 	t.Parallel()
 	const refused = `0s 431 {"error":{"code":"request_too_large","message":"the request has too many headers, or too large ones","source":"router"}}`
