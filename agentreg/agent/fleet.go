@@ -230,16 +230,18 @@ func (f *fleet) assign(ctx context.Context, try int) error {
 		}
 	}
 	for _, address := range list {
-		f.freeMember(ctx).setAddress(&address)
+		f.giveMember(ctx, &address)
 	}
 	return nil
 }
 
-// freeMember returns a member without an address, a new one if need be.
-func (f *fleet) freeMember(ctx context.Context) *member {
+// giveMember gives an address to a member without one, a new one if need be. A new one
+// starts with its address, so that it registers at once.
+func (f *fleet) giveMember(ctx context.Context, address *netip.AddrPort) {
 	for _, m := range f.members {
 		if m.address.Load() == nil {
-			return m
+			m.setAddress(address)
+			return
 		}
 	}
 	m := newMember(f, len(f.members))
@@ -248,8 +250,8 @@ func (f *fleet) freeMember(ctx context.Context) *member {
 	for _, other := range all {
 		other.all.Store(&all)
 	}
+	m.setAddress(address)
 	f.running.Go(func() { m.run(ctx) })
-	return m
 }
 
 // choose returns the addresses that are replicas. IPv4 and IPv6 may lead to the same
