@@ -141,7 +141,7 @@ func TestAClientThatLeavesLeavesNothing(t *testing.T) {
 	}
 }
 
-// When the client leaves, the call of the engine is cancelled.
+// When the client leaves, the call of the engine is canceled.
 func TestAClientThatLeavesCancelsTheEnginesCall(t *testing.T) {
 	t.Parallel()
 	for name, leave := range leavings {

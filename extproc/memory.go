@@ -38,7 +38,7 @@ type share struct {
 	isLarge bool
 }
 
-// grow takes memory for a body of n bytes so far, and of at most most bytes in the end. A
+// grow takes memory for a body of n bytes so far, and of at most bytes in the end.
 // body that becomes large, or finds no memory of the small ones, takes all that it may
 // need at once: uploads that each have a part and wait for more would wait for each other.
 // A body that needs more than there is takes all. The error is a *refusal.Refusal or

@@ -55,7 +55,8 @@ func (p *pass) run() error {
 	p.prefixed = p.lane == envoy.LaneRehold && p.head.trimPrefix()
 	endpoint := endpoints[string(p.head.pathOnly())]
 	if p.lane == "" && !p.head.isForRouter(endpoint) {
-		return passThrough(p.gs, &p.first)
+		p.passThrough()
+		return nil
 	}
 	if p.lane == envoy.LaneEdge && p.head.isReadyCheck() {
 		p.send(p.s.readiness())
@@ -76,7 +77,7 @@ func (p *pass) run() error {
 	}
 	if err != nil {
 		p.left()
-		return nil
+		return nil //nolint:nilerr // the client has left: there is nobody to answer
 	}
 	return p.answer()
 }

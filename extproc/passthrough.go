@@ -3,37 +3,35 @@
 package extproc
 
 import (
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-
 	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
 // passThrough sends a request on untouched, each message as it comes. It is for an Envoy
 // that serves other applications too.
-func passThrough(gs extprocv3.ExternalProcessor_ProcessServer, first *wire.Inbound) error {
-	if gs.SendMsg(wire.PassHeaders()) != nil || first.End {
-		return nil
+func (p *pass) passThrough() {
+	if !p.send(wire.PassHeaders()) || p.first.End {
+		return
 	}
 	for begun := false; ; {
 		in := wire.Inbound{}
-		if gs.RecvMsg(&in) != nil {
-			return nil
+		if !p.receive(&in) {
+			return
 		}
 		sent := true
 		switch in.Kind {
 		case wire.RequestBody:
 			begun = true
-			sent = gs.SendMsg(wire.ForwardBody(in.Body, in.End)) == nil
+			sent = p.send(wire.ForwardBody(in.Body, in.End))
 		case wire.RequestTrailers:
-			sent = gs.SendMsg(endWithTrailers(begun)) == nil
+			sent = p.send(endWithTrailers(begun))
 		case wire.ResponseHeaders, wire.ResponseBody, wire.ResponseTrailers:
-			sent = gs.SendMsg(wire.PassResponse(&in, first.DuplexResponse)) == nil
+			sent = p.send(wire.PassResponse(&in, p.first.DuplexResponse))
 		default:
 			in.Free()
 		}
 		if !sent || in.End && in.Kind.OfRequest() {
-			return nil // the stream ends as in forward
+			return // the stream ends as in forward
 		}
 	}
 }

@@ -93,7 +93,7 @@ func (r *relay) call(ctx context.Context) <-chan result {
 }
 
 // untilHead waits for the head of the engine's answer. left is true when the client left
-// before: then the call is cancelled and the engine's side of it is closed, so that the
+// before: then the call is canceled and the engine's side of it is closed, so that the
 // slot is not given back while the engine still works.
 func (r *relay) untilHead(results <-chan result, cancel context.CancelFunc) (res result, left bool) {
 	for !left {

@@ -12,7 +12,7 @@
 //	Held ─────────► Released ─────────► Admitted ─────► Granted ──────► Ended
 //	 ▲                  │                   │              │
 //	 └──────────────────┴───────────────────┴──────────────┘
-//	         Down               Down             Back
+//	         Down               Back
 //
 // All steps of the table in table.go, with the outcome of a waiter that ends. Without one
 // a waiter of Queue would have to be held: its caller decides again.

@@ -52,21 +52,41 @@ func (w *Waiter) apply(e Event) {
 	if s.err != nil {
 		w.err = s.err
 	}
+	w.leaveState(was, s.to)
+	if s.frees {
+		m.after = append(m.after, func() { m.Update(w.request.Target) })
+	}
+	w.enterState(was, s.to)
+	switch {
+	case s.missed && m.draining:
+		w.apply(Drain)
+	case s.missed && !m.holdable(w.request.Target):
+		w.apply(Unplace)
+	}
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// leaveState ends what the waiter had in a state.
+func (w *Waiter) leaveState(was, to State) {
 	switch was { //nolint:exhaustive // nothing is done for the others
 	case Released:
 		w.queue.gated--
 	case Admitted:
 		model, waited := w.request.Target.Model, time.Since(w.admitted)
-		m.after = append(m.after, func() { m.o.OnQueued(model, waited) })
-		if s.to != Granted {
+		w.m.after = append(w.m.after, func() { w.m.o.OnQueued(model, waited) })
+		if to != Granted {
 			w.reservation.Release()
 		}
 		w.reservation = nil
 	}
-	if s.frees {
-		m.after = append(m.after, func() { m.Update(w.request.Target) })
-	}
-	switch s.to {
+}
+
+// enterState does what the waiter needs in a state.
+func (w *Waiter) enterState(was, to State) {
+	switch to { //nolint:exhaustive // stateEnd is no state
 	case Held:
 		w.released = time.Time{}
 		if was == Granted {
@@ -83,16 +103,6 @@ func (w *Waiter) apply(e Event) {
 	case Ended:
 		w.depart()
 		w.end()
-	}
-	switch {
-	case s.missed && m.draining:
-		w.apply(Drain)
-	case s.missed && !m.holdable(w.request.Target):
-		w.apply(Unplace)
-	}
-	select {
-	case w.changed <- struct{}{}:
-	default:
 	}
 }
 

@@ -77,7 +77,7 @@ func New(o Options) *Machine {
 		o.OnOutcome = func(Outcome, time.Duration) {}
 	}
 	return &Machine{
-		o: o, usage: usage{bytesOf: map[string]int64{}}, models: map[string]*model{}, queues: map[target.Target]*queues{},
+		o: o, bytesOf: map[string]int64{}, models: map[string]*model{}, queues: map[target.Target]*queues{},
 		holdable: func(target.Target) bool { return true },
 	}
 }

@@ -11,18 +11,18 @@ import (
 )
 
 // grantNext does what a granted slot does to a queue.
-func (l *queue) grantNext() *Waiter {
-	w := l.first()
+func (q *queue) grantNext() *Waiter {
+	w := q.first()
 	if w != nil {
-		l.endTurn(w)
-		l.remove(w)
+		q.endTurn(w)
+		q.remove(w)
 	}
 	return w
 }
 
 // first is the waiter whose turn it is, nil when nobody waits.
-func (l *queue) first() *Waiter {
-	for w := range l.inTurn() {
+func (q *queue) first() *Waiter {
+	for w := range q.inTurn() {
 		return w
 	}
 	return nil
@@ -34,8 +34,8 @@ func TestInTurnIsTheOrderOfTheGrants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := rapid.SliceOf(rapid.SampledFrom([]string{"a", "b", "c", "d"})).Draw(t, "keys")
 		var stay, leave, grant queue
-		for _, l := range []*queue{&stay, &leave, &grant} {
-			arrivals(l, keys...)
+		for _, q := range []*queue{&stay, &leave, &grant} {
+			arrivals(q, keys...)
 		}
 		var left []*Waiter
 		for w := range leave.inTurn() {
@@ -49,11 +49,11 @@ func TestInTurnIsTheOrderOfTheGrants(t *testing.T) {
 	})
 }
 
-func arrivals(l *queue, keys ...string) []*Waiter {
+func arrivals(q *queue, keys ...string) []*Waiter {
 	ws := make([]*Waiter, 0, len(keys))
 	for i, key := range keys {
 		w := &Waiter{turnKey: key, seq: uint64(i + 1)}
-		l.add(w)
+		q.add(w)
 		ws = append(ws, w)
 	}
 	return ws
@@ -67,9 +67,9 @@ func seqs(ws []*Waiter) []uint64 {
 	return all
 }
 
-func granted(l *queue) []*Waiter {
+func granted(q *queue) []*Waiter {
 	var ws []*Waiter
-	for w := l.grantNext(); w != nil; w = l.grantNext() {
+	for w := q.grantNext(); w != nil; w = q.grantNext() {
 		ws = append(ws, w)
 	}
 	return ws
@@ -77,45 +77,45 @@ func granted(l *queue) []*Waiter {
 
 func TestALightKeyIsAmongTheFirst(t *testing.T) {
 	t.Parallel()
-	var l queue
-	arrivals(&l, "a", "a", "a", "a", "b", "a", "c")
-	require.Equal(t, []uint64{1, 5, 7, 2, 3, 4, 6}, seqs(granted(&l)))
-	require.Nil(t, l.first())
+	var q queue
+	arrivals(&q, "a", "a", "a", "a", "b", "a", "c")
+	require.Equal(t, []uint64{1, 5, 7, 2, 3, 4, 6}, seqs(granted(&q)))
+	require.Nil(t, q.first())
 }
 
 func TestATurnIsSpentOnlyByAGrant(t *testing.T) {
 	t.Parallel()
-	var l queue
-	ws := arrivals(&l, "a", "b", "a", "b")
-	l.remove(ws[0]) // the client left: "a" keeps its turn
-	require.Equal(t, []uint64{3, 2, 4}, seqs(granted(&l)))
+	var q queue
+	ws := arrivals(&q, "a", "b", "a", "b")
+	q.remove(ws[0]) // the client left: "a" keeps its turn
+	require.Equal(t, []uint64{3, 2, 4}, seqs(granted(&q)))
 }
 
 func TestAWaiterComesBackInItsPlace(t *testing.T) {
 	t.Parallel()
-	var l queue
-	ws := arrivals(&l, "a", "a", "a", "a")
-	require.Equal(t, ws[0], l.grantNext())
-	require.Equal(t, ws[1], l.grantNext())
-	l.add(ws[1])
-	l.add(ws[0])
-	require.Equal(t, ws, granted(&l))
+	var q queue
+	ws := arrivals(&q, "a", "a", "a", "a")
+	require.Equal(t, ws[0], q.grantNext())
+	require.Equal(t, ws[1], q.grantNext())
+	q.add(ws[1])
+	q.add(ws[0])
+	require.Equal(t, ws, granted(&q))
 }
 
 func TestEachMayRemoveTheOneItIsCalledWith(t *testing.T) {
 	t.Parallel()
-	var l queue
-	ws := arrivals(&l, "a", "b", "a", "c", "b", "a")
+	var q queue
+	ws := arrivals(&q, "a", "b", "a", "c", "b", "a")
 	var seen []*Waiter
-	l.each(func(w *Waiter) {
+	q.each(func(w *Waiter) {
 		seen = append(seen, w)
 		if w != ws[4] {
-			l.remove(w)
+			q.remove(w)
 		}
 	})
 	require.ElementsMatch(t, ws, seen)
-	require.Equal(t, 1, l.n)
-	require.Equal(t, ws[4], l.first())
+	require.Equal(t, 1, q.n)
+	require.Equal(t, ws[4], q.first())
 }
 
 // TestQueueAgainstSlices compares a queue with the rule written with slices: the keys in
@@ -124,7 +124,7 @@ func TestQueueAgainstSlices(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var (
-			l     queue
+			q     queue
 			seq   uint64
 			away  []*Waiter
 			in    []*Waiter
@@ -135,7 +135,7 @@ func TestQueueAgainstSlices(t *testing.T) {
 				turns = append(turns, w.turnKey)
 			}
 			in = append(in, w)
-			l.add(w)
+			q.add(w)
 		}
 		leave := func(w *Waiter) {
 			in = slices.DeleteFunc(in, func(o *Waiter) bool { return o == w })
@@ -172,7 +172,7 @@ func TestQueueAgainstSlices(t *testing.T) {
 					t.Skip("nobody waits")
 				}
 				w := rapid.SampledFrom(in).Draw(t, "who")
-				l.remove(w)
+				q.remove(w)
 				leave(w)
 			},
 			"grant": func(t *rapid.T) {
@@ -180,18 +180,18 @@ func TestQueueAgainstSlices(t *testing.T) {
 					t.Skip("nobody waits")
 				}
 				w := first()
-				require.Same(t, w, l.grantNext())
+				require.Same(t, w, q.grantNext())
 				turns = append(turns[1:], turns[0])
 				leave(w)
 			},
 			"": func(t *rapid.T) {
-				require.Equal(t, len(in), l.n)
-				require.Len(t, l.byKey, len(turns))
-				require.Equal(t, len(turns), l.turns.Len())
+				require.Equal(t, len(in), q.n)
+				require.Len(t, q.byKey, len(turns))
+				require.Equal(t, len(turns), q.turns.Len())
 				if len(in) == 0 {
-					require.Nil(t, l.first())
+					require.Nil(t, q.first())
 				} else {
-					require.Same(t, first(), l.first())
+					require.Same(t, first(), q.first())
 				}
 			},
 		})

@@ -164,7 +164,7 @@ func TestALifeHasOneOutcome(t *testing.T) {
 // TestEveryStateCanEnd is for a client that leaves: no state keeps it.
 func TestEveryStateCanEnd(t *testing.T) {
 	t.Parallel()
-	for s := Held; s < Ended; s++ {
+	for s := range Ended {
 		require.Equal(t, Ended, steps[ofHold][s][Leave].to, stateNames[s])
 		if s != Held {
 			require.Equal(t, Ended, steps[ofQueue][s][Leave].to, stateNames[s])

@@ -13,13 +13,12 @@ import (
 // Describe describes an answer of the router in a few words.
 func Describe(m *extprocv3.ProcessingResponse) string {
 	mode := m.GetDynamicMetadata().GetFields()[envoy.Namespace].GetStructValue().GetFields()
-	text := ""
 	switch a := m.GetResponse().(type) {
 	case *extprocv3.ProcessingResponse_RequestHeaders:
 		if len(mode) == 0 {
 			return "untouched"
 		}
-		text = "serve on " + mode["first"].GetStringValue() + ", " + mode["content_length"].GetStringValue() + " bytes"
+		text := "serve on " + mode["first"].GetStringValue() + ", " + mode["content_length"].GetStringValue() + " bytes"
 		if mode["mode"].GetStringValue() != "native" {
 			text += ", but not native"
 		}
@@ -41,6 +40,15 @@ func Describe(m *extprocv3.ProcessingResponse) string {
 		return "answer goes on"
 	case *extprocv3.ProcessingResponse_ResponseTrailers:
 		return "answer's trailers"
+	default:
+		return describeLocal(m, mode["mode"].GetStringValue())
+	}
+}
+
+// describeLocal describes an answer that is not an engine's.
+func describeLocal(m *extprocv3.ProcessingResponse, mode string) string {
+	text := ""
+	switch a := m.GetResponse().(type) {
 	case *extprocv3.ProcessingResponse_ImmediateResponse:
 		text = fmt.Sprintf("%d %s", a.ImmediateResponse.GetStatus().GetCode(), a.ImmediateResponse.GetBody())
 	case *extprocv3.ProcessingResponse_StreamedImmediateResponse:
@@ -55,7 +63,7 @@ func Describe(m *extprocv3.ProcessingResponse) string {
 	default:
 		return fmt.Sprintf("%v", m)
 	}
-	if mode["mode"].GetStringValue() != "local" {
+	if mode != "local" {
 		text += ", but not local"
 	}
 	return text

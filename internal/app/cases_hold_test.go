@@ -115,7 +115,7 @@ func TestAClientsPatienceAgainstTheBudget(t *testing.T) {
 }
 
 // A model stays wanted while its clients give up and come back, so that its load is never
-// cancelled.
+// canceled.
 func TestAWishOutlivesClientsThatComeBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ waits, pauses time.Duration }{

@@ -54,8 +54,8 @@ type notifierDeps struct {
 
 func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
 	n := &notifiers{
-		notifierDeps: notifierDeps{machine: a.machine, registry: a.registry, backends: a.backends, placements: a.placements, policies: a.policies},
-		recent:       wake.NewRecent(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		machine: a.machine, registry: a.registry, backends: a.backends, placements: a.placements, policies: a.policies,
+		recent: wake.NewRecent(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	var headers *wake.HeadersFile
 	if path := a.c.WebhookHeadersFile; path != "" {
@@ -102,7 +102,7 @@ func (n *notifiers) run(ctx context.Context) {
 		n.dirty = map[string]struct{}{}
 		n.mu.Unlock()
 		for model := range dirty {
-			n.tell(model)
+			n.tell(model) //nolint:contextcheck // the calls of webhooks end with Stop
 		}
 	}
 }

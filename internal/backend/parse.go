@@ -22,7 +22,7 @@ func Read(v settings.Value) []Config {
 	var all []Config
 	first := map[string]string{}
 	v.List(func(v settings.Value) {
-		c := Config{Config: agent.Config{Engine: engines.Custom, Slots: 1}}
+		c := Config{Engine: engines.Custom, Slots: 1}
 		c.read(v)
 		if before, again := first[c.Name]; again && c.Name != "" {
 			v.Member("name", v.Node).Add("is there twice: %s is the name of %s", v.Quote(c.Name), before)

@@ -46,11 +46,9 @@ backends:
 	require.Equal(t, []Config{
 		{
 			Name: "gpu", MaxWait: 4 * time.Minute, APIKeyFile: "keys/gpu", keyLine: 14,
-			Wake: &sitemap.Wake{URL: "https://hooks.example.com/wake?a=b", Method: "GET", Cooldown: 30 * time.Second},
-			Config: agent.Config{
-				BackendURL: "http://llama.models.svc:8000", Engine: "vllm", HealthPath: "/ready", Models: []string{"llama", "sql-lora"},
-				Kinds: []string{"chat", "embedding"}, Slots: 16, Region: "eu", Labels: map[string]string{"gpu": "l40s"},
-			},
+			Wake:       &sitemap.Wake{URL: "https://hooks.example.com/wake?a=b", Method: "GET", Cooldown: 30 * time.Second},
+			BackendURL: "http://llama.models.svc:8000", Engine: "vllm", HealthPath: "/ready", Models: []string{"llama", "sql-lora"},
+			Kinds: []string{"chat", "embedding"}, Slots: 16, Region: "eu", Labels: map[string]string{"gpu": "l40s"},
 		},
 		{Name: "small", Config: custom("http://192.0.2.1:8000", agent.Config{})},
 		{

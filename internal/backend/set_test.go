@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/agentreg"
-	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/sitemap"
 )
@@ -26,9 +25,9 @@ func chat(model string) target.Target { return target.Target{Model: model, Kind:
 func TestSeveralBackendsMayHaveOneModel(t *testing.T) {
 	t.Parallel()
 	s, err := New([]Config{
-		{Name: "a", Config: agent.Config{Engine: "vllm", Models: []string{"m", "n"}}, MaxWait: time.Minute},
-		{Name: "b", Config: agent.Config{Engine: "vllm", Models: []string{"m"}}, MaxWait: time.Hour},
-		{Name: "c", Config: agent.Config{Engine: "tei", Models: []string{"m", "e"}}},
+		{Name: "a", Engine: "vllm", Models: []string{"m", "n"}, MaxWait: time.Minute},
+		{Name: "b", Engine: "vllm", Models: []string{"m"}, MaxWait: time.Hour},
+		{Name: "c", Engine: "tei", Models: []string{"m", "e"}},
 	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"e", "m", "n"}, s.Models())
@@ -61,10 +60,10 @@ func TestABackendWantsItsRequestsInItsWay(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate().Raw}), 0o600))
 	s, err := New([]Config{
-		{Name: "plain", Config: agent.Config{BackendURL: "http://gpu:8000", Engine: "vllm"}},
-		{Name: "api", Config: agent.Config{BackendURL: "https://llm.example/serve/m/", Engine: "vllm"}, NotTaken: []int{503, 502}},
-		{Name: "own", Config: agent.Config{BackendURL: "https://10.0.0.1:8443", Engine: "vllm", Host: "llm.example:80"}, SNI: "inside.example", CAFile: ca},
-		{Name: "six", Config: agent.Config{BackendURL: "https://[2001:db8::1]", Engine: "vllm"}},
+		{Name: "plain", BackendURL: "http://gpu:8000", Engine: "vllm"},
+		{Name: "api", BackendURL: "https://llm.example/serve/m/", Engine: "vllm", NotTaken: []int{503, 502}},
+		{Name: "own", BackendURL: "https://10.0.0.1:8443", Engine: "vllm", Host: "llm.example:80", SNI: "inside.example", CAFile: ca},
+		{Name: "six", BackendURL: "https://[2001:db8::1]", Engine: "vllm"},
 	})
 	require.NoError(t, err)
 	for id, want := range map[string]Wants{
@@ -84,7 +83,7 @@ func TestABackendWantsItsRequestsInItsWay(t *testing.T) {
 	require.NotNil(t, s.all[2].tls.RootCAs)
 	require.Equal(t, "2001:db8::1", s.all[3].tls.ServerName)
 
-	_, err = New([]Config{{Name: "a", Config: agent.Config{BackendURL: "https://h", Engine: "vllm"}, CAFile: "/nope.pem", caLine: 7}})
+	_, err = New([]Config{{Name: "a", BackendURL: "https://h", Engine: "vllm", CAFile: "/nope.pem", caLine: 7}})
 	require.ErrorContains(t, err, "--config: backends[0].ca_file: ")
 	require.ErrorContains(t, err, "(line 7)")
 }
@@ -95,7 +94,7 @@ func never(string) bool { return false }
 // of it is up: of all backends, and of the first question.
 func TestAModelIsGivenUpWhenNoBackendAnswers(t *testing.T) {
 	t.Parallel()
-	s, err := New([]Config{{Name: "a", Config: agent.Config{Engine: "vllm", Models: []string{"m"}}}, {Name: "b", Config: agent.Config{Engine: "vllm", Models: []string{"m"}}}})
+	s, err := New([]Config{{Name: "a", Engine: "vllm", Models: []string{"m"}}, {Name: "b", Engine: "vllm", Models: []string{"m"}}})
 	require.NoError(t, err)
 	one, two := &s.all[0].health, &s.all[1].health
 	failed := 0
@@ -138,7 +137,7 @@ func TestABackendNamesItsModels(t *testing.T) {
 		_, _ = w.Write([]byte(`{"data":[{"id":"m"}]}`))
 	}))
 	t.Cleanup(engine.Close)
-	s, err := New([]Config{{Name: "a", Config: agent.Config{BackendURL: engine.URL, Engine: "custom", Slots: 3}, APIKeyFile: key}})
+	s, err := New([]Config{{Name: "a", BackendURL: engine.URL, Engine: "custom", Slots: 3, APIKeyFile: key}})
 	require.NoError(t, err)
 	require.Empty(t, s.Models())
 	w, own := s.Wants("backend/a")

@@ -29,7 +29,7 @@ type verdict struct {
 	freed    bool  // it gave a reservation back
 }
 
-func refuse(r *refusal.Refusal) verdict { return verdict{Decision: extproc.Decision{Refusal: r}} }
+func refuse(r *refusal.Refusal) verdict { return verdict{Refusal: r} }
 
 // decide goes through the steps that doc.go lists. The first one that returns decides.
 func (x *run) decide() verdict {
@@ -73,7 +73,7 @@ func (x *run) decide() verdict {
 	// Tokens are counted where the request itself would go.
 	x.trace.step(stepRedirect)
 	if to := x.redirect(m, here && p.ScaleFromZero); to != nil {
-		return verdict{Decision: extproc.Decision{Redirect: to}}
+		return verdict{Redirect: to}
 	}
 
 	x.trace.step(stepHold)

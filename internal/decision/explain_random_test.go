@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/holdgate/holdgate/agentreg/agent"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/backend"
@@ -96,7 +95,7 @@ func anySetup(t *rapid.T) setup {
 	if oneIn(t, 3, "a backend") {
 		set, err := backend.New([]backend.Config{{
 			Name: "gpu", MaxWait: 20 * time.Second,
-			Config: agent.Config{BackendURL: "http://192.0.2.1:8000", Engine: "vllm", Models: []string{"n"}},
+			BackendURL: "http://192.0.2.1:8000", Engine: "vllm", Models: []string{"n"},
 		}})
 		require.NoError(t, err)
 		s.Backends = set

@@ -30,7 +30,7 @@ func (x *run) hold(p sitemap.Placement) verdict {
 		return x.notHeld(err, holdstate.Pending)
 	}
 	x.trace.held()
-	return verdict{Decision: extproc.Decision{Waiter: w, Held: true, Budget: budget, Impatient: impatient}}
+	return verdict{Waiter: w, Held: true, Budget: budget, Impatient: impatient}
 }
 
 // notHeld refuses a request that cannot be held.

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 
-	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
@@ -23,13 +22,13 @@ func (x *run) serve() verdict {
 			return x.reject(&q, err)
 		}
 		if g, taken := take(&q); taken {
-			return verdict{Decision: extproc.Decision{Grant: g}}
+			return verdict{Grant: g}
 		}
 	}
 	w, err := x.do.queue(q)
 	if err == nil {
 		x.trace.queued(q.Reservation != nil)
-		return verdict{Decision: extproc.Decision{Waiter: w}, queued: true}
+		return verdict{Waiter: w, queued: true}
 	}
 	if !errors.Is(err, holdstate.ErrNoQueue) {
 		return x.reject(&q, err)
@@ -39,7 +38,7 @@ func (x *run) serve() verdict {
 		return x.reject(&q, err)
 	}
 	x.trace.why("a further step of the policy has a slot")
-	return verdict{Decision: extproc.Decision{Grant: g}}
+	return verdict{Grant: g}
 }
 
 // waiting returns the request as one that waits.

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/holdgate/holdgate/agentreg/agent"
 )
 
 func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
@@ -45,7 +43,7 @@ func TestEngineDecidesWhatAModelIsFor(t *testing.T) {
 }
 
 func TestPythonIsFilledIn(t *testing.T) {
-	m := Model{Config: agent.Config{Exec: []string{"{python}", "--port={port}"}, Env: []string{"PORT={port}"}}}
+	m := Model{Exec: []string{"{python}", "--port={port}"}, Env: []string{"PORT={port}"}}
 	t.Setenv("HOLDGATE_PYTHON", "/opt/python")
 	require.Equal(t, []string{"/opt/python", "--port={port}"}, m.command(), "the agent fills in the port")
 	require.Equal(t, []string{"PORT={port}"}, m.Env)

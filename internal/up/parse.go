@@ -118,10 +118,10 @@ func (m *Model) limitWake(serveBudget string) {
 }
 
 func (f *file) model(v value) {
-	m := Model{Config: agent.Config{
+	m := Model{
 		Engine: engines.Custom, Slots: 1,
 		IdleTimeout: defaultTimeout, MinUpTime: -1,
-	}}
+	}
 	var kinds, command value
 	fields := m.Keys("engine", "warmup", "dir", "env", "health_path", "slots", "idle_timeout", "min_up_time", "wake_timeout", "group", "max_awake", "memory")
 	maps.Copy(fields, map[string]func(value){

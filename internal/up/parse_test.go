@@ -46,25 +46,25 @@ models:
 		Serve:  map[string]string{"wake-keepalive": "300ms", "wake-hold-max": "7"},
 		Models: []Model{
 			{
-				Name: "a", Config: agent.Config{Kinds: chat, Engine: "custom", Slots: 1, Exec: []string{"sh", "-c", "run {port}"},
-					IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 290 * time.Second,
-				}},
+				Name: "a", Kinds: chat, Engine: "custom", Slots: 1, Exec: []string{"sh", "-c", "run {port}"},
+				IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 290 * time.Second,
+			},
 			{
-				Name: "b", HoldBudget: 2 * time.Minute, Config: agent.Config{Kinds: []string{"embedding", "rerank"}, Engine: "vllm", Dir: "/tmp",
-					Env: []string{"A=b", "N=1", "PORT={port}"}, HealthPath: "/up", Slots: 4, Exec: []string{"sh"},
-					IdleTimeout: 10 * time.Second, MinUpTime: 10 * time.Second, WakeTimeout: time.Minute,
-					Group: agent.Group{Name: "gpu0", TotalMemory: 24 << 30, Memory: 14 << 30},
-				}},
+				Name: "b", HoldBudget: 2 * time.Minute, Kinds: []string{"embedding", "rerank"}, Engine: "vllm", Dir: "/tmp",
+				Env: []string{"A=b", "N=1", "PORT={port}"}, HealthPath: "/up", Slots: 4, Exec: []string{"sh"},
+				IdleTimeout: 10 * time.Second, MinUpTime: 10 * time.Second, WakeTimeout: time.Minute,
+				Group: agent.Group{Name: "gpu0", TotalMemory: 24 << 30, Memory: 14 << 30},
+			},
 			{
-				Name: "c", Config: agent.Config{Kinds: chat, Engine: "custom", Slots: 1, Exec: []string{"sh", "{port}"},
-					IdleTimeout: 5 * time.Minute, WakeTimeout: 290 * time.Second,
-					Group: agent.Group{Name: "gpu1", MaxAwake: 2},
-				}},
+				Name: "c", Kinds: chat, Engine: "custom", Slots: 1, Exec: []string{"sh", "{port}"},
+				IdleTimeout: 5 * time.Minute, WakeTimeout: 290 * time.Second,
+				Group: agent.Group{Name: "gpu1", MaxAwake: 2},
+			},
 			{
-				Name: "d", Config: agent.Config{Kinds: chat, Engine: "custom", Slots: 1, Exec: []string{"sh", "{port}"},
-					IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 290 * time.Second,
-					Group: agent.Group{Name: "gpu1", MaxAwake: 2},
-				}},
+				Name: "d", Kinds: chat, Engine: "custom", Slots: 1, Exec: []string{"sh", "{port}"},
+				IdleTimeout: 5 * time.Minute, MinUpTime: 30 * time.Second, WakeTimeout: 290 * time.Second,
+				Group: agent.Group{Name: "gpu1", MaxAwake: 2},
+			},
 		},
 	}, f)
 }
