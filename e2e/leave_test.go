@@ -32,11 +32,11 @@ func mutualTLSFlags(t *testing.T) (router, agent []string) {
 	require.NoError(t, os.WriteFile(tokens, []byte("last-years\nthis-years\n"), 0o600))
 	require.NoError(t, os.WriteFile(token, []byte("this-years\n"), 0o600))
 	return []string{
-			"--agents-tls-cert-file", siteCert, "--agents-tls-key-file", siteKey,
-			"--agents-client-ca-file", agents.File, "--agents-token-file", tokens,
-		}, []string{
-			"--tls-ca-file", sites.File, "--tls-cert-file", agentCert, "--tls-key-file", agentKey, "--token-file", token,
-		}
+		"--agents-tls-cert-file", siteCert, "--agents-tls-key-file", siteKey,
+		"--agents-client-ca-file", agents.File, "--agents-token-file", tokens,
+	}, []string{
+		"--tls-ca-file", sites.File, "--tls-cert-file", agentCert, "--tls-key-file", agentKey, "--token-file", token,
+	}
 }
 
 // stream requests a long answer and returns the rest of it, once it has begun.
