@@ -86,7 +86,7 @@ func (p *problems) models(models []string) {
 		field := fmt.Sprintf("models[%d]", i)
 		p.name(field, m)
 		if seen[m] {
-			p.Add(field, "is there twice")
+			p.Add(field, "is given twice")
 		}
 		seen[m] = true
 	}

@@ -63,7 +63,7 @@ func TestHelloNamesEachBadField(t *testing.T) {
 		"no models":          {func(h *pb.Hello) { h.Models = nil }, "models: must be between 1 and 256, are 0"},
 		"257 models":         {func(h *pb.Hello) { h.Models = many(257) }, "models: must be between 1 and 256, are 257"},
 		"empty model":        {func(h *pb.Hello) { h.Models = []string{"a", ""} }, "models[1]: is required"},
-		"model twice":        {func(h *pb.Hello) { h.Models = []string{"a", "a"} }, "models[1]: is there twice"},
+		"model twice":        {func(h *pb.Hello) { h.Models = []string{"a", "a"} }, "models[1]: is given twice"},
 		"no kinds":           {func(h *pb.Hello) { h.Kinds = nil }, "kinds: must be between 1 and 16, are 0"},
 		"unknown kind":       {func(h *pb.Hello) { h.Kinds = []string{"chat", "Chat"} }, "kinds[1]: must be chat (llm), embedding or rerank (reranker)"},
 		"no slots":           {func(h *pb.Hello) { h.Slots = 0 }, "slots: must be between 1 and 65536, is 0"},

@@ -269,7 +269,7 @@ func TestUpSaysWhatIsWrongWithItsFile(t *testing.T) {
 		"models: [{name: a}]":              "models[0]: needs exec (line 1)",
 		"models: [{name: a, exce: x}]":     "models[0].exce: is not known (line 1)",
 		"models: [{name: a, exec: \"'\"}]": "models[0].exec",
-		"models: [{name: a, exec: x}, {name: a, exec: x, slots: -1, hold_budget: 2h, kinds: [text]}]": `models[1].name: "a" is there twice`,
+		"models: [{name: a, exec: x}, {name: a, exec: x, slots: -1, hold_budget: 2h, kinds: [text]}]": `models[1].name: "a" is given twice`,
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		p := start(t, "up", "-f", path)

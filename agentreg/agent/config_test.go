@@ -38,7 +38,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"no model":             {func(c *Config) { c.Models = nil }, ""},
 		"no model, asleep":     {func(c *Config) { c.Models, c.Exec = nil, []string{"x"} }, "--model: is required with --exec: an engine that sleeps cannot be asked for its models"},
 		"many models":          {func(c *Config) { c.Models = manyNames(257) }, "--model: at most 256, are 257"},
-		"model twice":          {func(c *Config) { c.Models = []string{"m", "m"} }, `--model: "m" is there twice`},
+		"model twice":          {func(c *Config) { c.Models = []string{"m", "m"} }, `--model: "m" is given twice`},
 		"bad model":            {func(c *Config) { c.Models = []string{"a\n"} }, "--model: must not contain control characters"},
 		"no capability":        {func(c *Config) { c.Kinds = nil }, ""},
 		"impossible kind":      {func(c *Config) { c.Engine, c.Kinds = engines.Ollama, []string{"llm", "reranker"} }, "--capability: ollama has no reranker"},

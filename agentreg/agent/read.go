@@ -27,7 +27,7 @@ func (c *Config) readModels(v settings.Value) {
 		switch {
 		case name == "":
 		case slices.Contains(c.Models, name):
-			v.Add("%s is there twice", v.Quote(name))
+			v.Add("%s is given twice", v.Quote(name))
 		default:
 			c.Models = append(c.Models, name)
 		}

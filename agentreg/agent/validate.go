@@ -68,7 +68,7 @@ func (c *Config) checkTargets(p *settings.Problems) {
 	for i, m := range c.Models {
 		p.Check("--model", protocol.CheckName(m))
 		if slices.Contains(c.Models[:i], m) {
-			p.Add("--model", "%q is there twice", m)
+			p.Add("--model", "%q is given twice", m)
 		}
 	}
 	c.checkKinds(p)

@@ -57,7 +57,7 @@ func TestKeygenNamesEachBadFlag(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--tenant is required: who the key belongs to":        {},
 		"--id: must not contain control characters":           {"--tenant", "a", "--id", "a\tb"},
-		"--models[1]: is there twice: it is also --models[0]": {"--tenant", "a", "--models", "x,x"},
+		"--models[1]: is given twice: it is also --models[0]": {"--tenant", "a", "--models", "x,x"},
 		"--models[0]: must not be empty":                      {"--tenant", "a", "--models", ",x"},
 		"--models: must not be empty":                         {"--tenant", "a", "--models", ""},
 		"--tenant: must have at most 256 bytes, has 65536":    {"--tenant", strings.Repeat("x", 1<<16)},

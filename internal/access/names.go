@@ -12,7 +12,7 @@ func readNames(v value, empty string) []string {
 	v.List(func(one value) {
 		name := one.Name()
 		if before, dup := first[name]; dup && name != "" {
-			one.Add("is there twice: it is also %s", before)
+			one.Add("is given twice: it is also %s", before)
 			return
 		}
 		first[name] = one.Path

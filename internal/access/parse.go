@@ -54,7 +54,7 @@ func (f *file) register(e entry) {
 		return // reported
 	}
 	if first, dup := f.hashes[k.hash]; dup {
-		e.hash.Add("is there twice: it is the hash of %s", first)
+		e.hash.Add("is given twice: it is the hash of %s", first)
 		return
 	}
 	f.hashes[k.hash] = e.Path
@@ -68,7 +68,7 @@ func (f *file) register(e entry) {
 	case dup && e.id.Node == nil:
 		e.hash.Add("begins with %s, which is the id of %s: give one of them another id", k.ID, first)
 	case dup:
-		e.id.Add("is there twice: %s is the id of %s", e.id.Quote(k.ID), first)
+		e.id.Add("is given twice: %s is the id of %s", e.id.Quote(k.ID), first)
 	default:
 		f.ids[k.ID] = e.Path
 		f.keys.add(k)

@@ -88,7 +88,7 @@ func readQuery(r *http.Request) (q ExplainQuery, err error) {
 	}
 	for name, values := range query {
 		if len(values) > 1 {
-			return q, errors.New(strconv.Quote(name) + " is there twice")
+			return q, errors.New(strconv.Quote(name) + " is given twice")
 		}
 		value := values[0]
 		switch name {

@@ -60,7 +60,7 @@ func TestExplainRefusesAnUnclearQuestion(t *testing.T) {
 		"model=m&kind=":          `kind: "" is not a kind: use chat, embedding or rerank`,
 		"model=m&hops=-1":        "hops must be a number from 0 to 127",
 		"model=m&hops=128":       "hops must be a number from 0 to 127",
-		"model=m&model=n":        `"model" is there twice`,
+		"model=m&model=n":        `"model" is given twice`,
 		"model=m&scope=eu":       `"scope" is not a parameter: use model, kind, key and hops`,
 		"model=m&%zz=1":          "the query is not well-formed",
 		"model=bad&key=whatever": "the query is wrong: no key has this id",

@@ -25,7 +25,7 @@ func Read(v settings.Value) []Config {
 		c := Config{Engine: engines.Custom, Slots: 1}
 		c.read(v)
 		if before, again := first[c.Name]; again && c.Name != "" {
-			v.Member("name", v.Node).Add("is there twice: %s is the name of %s", v.Quote(c.Name), before)
+			v.Member("name", v.Node).Add("is given twice: %s is the name of %s", v.Quote(c.Name), before)
 		}
 		first[c.Name] = v.Path
 		all = append(all, c)

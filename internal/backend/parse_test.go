@@ -91,7 +91,7 @@ func TestABadBackendIsNamedByPathAndLine(t *testing.T) {
 		`{name: b, url: "", engine: best}`:                  `backends[0].engine: "best" is not known: use custom, infinity`,
 		`{name: b, url: "", health_path: h}`:                "backends[0].health_path: must begin with /",
 		`{name: b, url: "", models: m}`:                     "backends[0].models: must be a list",
-		`{name: b, url: "", models: [m, m]}`:                `backends[0].models[1]: "m" is there twice`,
+		`{name: b, url: "", models: [m, m]}`:                `backends[0].models[1]: "m" is given twice`,
 		`{name: b, url: "", kinds: [video]}`:                "backends[0].kinds[0]: must be chat, embedding or rerank",
 		`{name: b, url: "", kinds: []}`:                     "backends[0].kinds: at least one is needed",
 		`{name: b, url: "", kinds: [llm], engine: tei}`:     "backends[0].kinds[0]: tei has no chat",
@@ -106,7 +106,7 @@ func TestABadBackendIsNamedByPathAndLine(t *testing.T) {
 		`{name: b, url: "", wake: {method: PUT}}`:           "backends[0].wake.method: must be POST or GET",
 		`{name: b, url: "", wake: {cooldown: 2h}}`:          "backends[0].wake.cooldown: must be a duration above 0 and at most 1h",
 		`{name: b, url: "", api_key: ` + secret + `}`:       "backends[0].api_key: is not known",
-		`{name: b, url: ""}, {name: b, url: ""}`:            `backends[1].name: is there twice: "b" is the name of backends[0]`,
+		`{name: b, url: ""}, {name: b, url: ""}`:            `backends[1].name: is given twice: "b" is the name of backends[0]`,
 		`{name: ` + strings.Repeat("b", 250) + `, url: ""}`: "backends[0].name: with backend/ before it, must have at most 256 bytes",
 	} {
 		_, err := read("backends: [\n" + entry + "]")

@@ -199,7 +199,7 @@ func TestABadFileIsRefusedWithItsLine(t *testing.T) {
 		"queue-depth: many":              "serve.yaml: queue-depth:",
 		"queue-depth: [1]":               "must be a single value",
 		"queue-depth: 1\nqueue-depth":    "reading",
-		"queue-depth: 1\nqueue-depth: 2": "queue-depth: is there twice: it stands in line 1 (line 2)",
+		"queue-depth: 1\nqueue-depth: 2": "queue-depth: is given twice: first in line 1 (line 2)",
 		"site-id: a\nbackends:\n- {name: b, url: 'http://h', max_wait: 90m}": "serve.yaml: backends[0].max_wait: must be a duration above 0 and at most 1h, such as 240s, is \"90m\" (line 3)",
 		"site-id: a\n---\nsite-id: b":                                        "must hold one YAML document",
 	} {

@@ -65,7 +65,7 @@ func TestABadFileIsRefusedWithoutWhatMayBeAKey(t *testing.T) {
 		"models: {m: {api_key_file: good, header: host}}":            "models.m.header: must be authorization (a bearer token) or x-api-key",
 		"models: {m: {api_key: x}}":                                  "models.m.api_key: is not known",
 		"models: {\"\": {api_key_file: good}}":                       "must not be empty",
-		"models: {m: {api_key_file: good}, m: {api_key_file: good}}": "models.m: is there twice",
+		"models: {m: {api_key_file: good}, m: {api_key_file: good}}": "models.m: is given twice",
 	} {
 		_, err := Parse(folder(t, text), []byte(text))
 		require.ErrorContains(t, err, want, text)

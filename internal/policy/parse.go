@@ -89,7 +89,7 @@ func readSteps(v value) []Step {
 			return
 		}
 		if before, dup := first[s.Name]; dup {
-			v.Member("name", v.Node).Add("is there twice: %s is the name of %s", v.Quote(s.Name), before)
+			v.Member("name", v.Node).Add("is given twice: %s is the name of %s", v.Quote(s.Name), before)
 			return
 		}
 		first[s.Name] = v.Path
@@ -142,7 +142,7 @@ func (f *file) checkAliases() {
 			continue
 		}
 		if before, dup := first[a.name]; dup {
-			a.Add("is there twice: %s is an alias of model %s in line %d", a.Quote(a.name), a.Quote(before.model), before.Line)
+			a.Add("is given twice: %s is an alias of model %s in line %d", a.Quote(a.name), a.Quote(before.model), before.Line)
 			continue
 		}
 		first[a.name] = a

@@ -29,10 +29,10 @@ func TestParseRefuses(t *testing.T) {
 		"a word on top":       {"models", []string{`must be a mapping, is "models" (line 1)`}},
 		"another tag on top":  {"!!set {models: }", []string{`must be a mapping, is a mapping (line 1)`}},
 		"an unknown section":  {"modles: {}", []string{"modles: is not known (line 1)"}},
-		"a section twice":     {"models: {}\nmodels: {}", []string{"models: is there twice: it stands in line 1 (line 2)"}},
+		"a section twice":     {"models: {}\nmodels: {}", []string{"models: is given twice: first in line 1 (line 2)"}},
 		"models is a list":    {"models: [a]", []string{"models: must be a mapping, is a list (line 1)"}},
 		"a model twice": {
-			"models:\n  a:\n  b:\n  a:", []string{"models.a: is there twice: it stands in line 2 (line 4)"},
+			"models:\n  a:\n  b:\n  a:", []string{"models.a: is given twice: first in line 2 (line 4)"},
 		},
 		"a model that is a number": {
 			"models: {3: {}}",
@@ -67,7 +67,7 @@ func TestParseRefuses(t *testing.T) {
 		"an unknown field": {"models: {a: {max_in_flight: 1}}", []string{"models.a.max_in_flight: is not known (line 1)"}},
 		"a field twice": {
 			"models: {a: {max_inflight: 1, max_inflight: 2}}",
-			[]string{"models.a.max_inflight: is there twice: it stands in line 1 (line 1)"},
+			[]string{"models.a.max_inflight: is given twice: first in line 1 (line 1)"},
 		},
 		"aliases that are one word": {"models: {a: {aliases: b}}", []string{`models.a.aliases: must be a list, is "b" (line 1)`}},
 		"aliases of other types": {
@@ -92,11 +92,11 @@ func TestParseRefuses(t *testing.T) {
 		},
 		"an alias of two models": {
 			"models:\n  a: {aliases: [c]}\n  b: {aliases: [c]}",
-			[]string{`models.b.aliases[0]: is there twice: "c" is an alias of model "a" in line 2 (line 3)`},
+			[]string{`models.b.aliases[0]: is given twice: "c" is an alias of model "a" in line 2 (line 3)`},
 		},
 		"an alias twice": {
 			"models: {a: {aliases: [c, d, c]}}",
-			[]string{`models.a.aliases[2]: is there twice: "c" is an alias of model "a" in line 1 (line 1)`},
+			[]string{`models.a.aliases[2]: is given twice: "c" is an alias of model "a" in line 1 (line 1)`},
 		},
 		"bad numbers": {
 			"models: {a: {max_inflight: 0}, b: {max_inflight: -1}, c: {max_inflight: 1.0}, d: {max_inflight: \"1\"}, e: {max_inflight: }," +
@@ -127,7 +127,7 @@ func TestParseRefuses(t *testing.T) {
 				"models.a.steps[2].name: must be a string, in quotes where it looks like something else, is empty (line 6)",
 				"models.a.steps[3].tries: is not known (line 7)",
 				`models.a.steps[4]: must be a mapping, is "x" (line 8)`,
-				`models.a.steps[5].name: is there twice: "x" is the name of models.a.steps[3] (line 9)`,
+				`models.a.steps[5].name: is given twice: "x" is the name of models.a.steps[3] (line 9)`,
 			},
 		},
 		"steps that give nothing new": {

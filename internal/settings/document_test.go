@@ -91,6 +91,6 @@ func TestASecretFileIsReportedByLinesAlone(t *testing.T) {
 	t.Parallel()
 	err := Rules{}.Parse([]byte("hush: [hush, 1]\nname: {hush: a}\nhush: b\n"), new(shape).read)
 	require.EqualError(t, err, strings.Join([]string{
-		"is not known (line 1)", MustBeString + " (line 2)", "is there twice: it stands in line 1 (line 3)",
+		"is not known (line 1)", MustBeString + " (line 2)", "is given twice: first in line 1 (line 3)",
 	}, "\n"))
 }

@@ -29,7 +29,7 @@ func (v Value) Mapping(f func(key *yaml.Node, entry Value)) bool {
 		}
 		entry := v.Member(key.Value, n)
 		if line, again := first[key.Value]; again {
-			entry.At(key).Add("is there twice: it stands in line %d", line)
+			entry.At(key).Add("is given twice: first in line %d", line)
 			continue
 		}
 		first[key.Value] = key.Line

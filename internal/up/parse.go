@@ -148,7 +148,7 @@ func (f *file) name(v value) string {
 	name := v.Name()
 	for _, m := range f.Models {
 		if name != "" && m.Name == name {
-			v.Add("%s is there twice", v.Quote(name))
+			v.Add("%s is given twice", v.Quote(name))
 		}
 	}
 	return name

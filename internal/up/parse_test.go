@@ -79,7 +79,7 @@ func TestAFileThatIsWrongNamesThePlace(t *testing.T) {
 		"models: [{name: a}]":                "models[0]: needs exec (line 1)",
 		a + "}]\nlisten: here":               `listen: must be ip:port, such as 127.0.0.1:8080, is "here" (line 2)`,
 		a + ", exce: x}]":                    "models[0].exce: is not known (line 1)",
-		a + "}, {name: a, exec: sh}]":        `models[1].name: "a" is there twice (line 1)`,
+		a + "}, {name: a, exec: sh}]":        `models[1].name: "a" is given twice (line 1)`,
 		`models: [{name: a, exec: "'"}]`:     `models[0].exec: must be a command with its arguments, is "'" (line 1)`,
 		"models: [{name: a, exec: /none/x}]": `models[0].exec: "/none/x" is no program here and not on PATH (line 1)`,
 		a + ", slots: 0}]":                   `models[0].slots: must be a whole number from 1 to 65536, is the int "0" (line 1)`,

@@ -54,7 +54,7 @@ func examples(t *testing.T) (raw map[string]any, objects map[string]scaledObject
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
 		var value any
-		require.NoError(t, yaml.Unmarshal(data, &value)) // it refuses a key that is there twice
+		require.NoError(t, yaml.Unmarshal(data, &value)) // it refuses a key that is given twice
 		raw[filepath.Base(path)] = value
 		text, err := json.Marshal(value)
 		require.NoError(t, err)

@@ -47,7 +47,7 @@ func ParseHeaders(data []byte) (*Headers, error) {
 			}
 			key := hostKey(u.Hostname(), u.Port())
 			if h.byHost[key] != nil {
-				v.At(host).Add("%s is there twice", host.Value)
+				v.At(host).Add("%s is given twice", host.Value)
 				return
 			}
 			of := http.Header{}
@@ -77,7 +77,7 @@ func addHeader(h http.Header, name string, v settings.Value) {
 	case reserved[name]:
 		v.Add("the header %s is not for this file to set", name)
 	case h[name] != nil:
-		v.Add("%s is there twice", name)
+		v.Add("%s is given twice", name)
 	case !settings.IsString(v.Node):
 		v.Bad("the value of " + name + " " + settings.MustBeString)
 	case v.Value == "" || !httpguts.ValidHeaderFieldValue(v.Value):
