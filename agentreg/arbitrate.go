@@ -8,8 +8,8 @@ import (
 	"github.com/holdgate/holdgate/agentreg/share"
 )
 
-// arbitrate plans which agents of the groups are awake, and carries the plan out. It
-// depends on the present state alone, and may be called at any time.
+// arbitrate plans which agents of the groups should be awake and carries out the plan. The
+// plan depends only on the current state, so arbitrate may be called at any time.
 func (s scope) arbitrate() {
 	if len(s.groups) == 0 || s.registry.draining {
 		return
@@ -19,7 +19,7 @@ func (s scope) arbitrate() {
 		s.repeatAfter(wait)
 		return
 	}
-	input, agents := s.describe(now)
+	input, agents := s.plannerInput(now)
 	plan := share.Make(input)
 	s.setTurns(plan)
 	s.carryOut(plan, agents)
@@ -32,29 +32,29 @@ func (s scope) arbitrate() {
 	s.repeatAfter(max(plan.Next.Sub(now), 0))
 }
 
-// repeatAfter has the groups arbitrated again after a while.
+// repeatAfter sets the groups' timers so that they are arbitrated again after d.
 func (s scope) repeatAfter(d time.Duration) {
 	for g := range s.groups {
 		g.timer.Reset(d)
 	}
 }
 
-// describe describes groups and models to the planner. It also returns the agents
-// that the planner's stand for.
-func (s scope) describe(now time.Time) (share.Input, map[*share.Agent]*registration) {
+// plannerInput returns the planner's view of the groups and models, and the registration
+// of each agent in it.
+func (s scope) plannerInput(now time.Time) (share.Input, map[*share.Agent]*registration) {
 	input := share.Input{Now: now}
 	agents := map[*share.Agent]*registration{}
-	described := map[*registration]*share.Agent{}
-	describe := func(a *registration, g *share.Group) *share.Agent {
-		sa := a.describe()
+	added := map[*registration]*share.Agent{}
+	add := func(a *registration, g *share.Group) *share.Agent {
+		sa := a.plannerAgent()
 		sa.Group = g
-		agents[sa], described[a] = a, sa
+		agents[sa], added[a] = a, sa
 		return sa
 	}
 	for g := range s.groups {
 		sg := &share.Group{Name: g.name, Room: g.room}
 		for a := range g.members {
-			sg.Agents = append(sg.Agents, describe(a, sg))
+			sg.Agents = append(sg.Agents, add(a, sg))
 		}
 		input.Groups = append(input.Groups, sg)
 	}
@@ -66,12 +66,12 @@ func (s scope) describe(now time.Time) (share.Input, map[*share.Agent]*registrat
 		}
 		sm := &share.Model{Name: m.name, Demand: m.need.Demand, Turn: m.turn, Since: m.wantedSince}
 		for a := range m.agents {
-			sa := described[a]
-			if sa == nil { // of no group
-				sa = describe(a, nil)
+			sa := added[a]
+			if sa == nil { // it is in no group
+				sa = add(a, nil)
 			}
 			if sa.CanWake && a.group != nil && !m.need.Demand && m.need.Ahead == m.servedAhead {
-				served := *sa // the wake ahead of requests was for one start
+				served := *sa // the model was already up for this wake ahead of requests
 				served.CanWake = false
 				sa = &served
 			}
@@ -82,8 +82,8 @@ func (s scope) describe(now time.Time) (share.Input, map[*share.Agent]*registrat
 	return input, agents
 }
 
-// describe describes the agent to the planner.
-func (a *registration) describe() *share.Agent {
+// plannerAgent returns the planner's view of the agent.
+func (a *registration) plannerAgent() *share.Agent {
 	demand, wanted := a.registry.models.needOf(a)
 	g := &a.replica.gate
 	return &share.Agent{
@@ -95,8 +95,8 @@ func (a *registration) describe() *share.Agent {
 	}
 }
 
-// setTurns gives the models that need room and have no turn yet the next ones, in the
-// order of the plan.
+// setTurns numbers the models that need room and have no turn yet, in the order of the
+// plan. Models that no longer need room lose their turn.
 func (s scope) setTurns(plan *share.Plan) {
 	ordered := map[*model]bool{}
 	for _, sm := range plan.Order {
@@ -114,7 +114,7 @@ func (s scope) setTurns(plan *share.Plan) {
 	}
 }
 
-// carryOut does what the plan says. Victims are closed before others are woken.
+// carryOut carries out the plan. Victims are closed before other agents are woken.
 func (s scope) carryOut(plan *share.Plan, agents map[*share.Agent]*registration) {
 	r := s.registry
 	for sa, a := range agents {

@@ -16,9 +16,9 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// TokenAuth accepts streams that carry one of the tokens as a bearer token. It calls
-// tokens at each new stream, so a list that changes takes effect at once. With an
-// empty list it accepts all streams. Checks of the server's health need no token.
+// TokenAuth returns an interceptor that accepts streams with one of the tokens as a bearer
+// token, or all streams if there are no tokens. It calls tokens for each new stream, so a
+// change takes effect at once. Streams of the gRPC health service need no token.
 func TokenAuth(tokens func() []string) grpc.StreamServerInterceptor {
 	return tokenAuth(tokens).intercept
 }
@@ -40,8 +40,8 @@ func (tokens tokenAuth) intercept(srv any, ss grpc.ServerStream, info *grpc.Stre
 	return status.Error(codes.Unauthenticated, "the token is unknown (--token-file)")
 }
 
-// tokenKnown reports whether headers carry one of the tokens. It takes the same time for
-// every wrong token of a length.
+// tokenKnown reports whether headers have one of the tokens. It takes the same time for
+// all wrong tokens of the same length.
 func tokenKnown(tokens, headers []string) bool {
 	if len(tokens) == 0 {
 		return true

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agentreg is the router's end of the agents' streams: it holds which agents
-// are registered and which replicas are in routing, gives out their slots, and sends
-// Wake and Sleep to agents that can start their engine.
+// Package agentreg is the router's end of the agents' streams: it tracks which agents are
+// registered and which replicas are in routing, hands out their slots, and sends Wake and
+// Sleep to agents that can start their engine.
 //
-// An agent is in routing while its stream is up and, by the last Status that
-// counts, its engine serves and is healthy, no request was refused since, and this
-// router has not sent Sleep:
+// An agent is in routing while its stream is up, the last Status that counts reported its
+// engine as serving and healthy, no request has been refused since, and this router has
+// not sent Sleep:
 //
 //	asleep ──Wake──► waking ──Status: serving──► in routing
 //	  ▲                │                          │      ▲
@@ -14,47 +14,46 @@
 //	  ├───────────────────────────────────────┘   │      │
 //	  └──Sleep (idle), Status: asleep─────────────┴──► out of routing
 //
-// An agent that sends Bye is out of routing for good. Its stream ends when the
-// requests that it has are over, so that the agent learns when its engine may stop.
+// An agent that sends Bye is out of routing for good. Its stream ends when its requests
+// have ended: that is how the agent learns that it may stop its engine.
 //
 // The parts, each with its own methods:
 //
 //   - Registry: the public methods, the lock and the callbacks (registry.go, status.go).
-//   - routing, replica and gate: what a request needs (routing.go, replica.go). Slot is
-//     a slot from TakeFrom to Release (slot.go).
-//   - state: what decides about one agent, and nothing else (state.go), with the Wake
-//     (wake.go), the Sleep (sleep.go) and the probe after a refused request (probe.go).
-//   - registration: an agent's state, its replica and its session, and what acts on
-//     them: its life from Hello to the end (join.go), what it reports (reports.go), what
-//     time brings (timer.go). reevaluate does what follows from a change.
-//   - model: why it is wanted and who is woken for it (need.go).
-//   - group and scope: who shares room, and what a change may affect (group.go,
-//     scope.go). arbitrate.go has agentreg/share make the plan, and carries it out.
+//   - routing, replica and gate: the data that requests are routed by (routing.go,
+//     replica.go). Slot is a taken slot until its release (slot.go).
+//   - state: the data that decisions about one agent depend on (state.go), with its Wake
+//     (wake.go), Sleep (sleep.go) and the probe after a refused request (probe.go).
+//   - registration: an agent's state, replica and session, and the events that change
+//     them: joining and leaving (join.go), reports (reports.go) and timeouts (timer.go).
+//     After each change reevaluate does what follows from it.
+//   - model: why a model is wanted, and which agents are woken for it (need.go).
+//   - group and scope: the agents that share room, and the groups and models that a change
+//     may affect (group.go, scope.go). arbitrate.go carries out the plan of agentreg/share.
 //   - service and session: one stream, and the check of its Hello (service.go,
 //     session.go, hello.go, auth.go).
 //
-// Wakes depend on the present state, never on an event: after every change that could
-// matter, reconcile compares a model's need with what all of its agents do, and sends
-// what is missing. A Wake that is lost with its stream is sent again because the agent
-// that comes back reports that it is asleep.
+// Wakes depend only on the current state, never on an event: after each relevant change,
+// reconcile compares a model's need with the state of all its agents, and sends the Wakes
+// that are missing. A Wake that is lost with its stream is sent again, since the agent
+// reports itself asleep when it reconnects.
 //
-// Agents of a group share room, such as a GPU: arbitrate gives it to models in the
-// order in which they came to need it, and takes idle or long-served agents out
-// of routing so that they can be sent a Sleep.
+// Agents of a group share room, such as the memory of a GPU: arbitrate assigns it to models
+// in the order in which they came to need it, and takes agents that are idle or have served
+// for long enough out of routing so that they can be sent a Sleep.
 //
-// Each message of the router that changes what a Status means (Wake, Sleep,
-// StatusRequest) carries a number, and an agent's Status has the highest that it
-// takes into account. So a Status that crossed a Sleep on its way brings no agent back
-// into routing.
+// Each message of the router that changes the meaning of a Status (Wake, Sleep,
+// StatusRequest) has a number, and each Status has the highest number that the agent had
+// handled by then. So a Status that was sent before a Sleep arrived does not bring the
+// agent back into routing.
 //
-// Locks: Registry.mu guards everything but routing and the gates. It is taken in
-// Registry's public methods, in Slot's, and in the methods of registration whose names
-// begin with on; all other methods are called with it held. Changes run in
-// Registry.update, which calls the callbacks that they made due after it has unlocked.
-// TakeFrom, Release, Serving and Capacity do not take it: they look a target's replicas
-// up under routing's own lock, which is held for a map access, and work on the atomic
-// counters of gates.
+// Locks: Registry.mu guards everything except routing and the gates. The public methods of
+// Registry and Slot take it, and so do the methods of registration whose names begin with
+// on; all other methods are called with it held. Changes run in Registry.update, which
+// calls the callbacks that they made due after it has unlocked. TakeFrom, Release, Serving
+// and Capacity do not take it: they look up a target's replicas under routing's own lock,
+// which is held only for a map access, and work on the atomic counters of gates.
 //
-// Goroutines: three per stream, one timer per agent and one per group. Nothing here
-// waits for an agent: an agent that does not read its messages loses its stream.
+// There are three goroutines per stream, one timer per agent and one per group. Nothing
+// here waits for an agent: the stream of an agent that does not read its messages is ended.
 package agentreg

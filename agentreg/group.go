@@ -11,27 +11,27 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// DefaultGroupGrace is how long a router that has just started wakes no agent of a
-// group: agents that are awake may still be connecting to it again.
+// DefaultGroupGrace is how long a router wakes no agent of a group after its start: agents
+// that are already awake may not have reconnected yet.
 const DefaultGroupGrace = 2 * time.Second
 
-// orphanTime is how long the engine of an agent that was killed may outlive it:
-// internal/proc ends what is left of it within five seconds.
+// orphanTime is how long an engine may outlive its agent when the agent is killed:
+// internal/proc ends the remaining processes within five seconds.
 const orphanTime = 6 * time.Second
 
-// group is agents that share room, so that not all of them can be awake at once.
+// group is a set of agents that share room, so that not all of them can be awake at once.
 type group struct {
 	name    string
 	room    int64
-	members map[*registration]struct{} // agents that left stay while their engine may run
+	members map[*registration]struct{} // with agents that left, while their engine may run
 	timer   *time.Timer                // arbitrates the group again
 }
 
 // groups holds the groups that have members, by name.
 type groups map[string]*group
 
-// conflict is what is wrong with the group of a Hello beside those of registered agents,
-// nil if nothing is. An agent with the same id does not count: this one replaces it.
+// conflict returns an error if a registered agent of the same group has another room than
+// the Hello. An agent with the id of the Hello is ignored, since it is about to be replaced.
 func (gs groups) conflict(h hello) *rejected {
 	g := gs[h.group.name]
 	if g == nil || g.room == h.group.room {
@@ -47,7 +47,7 @@ func (gs groups) conflict(h hello) *rejected {
 	return nil
 }
 
-// group returns the group of a name, a new one if need be.
+// group returns the group with this name, and adds it if there is none.
 func (r *Registry) group(name string) *group {
 	g := r.groups[name]
 	if g == nil {
@@ -61,10 +61,10 @@ func (r *Registry) group(name string) *group {
 	return g
 }
 
-// add makes an agent a member. It ends the wait for the engine of an earlier agent with
-// its id, or shortens it.
+// add adds an agent to the group. The engine of an earlier agent with the same id no longer
+// takes room, or takes it for a shorter time.
 func (g *group) add(a *registration) {
-	g.room = a.hello.group.room // the same for all, but those that left
+	g.room = a.hello.group.room // only agents that left may have had another
 	for old := range g.members {
 		switch {
 		case !old.left:
@@ -79,9 +79,9 @@ func (g *group) add(a *registration) {
 	a.group = g
 }
 
-// leave removes an agent that left: at once if its engine does not run, or if it sent Bye
-// and does not stop its engine. Otherwise it may come back, or still be stopping its
-// engine: it keeps its room for the liveness time.
+// leave removes an agent whose stream has ended. It does so at once if the engine does not
+// run, or if the agent sent Bye and does not stop its engine. Otherwise the agent may come
+// back, or still be stopping its engine: it keeps its room for the liveness time.
 func (g *group) leave(a *registration) {
 	if !a.occupies() || a.leaving && !a.hello.canWake {
 		g.drop(a)
@@ -104,8 +104,8 @@ func (g *group) drop(a *registration) {
 	}
 }
 
-// shortage is why no agent with such a cost can ever be woken: what agents that cannot
-// sleep leave of the room is too little. Empty: it can.
+// shortage returns why no agent of this cost can ever be woken: agents that cannot be put
+// to sleep take too much of the room. It returns "" if the agent can be woken.
 func (g *group) shortage(cost int64) string {
 	left := g.room
 	var fixed []string
@@ -123,7 +123,7 @@ func (g *group) shortage(cost int64) string {
 		g.name, strings.Join(fixed, ", "))
 }
 
-// roomShortage is the shortage of the agent's group, if it has one.
+// roomShortage returns why the agent's group never has room for it, "" if it can have.
 func (a *registration) roomShortage() string {
 	if a.group == nil {
 		return ""
@@ -131,15 +131,15 @@ func (a *registration) roomShortage() string {
 	return a.group.shortage(a.hello.group.cost)
 }
 
-// followedBy reports whether next proves that the engine of an agent that left is now
-// that of next, or has ended: it is the same agent, or this one sent Bye.
+// followedBy reports whether next shows that the engine of a, which left, is now the engine
+// of next or has ended: both are the same instance, or a sent Bye and next has its id.
 func (a *registration) followedBy(next *registration) bool {
 	return a.hello.info.Instance == next.hello.info.Instance || a.leaving && a.hello.info.ID == next.hello.info.ID
 }
 
-// engineEnds is when the engine of an agent that left is taken to have ended without a
-// report of it: after the liveness time, or sooner if the agent was killed and is back. An agent
-// that was superseded is still stopping its engine.
+// engineEnds returns when the engine of an agent that left is assumed to have ended: after
+// the liveness time, or sooner if the agent was killed and another instance has registered.
+// An agent that was superseded was not killed, and may still be stopping its engine.
 func (a *registration) engineEnds() time.Time {
 	liveness := a.registry.opts.Liveness
 	if !a.superseded && a.registry.agents[a.hello.info.ID] != nil {

@@ -20,14 +20,14 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// maxIdle keeps times within what a Duration can hold.
-const maxIdle = 365 * 24 * time.Hour
+// maxSpan is the longest duration of a Hello. It keeps sums of times from overflowing.
+const maxSpan = 365 * 24 * time.Hour
 
-// problems collects what is wrong with a Hello, by field.
+// problems collects the problems of a Hello, by field.
 type problems struct{ settings.Problems }
 
-// checkHello checks an agent's first message, nil when it was something else.
-// A rejection by invalid_hello names all problems at once.
+// checkHello checks an agent's first message; m is nil if that was not a Hello. A rejection
+// with the code invalid_hello lists all problems.
 func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejected) {
 	if m == nil {
 		return hello{}, &rejected{code: protocol.CodeInvalidHello, message: "the first message must be a Hello"}
@@ -92,7 +92,7 @@ func (p *problems) models(models []string) {
 	}
 }
 
-// kinds returns the kinds in order, each once.
+// kinds returns the kinds with these names, sorted and without duplicates.
 func (p *problems) kinds(names []string) []target.Kind {
 	if len(names) < 1 || len(names) > protocol.MaxKinds {
 		p.Add("kinds", "must be between 1 and %d, are %d", protocol.MaxKinds, len(names))
@@ -126,15 +126,15 @@ func (p *problems) labels(labels map[string]string) {
 	}
 }
 
-// span reads a time that only an agent that can be put to sleep may have.
+// span reads a duration that only an agent that can be put to sleep may have.
 func (p *problems) span(field string, d *durationpb.Duration, canWake bool) time.Duration {
 	if d == nil {
 		return 0
 	}
 	span := d.AsDuration()
 	switch {
-	case d.CheckValid() != nil || span < 0 || span > maxIdle:
-		p.Add(field, "must be between 0 and %v", maxIdle)
+	case d.CheckValid() != nil || span < 0 || span > maxSpan:
+		p.Add(field, "must be between 0 and %v", maxSpan)
 	case span > 0 && !canWake:
 		p.Add(field, "needs can_wake: an engine that was put to sleep could not be woken")
 	}
@@ -154,7 +154,8 @@ func (p *problems) group(g *pb.Group) groupSpec {
 	return groupSpec{name: g.GetName(), room: int64(g.GetRoom()), cost: int64(g.GetCost())} //nolint:gosec // bounded above
 }
 
-// checkAddress reads where an agent's engine listens.
+// checkAddress parses the address of an agent's engine. 0.0.0.0 stands for the address that
+// the agent connects from.
 func checkAddress(s string, from peerAddr) (netip.AddrPort, error) {
 	a, err := netip.ParseAddrPort(s)
 	if err != nil {
@@ -173,8 +174,9 @@ func checkAddress(s string, from peerAddr) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol.CheckAddress(a)
 }
 
-// allowed returns why an agent may not name ip, nil if it may: its own address, any
-// loopback address if it is on this machine, or one in the networks that are allowed.
+// allowed returns an error unless the agent may use ip as its engine's address: it may use
+// the address that it connects from, any loopback address if it is on this machine, and
+// those in the allowed networks.
 func allowed(ip netip.Addr, from peerAddr, allow []netip.Prefix) error {
 	if ip == from.ip || from.local && ip.IsLoopback() {
 		return nil
@@ -210,7 +212,7 @@ type groupSpec struct {
 	room, cost int64
 }
 
-// targets are all pairs of the agent's models and kinds.
+// targets returns all pairs of the agent's models and kinds.
 func (h hello) targets() []target.Target {
 	targets := make([]target.Target, 0, len(h.info.Models)*len(h.info.Kinds))
 	for _, m := range h.info.Models {
@@ -221,10 +223,10 @@ func (h hello) targets() []target.Target {
 	return targets
 }
 
-// kindSet is a set of kinds.
+// kindSet is a set of kinds, one bit each.
 type kindSet uint8
 
-// kinds are the agent's kinds.
+// kinds returns the agent's kinds as a set.
 func (h hello) kinds() (kinds kindSet) {
 	for _, k := range h.info.Kinds {
 		kinds |= 1 << k

@@ -9,9 +9,9 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// join registers the agent of a stream. An agent of the same id is replaced:
-// by the same instance silently, by another with a Reject. An instance that was
-// itself replaced before is refused.
+// join registers the agent of a stream in place of one with the same id. If that was
+// another instance it is sent a Reject. An instance that was itself replaced by another is
+// refused.
 func (r *Registry) join(h hello, s *session) (a *registration, err error) {
 	r.update(func() {
 		if _, open := r.sessions[s]; !open {
@@ -31,7 +31,7 @@ func (r *Registry) join(h hello, s *session) (a *registration, err error) {
 	return a, err
 }
 
-// register is join of an agent that is accepted.
+// register adds an agent that is accepted to the registry.
 func (r *Registry) register(h hello, s *session) *registration {
 	old := r.agents[h.info.ID]
 	a := r.newRegistration(h, s, old)
@@ -75,12 +75,12 @@ func (r *Registry) newRegistration(h hello, s *session, old *registration) *regi
 	if a.healthy {
 		a.upAt = now.Add(-h.servingFor)
 	}
-	a.replica.gate.divide(h.share)
+	a.replica.gate.setShare(h.share)
 	a.timer = time.AfterFunc(r.opts.Liveness, a.onTimer)
 	return a
 }
 
-// replaceBy removes an agent for another one with the same id.
+// replaceBy removes the agent in favour of next, which has the same id.
 func (a *registration) replaceBy(next *registration) {
 	if a.hello.info.Instance != next.hello.info.Instance {
 		a.registry.superseded.add(a.hello.info.Instance)
@@ -96,8 +96,8 @@ func (a *registration) replaceBy(next *registration) {
 	a.detach(errReconnected)
 }
 
-// onBye handles a Bye: the agent gets no new requests, no Wake and no Sleep.
-// Its stream ends when nothing is in flight any more.
+// onBye handles a Bye: the agent gets no more requests, no Wake and no Sleep. Its stream
+// ends when it has no requests in flight.
 func (a *registration) onBye() {
 	a.registry.update(func() {
 		if a.left || a.leaving {
@@ -105,7 +105,7 @@ func (a *registration) onBye() {
 		}
 		a.heartbeat.at = time.Now()
 		a.leaving = true
-		a.registry.models.withdraw(a)
+		a.registry.models.removeAgent(a)
 		a.reevaluate()
 		if n := a.replica.gate.inFlight(); n > 0 {
 			a.log.Info().Int64("in_flight", n).Msg("agent is leaving")
@@ -114,7 +114,7 @@ func (a *registration) onBye() {
 	})
 }
 
-// removeIfDone ends the stream of an agent that sent Bye and has nothing in flight.
+// removeIfDone removes the agent if it sent Bye and has no requests in flight.
 func (a *registration) removeIfDone() {
 	if a.leaving && a.replica.gate.inFlight() == 0 {
 		a.remove(errBye)
@@ -128,7 +128,7 @@ func (a *registration) remove(cause error) {
 	a.reevaluate()
 }
 
-// detach takes the agent out of the tables and ends its stream. The caller calls
+// detach removes the agent from all tables and ends its stream. The caller must call
 // reevaluate.
 func (a *registration) detach(cause error) {
 	r := a.registry
@@ -142,21 +142,21 @@ func (a *registration) detach(cause error) {
 	if a.group != nil {
 		a.group.leave(a)
 	}
-	r.models.withdraw(a)
+	r.models.removeAgent(a)
 	a.route()
 	if a.replica.gate.inFlight() > 0 {
 		r.departed[a.hello.info.Instance] = a.replica
 	}
 }
 
-// instanceSet remembers the last instances that were superseded, so that none
-// of them comes back and supersedes its successor.
+// instanceSet holds the last maxSuperseded instances that were superseded, so that none of
+// them reconnects and supersedes its successor.
 type instanceSet struct {
 	order []string
 	in    map[string]struct{}
 }
 
-// maxSuperseded bounds an instanceSet.
+// maxSuperseded is the largest size of an instanceSet.
 const maxSuperseded = 4096
 
 func (s *instanceSet) has(instance string) bool {

@@ -79,7 +79,7 @@ func TestTwoHeartbeatsWithTooFewRequestsAreReported(t *testing.T) {
 		{5 * interval, new(uint32(0)), false, 0},
 	} {
 		h.at, h.status = start.Add(c.after), &pb.Status{InFlight: c.inFlight}
-		f, twice := h.missing(3, interval)
+		f, twice := h.checkFewer(3, interval)
 		require.Equal(t, c.twice, twice, "heartbeat %d", i)
 		if twice {
 			require.Equal(t, c.most, f.most, "heartbeat %d", i)

@@ -27,7 +27,7 @@ type model struct {
 // models holds the models that have agents or are wanted, by name.
 type models map[string]*model
 
-// entry returns the model of a name, a new one if need be.
+// entry returns the model with this name, and adds it if there is none.
 func (ms models) entry(name string) *model {
 	m := ms[name]
 	if m == nil {
@@ -37,8 +37,8 @@ func (ms models) entry(name string) *model {
 	return m
 }
 
-// of returns the models of an agent, but for those that tidy has dropped.
-func (ms models) of(a *registration) iter.Seq[*model] {
+// ofAgent returns the models ofAgent an agent, but for those that tidy has dropped.
+func (ms models) ofAgent(a *registration) iter.Seq[*model] {
 	return func(yield func(*model) bool) {
 		for _, name := range a.hello.info.Models {
 			if m := ms[name]; m != nil && !yield(m) {
@@ -51,31 +51,31 @@ func (ms models) of(a *registration) iter.Seq[*model] {
 // needOf reports whether requests wait for a model of the agent, and whether one is
 // wanted.
 func (ms models) needOf(a *registration) (demand, wanted bool) {
-	for m := range ms.of(a) {
+	for m := range ms.ofAgent(a) {
 		demand = demand || m.need.Demand
 		wanted = wanted || m.need.Wanted()
 	}
 	return demand, wanted
 }
 
-// withdraw removes an agent from its models.
-func (ms models) withdraw(a *registration) {
-	for m := range ms.of(a) {
+// removeAgent removes an agent from all its models.
+func (ms models) removeAgent(a *registration) {
+	for m := range ms.ofAgent(a) {
 		delete(m.agents, a)
 	}
 }
 
-// tidy drops a model that has no agents and is not wanted.
+// tidy removes m if it has no agents and is not wanted.
 func (ms models) tidy(m *model) {
 	if len(m.agents) == 0 && !m.need.Wanted() {
 		delete(ms, m.name)
 	}
 }
 
-// SetNeed sets whether and why a model should be up. While it is wanted and nothing
-// serves it, agents that can wake are sent a Wake. When requests begin to wait for it, or
-// it is wanted anew, agents that failed to wake before are sent another, unless they are
-// in a group, where a Wake may close another model.
+// SetNeed sets whether and why a model should be up. While it is wanted and no agent serves
+// it, agents that can be woken are sent a Wake. When requests begin to wait for it, or it is
+// wanted again, agents that failed to wake before are sent another Wake, unless they are in
+// a group, where a Wake may cost another model its room.
 func (r *Registry) SetNeed(name string, need target.Need) {
 	r.update(func() {
 		if r.models[name] == nil && !need.Wanted() {
@@ -116,9 +116,9 @@ func (m *model) setNeed(need target.Need) {
 	}
 }
 
-// reconcile sends the Wakes that m needs, unless an agent of a group could take them:
-// scope.arbitrate, which must follow it, sends those. It depends on the present state
-// alone, and may be called at any time: a Wake that was lost is sent again.
+// reconcile sends the Wakes that m needs. If an agent of a group could serve m, it sends
+// none: scope.arbitrate, which the caller must call next, does. It depends only on the
+// current state and may be called at any time: a Wake that was lost is sent again.
 func (r *Registry) reconcile(m *model) {
 	if !m.need.Wanted() || r.draining || m.needsRoom() {
 		return
@@ -132,8 +132,8 @@ func (r *Registry) reconcile(m *model) {
 	}
 }
 
-// missing returns the agents to wake so that each kind of m is served, and whether these
-// are enough for that.
+// missing returns the agents to wake so that each kind of m is served. complete is false
+// if a kind remains that no agent can be woken for.
 func (m *model) missing() (wake []*registration, complete bool) {
 	for covered := m.covered(); ; {
 		var best *registration
@@ -166,7 +166,7 @@ func (m *model) needsRoom() bool {
 	return false
 }
 
-// covered is the kinds of m that are served, or will be.
+// covered returns the kinds of m that are served, or will be when wakes in progress end.
 func (m *model) covered() (kinds kindSet) {
 	for a := range m.agents {
 		if a.upOrWaking() {
@@ -176,8 +176,8 @@ func (m *model) covered() (kinds kindSet) {
 	return kinds
 }
 
-// reportFailure has OnWakeFailed called, once until the next Wake, if agents that could
-// have served m have failed to wake or can never be woken.
+// reportFailure makes a call of OnWakeFailed due if agents that could have served m failed
+// to wake or can never be woken. It does so once until the next Wake.
 func (r *Registry) reportFailure(m *model) {
 	reason, detail := m.failure()
 	if reason == "" {
@@ -190,8 +190,8 @@ func (r *Registry) reportFailure(m *model) {
 	}
 }
 
-// failure is why m cannot be woken: that of the wake that failed last, else the lack of
-// room in a group. The reason is empty if no agent is known to be the cause.
+// failure returns why m cannot be woken: the failure of the last failed wake, or else the
+// lack of room in a group. The reason is empty if neither is the cause.
 func (m *model) failure() (reason, detail string) {
 	covered := m.covered()
 	var last *registration
@@ -201,7 +201,7 @@ func (m *model) failure() (reason, detail string) {
 			continue
 		}
 		if text := a.roomShortage(); text != "" {
-			shortage = max(shortage, text) // any of them, but always the same
+			shortage = max(shortage, text) // any one would do; max makes the choice stable
 		} else if a.failures.blocked && (last == nil || a.failures.number > last.failures.number) {
 			last = a
 		}

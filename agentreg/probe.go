@@ -8,22 +8,21 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// maxProbeDelay is the longest wait before an agent that keeps refusing requests
-// gets a StatusRequest.
+// maxProbeDelay is the longest delay of the StatusRequest to an agent that keeps refusing
+// requests.
 const maxProbeDelay = 2 * time.Second
 
-// probe checks an engine that refused a request. The engine is out of routing until a
-// Status that takes the StatusRequest, or a later message, into account says that it is
-// healthy.
+// probe is the check of an engine that refused a request. The engine is out of routing
+// until a Status reports it healthy that acknowledges the StatusRequest or a later message.
 type probe struct {
 	failed bool      // a request was refused, and no Status has come since
-	from   uint64    // number of the first message whose acknowledgement ends it
+	from   uint64    // a Status that acknowledges this message or a later one ends the probe
 	inARow int       // how often requests were refused right after the engine was routed
 	at     time.Time // when to send the StatusRequest; zero: it was sent
 }
 
-// begin notes a refusal. An engine that passes its check and refuses requests all the
-// same is checked less and less often.
+// begin records a refused request. An engine that is healthy and nevertheless refuses
+// requests is probed after increasing delays.
 func (p *probe) begin(now, routedAt time.Time, nextMessage uint64) {
 	if now.Sub(routedAt) > maxProbeDelay {
 		p.inARow = 0
@@ -39,7 +38,7 @@ func probeDelay(inARow int) time.Duration {
 	return min(10*time.Millisecond<<min(inARow, 10), maxProbeDelay)
 }
 
-// due reports whether a StatusRequest is to be sent, which the caller does.
+// due reports whether the caller must send a StatusRequest now. It does so once.
 func (p *probe) due(now time.Time) bool {
 	if p.at.IsZero() || now.Before(p.at) {
 		return false
@@ -48,7 +47,7 @@ func (p *probe) due(now time.Time) bool {
 	return true
 }
 
-// answered notes a Status of a healthy engine.
+// answered records a Status of a healthy engine that acknowledges messages up to handled.
 func (p *probe) answered(handled uint64) {
 	if p.failed && handled >= p.from {
 		p.failed, p.at = false, time.Time{}
@@ -67,7 +66,7 @@ func (a *registration) refusedRequest(reason string) {
 	a.reevaluate()
 }
 
-// sendProbe sends the StatusRequest that is due.
+// sendProbe sends a StatusRequest if one is due.
 func (a *registration) sendProbe(now time.Time) {
 	if a.probe.due(now) {
 		a.session.send(&pb.RouterMessage{Message: &pb.RouterMessage_StatusRequest{StatusRequest: &pb.StatusRequest{

@@ -10,9 +10,9 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// registration is one registered agent: its state, and what acts on it. The registry's
-// mutex guards all of it but the replica's gate, and is held in all of its methods but
-// onStatus, onWakeResult, onBye and onTimer, which take it.
+// registration is one registered agent. The registry's mutex guards all of it except the
+// replica's gate. Its methods are called with the mutex held, except onStatus,
+// onWakeResult, onBye and onTimer, which lock it.
 type registration struct {
 	state
 
@@ -25,37 +25,37 @@ type registration struct {
 	heartbeat heartbeat
 
 	group      *group    // nil: none
-	superseded bool      // it left because another agent has its id
-	leftAt     time.Time // in a group: when it left while its engine might run
+	superseded bool      // it left because another instance registered with its id
+	leftAt     time.Time // set in a group only: when it left while its engine might run
 }
 
-// heartbeat is what every Status brings and no decision depends on.
+// heartbeat is the part of a Status that no decision about wakes and routing depends on.
 type heartbeat struct {
 	at     time.Time  // of the last message
 	status *pb.Status // the last one, for the status page; nil: none
-	fewer  fewer      // with too few requests, not yet reported; zero: the last had enough
+	fewer  fewer      // set if the last Status had too few requests, which is not yet reported
 }
 
-// reevaluate does all that follows from a change of the agent's state: its place in
-// routing, the wakes of its models, the room of groups, and its timer.
+// reevaluate must be called after a change of the agent's state. It updates routing, the
+// wakes of the agent's models, the room of groups, and the agent's timer.
 func (a *registration) reevaluate() {
 	r := a.registry
 	if a.route() {
 		a.logReady()
 	}
-	for m := range r.models.of(a) {
+	for m := range r.models.ofAgent(a) {
 		r.reconcile(m)
 	}
 	a.scope().arbitrate()
-	for m := range r.models.of(a) {
+	for m := range r.models.ofAgent(a) {
 		r.models.tidy(m)
 	}
 	a.setTimer()
 }
 
-// route puts the agent into routing or takes it out, as its state asks for, and reports
-// whether it went in. Log lines about it come after it, so that whoever reads them
-// finds the replica.
+// route adds the agent to routing or removes it, as its state requires, and reports
+// whether it was added. The caller logs that afterwards, so that the replica is in routing
+// when the line "ready" appears.
 func (a *registration) route() (entered bool) {
 	want := a.routable()
 	if want == a.routed {
@@ -66,7 +66,7 @@ func (a *registration) route() (entered bool) {
 	if want {
 		a.routedAt = time.Now()
 		a.replica.gate.open()
-		for m := range r.models.of(a) {
+		for m := range r.models.ofAgent(a) {
 			m.servedAhead = m.need.Ahead
 		}
 		r.due.serving = append(r.due.serving, a.replica.info)
@@ -78,9 +78,9 @@ func (a *registration) route() (entered bool) {
 	return want
 }
 
-// logReady logs that the models of the agent are served, unless nobody waited for that.
+// logReady logs each model that the agent now serves and that was woken or wanted.
 func (a *registration) logReady() {
-	for m := range a.registry.models.of(a) {
+	for m := range a.registry.models.ofAgent(a) {
 		since := a.attempt.sentAt
 		if since.IsZero() && m.need.Wanted() {
 			since = m.wantedSince

@@ -17,27 +17,27 @@ import (
 // Options are a registry's settings. Callbacks that are nil are not called.
 type Options struct {
 	Log zerolog.Logger
-	// Liveness is how long an agent may be silent; 0 stands for protocol.DefaultLiveness.
+	// Liveness is how long an agent may be silent; 0 means protocol.DefaultLiveness.
 	Liveness time.Duration
-	// GroupGrace is how long no agent of a group is woken after the start; 0 if none can
-	// be awake.
+	// GroupGrace is how long no agent of a group is woken after the start: agents that are
+	// awake may not have reconnected yet. 0 if there can be none.
 	GroupGrace time.Duration
-	// AllowCIDR are the networks that an agent may name an address in besides
-	// its own.
+	// AllowCIDR are the networks that the address of an engine may be in besides the
+	// agent's own address.
 	AllowCIDR []netip.Prefix
-	// OnChange is called when an agent of t came into routing or left it, or a slot
-	// became free. Like all callbacks it is called without locks from any goroutine,
-	// and must be cheap.
+	// OnChange is called when a replica of t entered or left routing, or a slot became
+	// free. Like all callbacks it is called from any goroutine without locks held, and
+	// must return quickly.
 	OnChange func(t target.Target)
 	// OnWakeFailed is called when no agent that could serve model can be woken. It is
-	// called once until another Wake is sent for the model.
+	// not called again before another Wake was sent for the model.
 	OnWakeFailed func(model, reason string)
-	// OnServing is called when an agent came into routing, before OnChange is called
-	// for its targets.
+	// OnServing is called when an agent entered routing, before OnChange is called for
+	// its targets.
 	OnServing func(a *AgentInfo)
-	// OnFewer is called when an agent's engine had fewer requests than this router has
-	// slots taken at two heartbeats in a row: no more than most. The first of these
-	// heartbeats came at the time first.
+	// OnFewer is called when at two heartbeats in a row an agent's engine had fewer
+	// requests than this router has slots taken there. The engine had at most most
+	// requests; the first of the two heartbeats came at first.
 	OnFewer func(a *AgentInfo, most int, first time.Time)
 }
 
@@ -82,8 +82,8 @@ func New(o Options) *Registry {
 	}
 }
 
-// callbacks are those that a change made due. They are collected under the mutex and
-// called after it.
+// callbacks are the calls that a change made due. They are collected with the mutex held
+// and made after it is unlocked.
 type callbacks struct {
 	serving []*AgentInfo
 	changed []target.Target
@@ -91,8 +91,8 @@ type callbacks struct {
 	fewer   []fewer
 }
 
-// fewer is an engine that has fewer requests than slots are taken: no more than most,
-// since the heartbeat at first.
+// fewer describes an engine that has fewer requests than slots are taken: at most most,
+// since the heartbeat that came at first.
 type fewer struct {
 	agent *AgentInfo
 	most  int
@@ -101,7 +101,7 @@ type fewer struct {
 
 type wakeFailure struct{ model, reason string }
 
-// update runs change under the mutex, then calls the callbacks that it made due.
+// update runs change with the mutex held, and afterwards the callbacks that it made due.
 func (r *Registry) update(change func()) {
 	r.mu.Lock()
 	change()
@@ -135,8 +135,8 @@ func (r *Registry) changed(targets []target.Target) {
 	}
 }
 
-// Drain ends every agent's stream and takes no new ones. The agents stay with
-// their other routers, or connect again to whoever follows.
+// Drain ends all streams and accepts no new ones. The agents keep their streams to other
+// routers, and reconnect to the process that replaces this one.
 func (r *Registry) Drain() {
 	r.update(func() {
 		r.draining = true

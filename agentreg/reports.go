@@ -13,7 +13,7 @@ import (
 	"github.com/holdgate/holdgate/internal/mask"
 )
 
-// maxReason bounds the text of an agent about a failed wake.
+// maxReason is how many bytes of an agent's text about a failed wake are kept.
 const maxReason = 512
 
 // onStatus handles a Status.
@@ -24,34 +24,34 @@ func (a *registration) onStatus(s *pb.Status) {
 		}
 		before := a.state
 		a.heard = true
-		a.count(s)
+		a.noteLoad(s)
 		if handled, counts := a.messages.acknowledge(s.GetHandled()); counts {
-			a.report(s, handled)
+			a.applyStatus(s, handled)
 		}
-		// Heartbeats come all the time, and most change nothing.
+		// Most heartbeats change nothing.
 		if a.state != before {
 			a.reevaluate()
 		}
 	})
 }
 
-// count notes the numbers of a Status.
-func (a *registration) count(s *pb.Status) {
+// noteLoad records the numbers of a Status, and makes the callbacks due that follow.
+func (a *registration) noteLoad(s *pb.Status) {
 	due, rep := &a.registry.due, a.replica
-	if rep.gate.report(s) {
+	if rep.gate.update(s) {
 		due.changed = append(due.changed, rep.targets...)
 	}
 	a.heartbeat.at, a.heartbeat.status = time.Now(), s
-	f, twice := a.heartbeat.missing(rep.gate.inFlight()+rep.takenEarlier(), protocol.Heartbeat(a.registry.opts.Liveness))
+	f, twice := a.heartbeat.checkFewer(rep.gate.inFlight()+rep.takenEarlier(), protocol.Heartbeat(a.registry.opts.Liveness))
 	if twice {
 		f.agent = rep.info
 		due.fewer = append(due.fewer, f)
 	}
 }
 
-// missing compares the last Status with the slots that are taken. If the engine had fewer
-// requests at two heartbeats in a row, twice is true, and before is what to report.
-func (h *heartbeat) missing(taken int64, interval time.Duration) (before fewer, twice bool) {
+// checkFewer compares the last Status with the number of slots taken. If the engine had
+// fewer requests at two heartbeats in a row, twice is true and before must be reported.
+func (h *heartbeat) checkFewer(taken int64, interval time.Duration) (before fewer, twice bool) {
 	before = h.fewer
 	h.fewer = fewer{}
 	if h.status.InFlight == nil || int64(h.status.GetInFlight()) >= taken {
@@ -70,8 +70,8 @@ func (h *heartbeat) missing(taken int64, interval time.Duration) (before fewer, 
 	return before, true
 }
 
-// report changes the agent's state to what s reports.
-func (a *registration) report(s *pb.Status, handled uint64) {
+// applyStatus sets the agent's state to the reported one.
+func (a *registration) applyStatus(s *pb.Status, handled uint64) {
 	before, healthyBefore := a.reported, a.healthy
 	if s.GetState() != pb.State_STATE_UNSPECIFIED {
 		a.reported = s.GetState()
@@ -79,18 +79,18 @@ func (a *registration) report(s *pb.Status, handled uint64) {
 	a.healthy = s.GetHealthy()
 	serving := a.reported == pb.State_STATE_SERVING
 	if serving && a.healthy {
-		a.serves(handled, time.Now())
+		a.noteServing(handled, time.Now())
 	}
 	if serving && before == a.reported && a.healthy != healthyBefore && !a.toldToSleep {
 		a.log.Info().Bool("healthy", a.healthy).Msg("agent health changed")
 	}
 	if a.reported == pb.State_STATE_ASLEEP {
-		a.sleeps(before)
+		a.noteAsleep(before)
 	}
 }
 
-// sleeps notes that the engine, which was in the state before, does not run.
-func (a *registration) sleeps(before pb.State) {
+// noteAsleep records that the engine does not run; before is its previous state.
+func (a *registration) noteAsleep(before pb.State) {
 	short := !a.upAt.IsZero() && time.Since(a.upAt) < stableTime
 	a.upAt = time.Time{}
 	a.route()
@@ -105,7 +105,7 @@ func (a *registration) sleeps(before pb.State) {
 	}
 }
 
-// logAsleepAgain logs that an engine which served has ended.
+// logAsleepAgain logs that an engine that served has ended.
 func (a *registration) logAsleepAgain() {
 	cause := "the engine ended by itself"
 	switch {
@@ -119,8 +119,8 @@ func (a *registration) logAsleepAgain() {
 	}
 }
 
-// onWakeResult handles a WakeResult. After a success nothing is to be done: the Status
-// that follows counts.
+// onWakeResult handles a WakeResult. A success changes nothing: the Status that follows it
+// does.
 func (a *registration) onWakeResult(w *pb.WakeResult) {
 	a.registry.update(func() {
 		if a.left {
@@ -135,7 +135,8 @@ func (a *registration) onWakeResult(w *pb.WakeResult) {
 	})
 }
 
-// clean makes an agent's text fit for a log line and an error message.
+// clean removes secrets and unprintable characters from an agent's text and limits its
+// length, so that it can be logged and shown in an error.
 func clean(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {

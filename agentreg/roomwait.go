@@ -11,15 +11,15 @@ import (
 	"github.com/holdgate/holdgate/agentreg/share"
 )
 
-// RoomWait is what a model waits for whose agent needs room in its group.
+// RoomWait describes what a model waits for while its agent needs room in its group.
 type RoomWait struct {
 	Group string
-	// For has the agents that must leave their room first, Behind the models that get
-	// room before this one.
+	// For are the ids of the agents that must free their room first, Behind the models
+	// that get room before this one.
 	For    []string
 	Behind []string
-	// From is when the first agent that may not be closed yet may be; zero: there is none,
-	// or it is not known.
+	// From is the earliest time at which one of the agents that may not be closed yet may
+	// be closed; zero if there is none or it is not known.
 	From time.Time
 }
 
@@ -36,7 +36,7 @@ func newRoomWait(w share.Wait) *RoomWait {
 	return v
 }
 
-// Text returns it as a sentence, at the time of now.
+// Text describes the wait in a sentence, at the time now.
 func (v *RoomWait) Text(now time.Time) string {
 	text := "waits for room in group " + v.Group
 	if len(v.Behind) > 0 {

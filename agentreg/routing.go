@@ -10,12 +10,12 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// routing holds the replicas that requests can be sent to. A change costs no more than
-// the targets of its replica, however many others there are. Its mutex is held for a
-// map access alone; the rest works on atomic counters.
+// routing holds the replicas that requests can be sent to. The cost of a change depends
+// only on the targets of its replica. The mutex is held only to read or replace entries of
+// the map; everything else uses atomic counters.
 type routing struct {
 	mu    sync.RWMutex
-	pools map[target.Target]*pool // a pool never changes, it is replaced
+	pools map[target.Target]*pool // pools are replaced, not changed
 }
 
 // pool is one target's replicas in routing. The slice never changes.
@@ -24,7 +24,7 @@ type pool struct {
 	next     atomic.Uint32 // where the next search begins
 }
 
-// Filter chooses among the agents of a target.
+// Filter selects agents of a target.
 type Filter interface {
 	Fits(a *AgentInfo) bool
 }
@@ -34,31 +34,31 @@ type Outcome uint8
 
 // The results of TakeFrom.
 const (
-	// Taken: the slot is the caller's, who must release it.
+	// Taken: a slot was taken, which the caller must release.
 	Taken Outcome = iota
-	// Full: replicas are in routing, and none has a free slot.
+	// Full: replicas that fit are in routing, but none has a free slot.
 	Full
 	// None: no replica that fits is in routing.
 	None
 )
 
-// Capacity is what the replicas of a target could take at one moment.
+// Capacity is how many requests the replicas of a target can take at one moment.
 type Capacity struct {
-	// Replicas is the number of replicas in routing, Slots the number of slots that
-	// this router may take on them, Free how many of these are free.
+	// Replicas is the number of replicas in routing, Slots this router's share of their
+	// slots, and Free the number of slots that it can take now.
 	Replicas int
 	Slots    int64
 	Free     int64
 }
 
-// of returns the replicas of t, nil for none.
-func (r *routing) of(t target.Target) *pool {
+// poolOf returns the replicas poolOf t, nil for none.
+func (r *routing) poolOf(t target.Target) *pool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.pools[t]
 }
 
-// publish adds rep to all of its targets, or takes it out of them.
+// publish adds rep to the pools of all its targets, or removes it from them.
 func (r *routing) publish(rep *replica, in bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +82,7 @@ func (r *routing) publish(rep *replica, in bool) {
 // nil unless the outcome is Taken.
 func (r *routing) take(t target.Target, f Filter) (*replica, Outcome) {
 	for {
-		p := r.of(t)
+		p := r.poolOf(t)
 		if p == nil {
 			return nil, None
 		}
@@ -90,15 +90,16 @@ func (r *routing) take(t target.Target, f Filter) (*replica, Outcome) {
 		if o != Taken {
 			return nil, o
 		}
-		// It fails after another take or a release, or when the replica left routing.
-		if rep.gate.n.CompareAndSwap(count, count+1) {
+		// This fails if a slot was taken or released, or the replica left routing, meanwhile.
+		if rep.gate.taken.CompareAndSwap(count, count+1) {
 			return rep, Taken
 		}
 	}
 }
 
-// pick finds the least loaded replica with a free slot, and its count; among equals
-// they take turns. Without one the outcome is why. A nil Filter fits all.
+// pick returns the least loaded replica that fits and has a free slot, and the number of
+// slots taken on it. Replicas with equal load are picked in turn. If there is none, o is
+// Full or None. A nil Filter fits all.
 func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 	o = None
 	var least int64
@@ -106,7 +107,7 @@ func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 	start := p.next.Add(1)
 	for i := range size {
 		rep := p.replicas[(start+i)%size]
-		n := rep.gate.n.Load()
+		n := rep.gate.taken.Load()
 		if n&closed != 0 || f != nil && !f.Fits(rep.info) {
 			continue
 		}
@@ -124,9 +125,9 @@ func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
 	return best, count, o
 }
 
-// capacity adds up the replicas of t that fit; a nil Filter fits all.
+// capacity returns the total of the replicas of t that fit; a nil Filter fits all.
 func (r *routing) capacity(t target.Target, f Filter) (c Capacity) {
-	p := r.of(t)
+	p := r.poolOf(t)
 	if p == nil {
 		return c
 	}
@@ -137,7 +138,7 @@ func (r *routing) capacity(t target.Target, f Filter) (c Capacity) {
 		g := &rep.gate
 		c.Replicas++
 		c.Slots += g.share.Load()
-		if n := g.n.Load(); n&closed == 0 {
+		if n := g.taken.Load(); n&closed == 0 {
 			c.Free += max(0, rep.free(n))
 		}
 	}

@@ -2,8 +2,8 @@
 
 package agentreg
 
-// scope is the groups and models that a change may affect: groups with agents of one
-// model are planned together, others do not depend on each other.
+// scope is the set of groups and models that a change may affect. Groups that have agents
+// of the same model must be planned together; other groups are independent.
 type scope struct {
 	registry *Registry
 	groups   map[*group]struct{}
@@ -14,31 +14,31 @@ func (r *Registry) newScope() scope {
 	return scope{r, map[*group]struct{}{}, map[*model]struct{}{}}
 }
 
-// scope is what a change of the agent may affect.
+// scope returns the groups and models that a change of the agent may affect.
 func (a *registration) scope() scope {
 	s := a.registry.newScope()
-	for m := range a.registry.models.of(a) {
+	for m := range a.registry.models.ofAgent(a) {
 		s.addModel(m)
 	}
 	s.addGroup(a.group)
 	return s.complete()
 }
 
-// scopeOf is what a change of m may affect.
+// scopeOf returns the groups and models that a change of m may affect.
 func (r *Registry) scopeOf(m *model) scope {
 	s := r.newScope()
 	s.addModel(m)
 	return s.complete()
 }
 
-// scopeOfGroup is what a change of g may affect.
+// scopeOfGroup returns the groups and models that a change of g may affect.
 func (r *Registry) scopeOfGroup(g *group) scope {
 	s := r.newScope()
 	s.addGroup(g)
 	return s.complete()
 }
 
-// addGroup adds g, unless it is nil or has no members any more.
+// addGroup adds g, unless it is nil or was removed for having no members.
 func (s scope) addGroup(g *group) {
 	if g != nil && s.registry.groups[g.name] == g {
 		s.groups[g] = struct{}{}
@@ -58,8 +58,8 @@ func (s scope) addModel(m *model) {
 	}
 }
 
-// complete adds the models of all agents in the groups, and their groups, until
-// nothing is missing.
+// complete adds the models of all agents in the groups, and the groups of these models,
+// until nothing is left to add.
 func (s scope) complete() scope {
 	for done := map[*group]struct{}{}; len(done) < len(s.groups); {
 		for g := range s.groups {
@@ -68,7 +68,7 @@ func (s scope) complete() scope {
 			}
 			done[g] = struct{}{}
 			for a := range g.members {
-				for m := range s.registry.models.of(a) {
+				for m := range s.registry.models.ofAgent(a) {
 					s.addModel(m)
 				}
 			}

@@ -11,13 +11,13 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// idleTime is how long a connection may have no stream, such as one that is for health
-// checks of the port.
+// idleTime is how long a connection may have no stream. A health check of the port, for
+// example, opens such a connection.
 const idleTime = 10 * time.Minute
 
-// ServerOptions are what the server of Service needs besides credentials and
-// TokenAuth: pings find a connection whose other end is gone within the liveness
-// time, and agents may do the same.
+// ServerOptions returns the options that a gRPC server of Service needs besides credentials
+// and TokenAuth: it pings agents, so that a dead connection is found within the liveness
+// time, and accepts the pings of agents.
 func (r *Registry) ServerOptions() []grpc.ServerOption {
 	every := max(r.opts.Liveness/3, time.Second)
 	return []grpc.ServerOption{

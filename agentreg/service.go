@@ -15,14 +15,14 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// flushTime is how long the last messages to an agent may take.
+// flushTime is how long sending the last messages to an agent may take.
 const flushTime = time.Second
 
 // Service is the gRPC service that agents connect to.
 func (r *Registry) Service() pb.AgentRegistryServer { return &service{registry: r} }
 
-// OwnService is Service for the backends of this process's own configuration: they may
-// be at any address, and have the ids that begin with protocol.BackendPrefix.
+// OwnService is Service for the backends of this process's configuration: their engines may
+// have any address, and their ids may begin with protocol.BackendPrefix.
 func (r *Registry) OwnService() pb.AgentRegistryServer { return &service{registry: r, own: true} }
 
 type service struct {
@@ -34,8 +34,8 @@ type service struct {
 
 type stream = pb.AgentRegistry_ConnectServer
 
-// Connect serves one agent: one goroutine sends, one receives, and this one
-// waits for whatever ends the stream first.
+// Connect serves the stream of one agent: one goroutine sends, one receives, and this one
+// waits for the end of the session.
 func (s *service) Connect(st stream) error {
 	r := s.registry
 	sess := newSession()
@@ -67,8 +67,8 @@ func (s *service) Connect(st stream) error {
 	return sess.result()
 }
 
-// read reads the Hello, registers the agent, and reads its messages until the
-// stream ends. It returns why it ended.
+// read reads the Hello, registers the agent, and handles its messages until the stream
+// ends. It returns why it ended.
 func (s *service) read(st stream, sess *session, timeout *time.Timer) error {
 	m, err := st.Recv()
 	if err != nil {
@@ -88,11 +88,11 @@ func (s *service) read(st stream, sess *session, timeout *time.Timer) error {
 	return listen(st, a)
 }
 
-// allNetworks is all addresses there are.
+// allNetworks contains all addresses.
 var allNetworks = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
-// check is checkHello with what this service allows. An agent with the id of a backend
-// would get the requests of the backend, and its key.
+// check checks a Hello by the rules of this service. An id of a backend is not accepted
+// from another process: it would get the backend's requests, with the backend's key.
 func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
 	if s.own {
 		return checkHello(m, from, allNetworks)
@@ -103,7 +103,7 @@ func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
 	return checkHello(m, from, s.registry.opts.AllowCIDR)
 }
 
-// listen reads the agent's messages until the stream ends.
+// listen handles the agent's messages until the stream ends.
 func listen(st stream, a *registration) error {
 	for {
 		m, err := st.Recv()

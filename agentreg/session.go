@@ -14,20 +14,21 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// Why a stream ended: the cause of "agent left" in the log.
+// The reasons why a stream ends, logged as the cause of "agent left".
 var (
-	errBye         = errors.New("said goodbye")
-	errClosed      = errors.New("the stream ended")
-	errSilent      = errors.New("no message for the liveness time")
-	errDeaf        = errors.New("messages are not acknowledged")
-	errOverflow    = errors.New("messages are not read")
-	errReconnected = errors.New("connected again")
-	errSuperseded  = errors.New("superseded")
-	errDraining    = errors.New("this router is shutting down")
-	errNoHello     = errors.New("no Hello")
+	errBye            = errors.New("said goodbye")
+	errClosed         = errors.New("the stream ended")
+	errSilent         = errors.New("no message for the liveness time")
+	errUnacknowledged = errors.New("messages are not acknowledged")
+	errOverflow       = errors.New("messages are not read")
+	errReconnected    = errors.New("connected again")
+	errSuperseded     = errors.New("superseded")
+	errDraining       = errors.New("this router is shutting down")
+	errNoHello        = errors.New("no Hello")
 )
 
-// rejected is the end of a stream with a Reject, which tells what to change.
+// rejected is the error that ends a stream with a Reject. The message says what the operator
+// of the agent must change.
 type rejected struct{ code, message string }
 
 func (e *rejected) Error() string { return e.code + ": " + e.message }
@@ -37,11 +38,11 @@ var supersededReject = rejected{
 	message: "another agent with this id has registered: give each agent an id of its own (--id)",
 }
 
-// outboxSize is how many messages may wait for an agent. Messages are few: a
-// wake and a sleep take minutes to follow each other.
+// outboxSize is how many messages to an agent may be queued. There are few: a Wake and the
+// next Sleep are usually minutes apart.
 const outboxSize = 32
 
-// session is the sending end of one stream. None of its methods but write blocks.
+// session is the sending end of one stream. Only its method write blocks.
 type session struct {
 	outbox chan *pb.RouterMessage
 	done   chan struct{}
@@ -54,8 +55,8 @@ func newSession() *session {
 	return &session{outbox: make(chan *pb.RouterMessage, outboxSize), done: make(chan struct{})}
 }
 
-// open adds a stream, so that Drain can end it. It reports false, with the session
-// ended, when the router is draining.
+// open adds a stream, so that Drain can end it. If the router is draining already, it ends
+// the session and returns false.
 func (r *Registry) open(s *session) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +68,8 @@ func (r *Registry) open(s *session) bool {
 	return true
 }
 
-// close removes an ended stream, and its agent with it. A Hello that is being read
-// still finds that its stream is gone.
+// close removes a stream that has ended, and its agent. If its Hello is still being read,
+// join finds that the stream is no longer there.
 func (r *Registry) close(s *session) {
 	r.update(func() {
 		delete(r.sessions, s)
@@ -78,14 +79,14 @@ func (r *Registry) close(s *session) {
 	})
 }
 
-// welcome is the first message to an accepted agent.
+// welcome returns the first message to an accepted agent.
 func (r *Registry) welcome() *pb.RouterMessage {
 	return &pb.RouterMessage{Message: &pb.RouterMessage_Welcome{Welcome: &pb.Welcome{
 		RouterId: r.routerID, Heartbeat: durationpb.New(protocol.Heartbeat(r.opts.Liveness)),
 	}}}
 }
 
-// send queues m, or ends the stream when the agent is too slow.
+// send queues m. If the queue is full, since the agent reads too slowly, it ends the stream.
 func (s *session) send(m *pb.RouterMessage) {
 	select {
 	case s.outbox <- m:
@@ -94,7 +95,7 @@ func (s *session) send(m *pb.RouterMessage) {
 	}
 }
 
-// end ends the stream. The first cause is the one that counts.
+// end ends the stream. Only the cause of the first call is kept.
 func (s *session) end(cause error) {
 	s.once.Do(func() {
 		s.cause = cause
@@ -102,7 +103,7 @@ func (s *session) end(cause error) {
 	})
 }
 
-// write sends what is queued until the stream ends, and then the farewell.
+// write sends the queued messages until the session ends, and then the farewell.
 func (s *session) write(st stream) {
 	for {
 		select {
@@ -120,7 +121,7 @@ func (s *session) write(st stream) {
 	}
 }
 
-// farewell is the message that goes before the end of the stream, nil for none.
+// farewell returns the last message of the stream, a Reject, or nil if there is none.
 func (s *session) farewell() *pb.RouterMessage {
 	var rej *rejected
 	switch {
@@ -133,7 +134,7 @@ func (s *session) farewell() *pb.RouterMessage {
 	return &pb.RouterMessage{Message: &pb.RouterMessage_Reject{Reject: &pb.Reject{Code: rej.code, Message: rej.message}}}
 }
 
-// result is the stream's status.
+// result returns the status that the stream ends with.
 func (s *session) result() error {
 	var rej *rejected
 	switch {

@@ -8,20 +8,21 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// The causes of a Sleep, as the log has them.
+// The causes of a Sleep, as they are logged.
 const (
 	causeIdle = "idle"
 	causeRoom = "room for another model"
 )
 
-// sleepIfIdle sends a Sleep, unless a slot was taken in the meantime.
+// sleepIfIdle sends a Sleep, unless a slot is taken.
 func (a *registration) sleepIfIdle() {
 	if a.replica.gate.closeIdle() {
 		a.sleep(causeIdle)
 	}
 }
 
-// makeRoom takes a victim out of routing, and sends a Sleep once nothing is in flight.
+// makeRoom takes the agent, a victim, out of routing, and sends it a Sleep once it has no
+// requests in flight.
 func (a *registration) makeRoom() {
 	if !a.closing {
 		a.closing = true
@@ -34,14 +35,14 @@ func (a *registration) makeRoom() {
 	}
 }
 
-// reopen lets an agent into routing again that need not make room any more.
+// reopen brings an agent that no longer has to make room back into routing.
 func (a *registration) reopen() {
 	a.closing = false
 	a.route()
 	a.setTimer()
 }
 
-// sleep sends a Sleep to an agent whose gate is closed, with nothing in flight.
+// sleep sends a Sleep. The agent's gate must be closed and no requests in flight.
 func (a *registration) sleep(cause string) {
 	if !a.upAt.IsZero() {
 		a.failures.inARow = 0

@@ -9,19 +9,18 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Slot is the right to send one request to one replica. Whoever took it releases it when
-// Envoy carries the request no more; the registry does not take it back on its own.
-// It outlives its agent: a replica whose agent left stays in Registry.departed, and
-// counts against the engine when the agent is back, until its last slot is released.
+// Slot is the right to send one request to one replica. Its owner must release it when
+// Envoy no longer has the request; the registry never does so itself. A slot outlives its
+// agent: when the agent leaves, the replica stays in Registry.departed until its last slot
+// is released, and counts against the engine if the agent comes back.
 type Slot struct {
 	registry *Registry
 	replica  *replica
 	released atomic.Bool
 }
 
-// TakeFrom takes a slot on the least loaded of the replicas of t that fit; a nil
-// Filter fits all. The slot is nil unless the outcome is Taken; then the caller must
-// release it.
+// TakeFrom takes a slot on the least loaded replica of t that fits; a nil Filter fits all.
+// If the outcome is Taken, the caller must release the slot; otherwise the slot is nil.
 func (r *Registry) TakeFrom(t target.Target, f Filter) (*Slot, Outcome) {
 	rep, o := r.routing.take(t, f)
 	if o != Taken {
@@ -30,24 +29,24 @@ func (r *Registry) TakeFrom(t target.Target, f Filter) (*Slot, Outcome) {
 	return &Slot{registry: r, replica: rep}, Taken
 }
 
-// Agent is the agent that the slot is on.
+// Agent returns the agent whose slot this is.
 func (s *Slot) Agent() *AgentInfo { return s.replica.info }
 
-// Release gives the slot back. Calls after the first do nothing.
+// Release frees the slot. Calls after the first do nothing.
 func (s *Slot) Release() {
 	if !s.released.CompareAndSwap(false, true) {
 		return
 	}
 	g := &s.replica.gate
-	g.markIdle() // before the count: whoever reads zero must read this time
-	if g.n.Add(-1) == closed {
+	g.markIdle() // before the count, so that a reader that sees zero also sees this time
+	if g.taken.Add(-1) == closed {
 		s.registry.lastReleased(s.replica)
 	}
 	s.Changed()
 }
 
-// lastReleased acts on the release of the last slot of a replica that is out of
-// routing: a departed one is forgotten, the stream of an agent that sent Bye ends, and an
+// lastReleased is called when the last slot of a replica that is out of routing was
+// released: a departed replica is removed, the stream of an agent that sent Bye ends, and an
 // agent that makes room in its group is sent a Sleep.
 func (r *Registry) lastReleased(rep *replica) {
 	r.update(func() {
@@ -63,12 +62,12 @@ func (r *Registry) lastReleased(rep *replica) {
 	})
 }
 
-// Changed calls OnChange for the replica's targets: another request may now be sent to
-// the replica.
+// Changed calls OnChange for the replica's targets, since another request may now be sent
+// to the replica.
 func (s *Slot) Changed() { s.registry.changed(s.replica.targets) }
 
-// registration is the agent of the slot, nil if it left or registered anew. The
-// registry's mutex is held.
+// registration returns the agent of the slot, nil if it left or now has another replica. The
+// registry's mutex must be held.
 func (s *Slot) registration() *registration {
 	if a := s.registry.agents[s.replica.info.ID]; a != nil && a.replica == s.replica {
 		return a
@@ -76,8 +75,8 @@ func (s *Slot) registration() *registration {
 	return nil
 }
 
-// CameBack reports that a request which was sent to the slot's replica came back to
-// this router. The agent is rejected.
+// CameBack reports that a request that was sent to the slot's replica came back to this
+// router: the agent has registered the router's own address. The agent is rejected.
 func (s *Slot) CameBack() {
 	s.registry.update(func() {
 		a := s.registration()
@@ -92,9 +91,9 @@ func (s *Slot) CameBack() {
 	})
 }
 
-// Failed reports that the slot's replica refused or reset a request. It is out of
-// routing until a Status, which is requested at once, reports it healthy.
-// The slot is still to be released.
+// Failed reports that the slot's replica refused or reset a request. The replica is out of
+// routing until a Status, which is requested at once, reports it healthy. The slot must
+// still be released.
 func (s *Slot) Failed(reason string) {
 	s.registry.update(func() {
 		if a := s.registration(); a != nil {

@@ -8,17 +8,17 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// minGroupUpTime is how long an agent of a group gets requests at least once it is up,
-// whatever its minimum up time, so that those who waited for it get their slots.
+// minGroupUpTime is the shortest time that an agent of a group stays in routing once it is
+// up, whatever its minimum up time, so that the requests that waited for it get slots.
 const minGroupUpTime = time.Second
 
-// state is what decides about one agent: what it reported and what it was sent. Its
-// methods depend on nothing else. registration.reevaluate follows every change of it.
+// state is what an agent reported and what it was sent. Its methods depend on nothing else.
+// After each change of it registration.reevaluate must be called.
 type state struct {
 	hello hello
 
-	reported pb.State  // the last state of the engine that counts
-	healthy  bool      // the last health that counts
+	reported pb.State  // the engine's state by the last Status that counts
+	healthy  bool      // its health by that Status
 	heard    bool      // a Status has come since the Hello
 	upAt     time.Time // since when the engine serves; zero: it does not
 
@@ -27,7 +27,7 @@ type state struct {
 
 	toldToSleep bool   // this router sent Sleep, and no Wake since
 	sleepCause  string // of the last Sleep
-	closing     bool   // gets no requests, so that it makes room in its group
+	closing     bool   // gets no requests, to make room in its group
 	leaving     bool   // sent Bye; requests may be in flight
 	left        bool   // its stream has ended or is to end
 
@@ -37,7 +37,8 @@ type state struct {
 	probe    probe
 }
 
-// asleep reports whether, from this router's view, a Wake is what the agent needs.
+// asleep reports whether, as far as this router can tell, the engine does not run or is
+// being stopped, so that only a Wake would bring it up.
 func (s *state) asleep() bool {
 	return !s.attempt.open && (s.toldToSleep || s.reported == pb.State_STATE_ASLEEP)
 }
@@ -61,23 +62,24 @@ func (s *state) routable() bool {
 // upOrWaking reports whether the agent serves or is about to.
 func (s *state) upOrWaking() bool { return s.routed || s.waking() }
 
-// occupies reports whether the agent takes of its group's room: from the Wake to
-// the end of its engine. One that cannot sleep always does, and one that has just
-// connected or has not acknowledged the last command may, whatever it reported before.
+// occupies reports whether the agent takes room of its group, or may: from the Wake to the
+// end of its engine. An agent that cannot sleep always does. One that has sent no Status
+// yet, or has not acknowledged the last Wake or Sleep, may do so whatever it reported before.
 func (s *state) occupies() bool {
 	return !s.hello.canWake || s.attempt.open || s.reported != pb.State_STATE_ASLEEP ||
 		!s.heard || s.messages.unacknowledged()
 }
 
-// vacates reports whether the room that the agent takes will be free soon.
+// vacates reports whether the agent takes room that will be free soon.
 func (s *state) vacates() bool {
 	return s.occupies() && (s.leaving || s.left || s.hello.canWake && s.asleep())
 }
 
-// closeFrom is from when on the agent may be closed to make room: once it has served
-// long enough. One that is waking may be closed when none of its models is wanted any
-// more, or no request has waited for it for as long as some did before: clients that
-// give up and try again find their wake going on. Zero: never.
+// closeFrom returns the time from which the agent may be closed to make room, zero for
+// never. An agent that serves may be closed once it has served for long enough. One that is
+// waking may be closed when none of its models is wanted any more, or when no request has
+// waited for as long as requests had waited before: clients that give up and retry soon
+// find the wake still in progress.
 func (s *state) closeFrom(demand, wanted bool) time.Time {
 	switch {
 	case !s.hello.canWake || s.toldToSleep || s.leaving || s.left:
@@ -96,9 +98,9 @@ func (s *state) closeFrom(demand, wanted bool) time.Time {
 	return time.Time{}
 }
 
-// serves notes a Status by which the engine is up and healthy, and that takes the
-// messages up to handled into account.
-func (s *state) serves(handled uint64, now time.Time) {
+// noteServing records a Status that reports the engine up and healthy, and acknowledges the
+// messages up to handled.
+func (s *state) noteServing(handled uint64, now time.Time) {
 	if s.attempt.open || s.upAt.IsZero() {
 		s.upAt = now
 	}
@@ -109,31 +111,31 @@ func (s *state) serves(handled uint64, now time.Time) {
 	s.probe.answered(handled)
 }
 
-// messages counts the numbered messages to an agent. An agent's Status has the
-// highest number that it takes into account.
+// messages numbers the messages to an agent. An agent's Status acknowledges all messages up
+// to a number.
 type messages struct {
 	last    uint64    // number of the last message
 	command uint64    // number of the last Wake or Sleep; older statuses do not count
-	sentAt  time.Time // when that was sent
+	sentAt  time.Time // when the last Wake or Sleep was sent
 	handled uint64    // the highest number that the agent has acknowledged
 }
 
-// next returns the number of a message that is sent now.
+// next returns the number of the next message.
 func (m *messages) next() uint64 {
 	m.last++
 	return m.last
 }
 
-// nextCommand is next for a Wake or a Sleep.
+// nextCommand returns the number of the next message, a Wake or a Sleep sent at now.
 func (m *messages) nextCommand(now time.Time) uint64 {
 	m.command, m.sentAt = m.next(), now
 	return m.command
 }
 
-// acknowledge notes the number of a Status. It returns the number, and whether the Status
-// counts: one that the agent sent before it received the last Wake or Sleep does not.
+// acknowledge records the number of a Status. It returns the number, and whether the Status
+// counts: one that the agent sent before it had the last Wake or Sleep does not.
 func (m *messages) acknowledge(number uint64) (handled uint64, counts bool) {
-	handled = min(number, m.last) // no agent has received what was not sent
+	handled = min(number, m.last) // an agent cannot acknowledge a message that was not sent
 	m.handled = max(m.handled, handled)
 	return handled, handled >= m.command
 }

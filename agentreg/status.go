@@ -12,21 +12,21 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// ModelState sums up the agents of one model.
+// ModelState is the combined state of the agents of one model.
 type ModelState struct {
 	Model string
 	Kinds []target.Kind
-	// Serving is the number of replicas in routing, Asleep of those that a Wake
-	// would help.
+	// Serving is the number of replicas in routing, Asleep the number of agents that
+	// need a Wake.
 	Serving int
 	Asleep  int
-	// Waking: an agent is on its way.
+	// Waking: an agent is about to serve.
 	Waking bool
-	// Wait is the room of a group that it waits for; nil: none.
+	// Wait is the room of a group that the model waits for; nil: none.
 	Wait *RoomWait
 }
 
-// Models lists the models that agents offer, by name.
+// Models returns the models that agents offer, sorted by name.
 func (r *Registry) Models() []ModelState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,7 +40,7 @@ func (r *Registry) Models() []ModelState {
 	return list
 }
 
-// Model sums up the agents of one model; ok is false when none offers it.
+// Model returns the state of one model; ok is false if no agent offers it.
 func (r *Registry) Model(name string) (state ModelState, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,8 +89,8 @@ func (r *Registry) Waking(name string) bool {
 	return false
 }
 
-// WakeDetail is the detail, for operators, of a model's last failed wake; empty if there
-// is none.
+// WakeDetail returns the detail, for operators, of a model's last failed wake; empty if
+// there is none.
 func (r *Registry) WakeDetail(name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,21 +102,21 @@ func (r *Registry) WakeDetail(name string) string {
 
 // Serving returns how many replicas of t are in routing.
 func (r *Registry) Serving(t target.Target) int {
-	if p := r.routing.of(t); p != nil {
+	if p := r.routing.poolOf(t); p != nil {
 		return len(p.replicas)
 	}
 	return 0
 }
 
-// Capacity returns what the replicas of t could take.
+// Capacity returns the capacity of the replicas of t.
 func (r *Registry) Capacity(t target.Target) Capacity { return r.CapacityFrom(t, nil) }
 
-// CapacityFrom is Capacity of the replicas that fit.
+// CapacityFrom returns the capacity of the replicas of t that fit; a nil Filter fits all.
 func (r *Registry) CapacityFrom(t target.Target, f Filter) Capacity {
 	return r.routing.capacity(t, f)
 }
 
-// RoomWait returns what a model waits for in a group, nil for nothing.
+// RoomWait returns what a model waits for in a group, nil if it does not wait.
 func (r *Registry) RoomWait(model string) *RoomWait {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,23 +129,22 @@ func (r *Registry) RoomWait(model string) *RoomWait {
 // AgentStatus is one agent for the status page.
 type AgentStatus struct {
 	*AgentInfo
-	// State is serving, waking, asleep or leaving, from this router's view;
-	// Healthy is what it reported last, InRouting whether it gets requests.
+	// State is serving, waking, asleep or leaving, as far as this router can tell;
+	// Healthy is the health that the agent reported last; InRouting: it gets requests.
 	State     string
 	Healthy   bool
 	InRouting bool
 	CanWake   bool
 	// IdleTimeout is 0 when the agent is never sent a Sleep for being idle.
 	IdleTimeout time.Duration
-	// Group is empty for an agent without one. Closing: it takes no requests, to
-	// make room in its group.
+	// Group is empty for an agent without one. Closing: it gets no requests, to make
+	// room in its group.
 	Group   string
 	Closing bool
-	// Slots are those that this router may take: the agent divides its own among its
-	// routers.
+	// Slots is this router's share of the slots.
 	Slots int64
-	// InFlight counts this router's requests. The others are the engine's own
-	// numbers, nil where it reports none.
+	// InFlight counts this router's requests. The next four are the engine's own
+	// numbers, nil if it does not report them.
 	InFlight int64
 	Reported *uint32
 	Running  *uint32
@@ -153,14 +152,14 @@ type AgentStatus struct {
 	KVUse    *float64
 	// LastWakeError is empty unless the last wake failed.
 	LastWakeError string
-	// NextTry is when the agent may be woken again after that.
+	// NextTry is when the agent may be woken again after a failed wake.
 	NextTry  time.Time
 	Joined   time.Time
 	LastSeen time.Time
 }
 
-// IdleFor returns how long an agent has had none of this router's requests since it
-// came into routing; the longest Duration for an agent that is not registered.
+// IdleFor returns how long an agent has been in routing without requests of this router. It
+// returns the longest Duration for an agent that is not registered.
 func (r *Registry) IdleFor(id string) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,8 +173,8 @@ func (r *Registry) IdleFor(id string) time.Duration {
 	return time.Since(a.replica.gate.idleFrom())
 }
 
-// InFlight returns how many of this router's requests the agents of a model have, also those
-// that sent Bye.
+// InFlight returns how many of this router's requests the agents of a model have, including
+// agents that sent Bye.
 func (r *Registry) InFlight(model string) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +186,7 @@ func (r *Registry) InFlight(model string) (n int64) {
 	return n
 }
 
-// Agents lists the registered agents by id.
+// Agents returns the registered agents, sorted by id.
 func (r *Registry) Agents() []AgentStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -4,21 +4,22 @@ package agentreg
 
 import "time"
 
-// setTimer sets the agent's timer to the next moment at which something may be due.
-// Releases and statuses do not set it: onTimer looks again.
+// setTimer sets the agent's timer to the earliest time at which onTimer may have something
+// to do. Releases and Statuses do not set it, so onTimer may find nothing due yet and sets
+// it again.
 func (a *registration) setTimer() {
 	if a.left {
 		return
 	}
 	now := time.Now()
-	next := a.silentAt()
+	next := a.silenceDeadline()
 	earlier := func(t time.Time) {
 		if t.Before(next) {
 			next = t
 		}
 	}
 	if a.messages.unacknowledged() {
-		earlier(a.deafAt())
+		earlier(a.ackDeadline())
 	}
 	if a.failures.blocked {
 		earlier(a.failures.retryAt)
@@ -39,7 +40,7 @@ func (a *registration) onTimer() {
 			return
 		}
 		now := time.Now()
-		if cause := a.lost(now); cause != nil {
+		if cause := a.removalCause(now); cause != nil {
 			a.remove(cause)
 			return
 		}
@@ -54,25 +55,29 @@ func (a *registration) onTimer() {
 	})
 }
 
-// silentAt is when the agent is removed unless a message comes before, deafAt when it is
-// unless it acknowledges the last command.
-func (a *registration) silentAt() time.Time { return a.heartbeat.at.Add(a.registry.opts.Liveness) }
+// silenceDeadline returns when the agent is removed unless it sends a message before.
+func (a *registration) silenceDeadline() time.Time {
+	return a.heartbeat.at.Add(a.registry.opts.Liveness)
+}
 
-func (a *registration) deafAt() time.Time { return a.messages.sentAt.Add(a.registry.opts.Liveness) }
+// ackDeadline returns when the agent is removed unless it acknowledges the last Wake or Sleep.
+func (a *registration) ackDeadline() time.Time {
+	return a.messages.sentAt.Add(a.registry.opts.Liveness)
+}
 
-// lost is why the agent must be removed, nil when it need not be.
-func (a *registration) lost(now time.Time) error {
-	if !now.Before(a.silentAt()) {
+// removalCause returns why the agent must be removed, nil if it must not be.
+func (a *registration) removalCause(now time.Time) error {
+	if !now.Before(a.silenceDeadline()) {
 		return errSilent
 	}
-	if a.messages.unacknowledged() && !now.Before(a.deafAt()) {
-		return errDeaf
+	if a.messages.unacknowledged() && !now.Before(a.ackDeadline()) {
+		return errUnacknowledged
 	}
 	return nil
 }
 
-// idleUntil is when the agent is due for a Sleep for being idle; ok is false when it is
-// not. With a slot taken it is the earliest possible time.
+// idleUntil returns when the agent is to be sent a Sleep for being idle; ok is false if it
+// is not to be. If a slot is taken, at is the earliest possible time.
 func (a *registration) idleUntil(now time.Time) (at time.Time, ok bool) {
 	timeout := a.hello.idleTimeout
 	if _, wanted := a.registry.models.needOf(a); !a.routed || timeout <= 0 || wanted {

@@ -8,17 +8,15 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// wakeCooldown is how long an agent whose wake failed gets no Wake while its model
-// stays wanted. When the model is wanted anew it gets one at once, unless it is in a
-// group.
+// wakeCooldown is how long an agent is sent no Wake after a failed one while its model stays
+// wanted. When the model is wanted again it is sent one at once, unless it is in a group.
 const wakeCooldown = 10 * time.Second
 
-// maxGroupCooldown is the longest time for which an agent of a group whose wakes fail
-// gets no Wake. The time doubles with each failure in a row: each Wake may close
-// another model.
+// maxGroupCooldown is the longest cooldown of an agent of a group. The cooldown doubles with
+// each failure in a row, since each Wake may cost another model its room.
 const maxGroupCooldown = 5 * time.Minute
 
-// stableTime is how long an agent must have served for its failed wakes to be forgotten.
+// stableTime is how long an agent must serve before its earlier failed wakes no longer count.
 const stableTime = 30 * time.Second
 
 // attempt is the last Wake of an agent.
@@ -26,20 +24,20 @@ type attempt struct {
 	open     bool      // it has neither succeeded nor failed yet
 	sentAt   time.Time // zero: its end was logged
 	began    time.Time // when the agent began to wake, or registered
-	demandAt time.Time // when a request last waited for it since; one may wait now
+	demandAt time.Time // when a request last waited for the agent; one may be waiting now
 }
 
-// failures is what is known of the wakes of an agent that failed.
+// failures describes the failed wakes of an agent.
 type failures struct {
 	inARow  int
-	blocked bool // no Wake until retryAt, or until its model is wanted anew
+	blocked bool // no Wake until retryAt, or until its model is wanted again
 	retryAt time.Time
 	reason  string // of the last one
 	detail  string // for operators, not for clients
 	number  uint64 // of the last one, among those of all agents
 }
 
-// cooldown is how long an agent gets no Wake after so many failures.
+// cooldown returns how long the agent is sent no Wake after its last failure.
 func (f *failures) cooldown(inGroup bool) time.Duration {
 	if !inGroup {
 		return wakeCooldown
@@ -60,8 +58,8 @@ func (a *registration) wake(m *model) {
 	a.setTimer()
 }
 
-// wakeFailed notes that the engine could not be woken. It gets no Wake for a while, and
-// for notBefore at least. The detail is for operators, not for clients.
+// wakeFailed records that the engine could not be woken. The agent is sent no Wake for its
+// cooldown, or for notBefore if that is longer. The detail is for operators, not for clients.
 func (a *registration) wakeFailed(reason, detail string, notBefore time.Duration) {
 	r, f := a.registry, &a.failures
 	f.inARow++
@@ -77,13 +75,13 @@ func (a *registration) wakeFailed(reason, detail string, notBefore time.Duration
 	f.reason, f.detail, f.number = reason, detail, r.failedWakes
 	a.attempt.open, a.attempt.sentAt = false, time.Time{}
 	a.reported = pb.State_STATE_ASLEEP
-	for m := range r.models.of(a) {
+	for m := range r.models.ofAgent(a) {
 		m.turn = 0 // other models of its group come first
 	}
 }
 
-// endedSoon notes that an engine of a group ended by itself soon after it had come up.
-// The first time it may start again at once.
+// endedSoon records that an engine of a group ended by itself soon after it had come up. It
+// counts as a failed wake, except the first time, when the engine may start again at once.
 func (a *registration) endedSoon() {
 	if a.failures.inARow == 0 {
 		a.failures.inARow = 1

@@ -13,8 +13,8 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// ParseKind reads the name of a kind as agents give it: a kind, or one of the
-// capabilities llm and reranker.
+// ParseKind parses the name of a kind as agents spell it: a kind, or one of the capabilities
+// llm and reranker.
 func ParseKind(s string) (target.Kind, error) {
 	switch s {
 	case "llm":
@@ -29,8 +29,8 @@ func ParseKind(s string) (target.Kind, error) {
 	return k, nil
 }
 
-// CheckName returns what is wrong with the name of an agent, a model, an engine
-// or a region, nil if nothing is.
+// CheckName returns an error if s is not valid as the name of an agent, a model, an engine
+// or a region.
 func CheckName(s string) error {
 	switch {
 	case s == "":
@@ -45,7 +45,7 @@ func CheckName(s string) error {
 	return nil
 }
 
-// CheckAddress returns what is wrong with the address of an engine, nil if nothing is.
+// CheckAddress returns an error if a is not valid as the address of an engine.
 func CheckAddress(a netip.AddrPort) error {
 	ip := a.Addr().Unmap()
 	switch {

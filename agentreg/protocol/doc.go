@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protocol holds what agents and routers agree on besides the messages of
-// agentregpb: limits, names, codes and times. Both sides import it, so that an agent
-// needs nothing of the router.
+// Package protocol holds the limits, names, codes and times that agents and routers share
+// besides the messages of agentregpb. It is a package of its own so that agents need not
+// import the router's code.
 package protocol

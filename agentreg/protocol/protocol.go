@@ -13,13 +13,12 @@ const (
 	// MaxNameBytes is the longest name of an agent, a model, an engine, a region, a
 	// group or a label, and the longest value of a label.
 	MaxNameBytes = 256
-	// MaxRoom is the largest room of a group. It keeps sums of costs within what an
-	// int64 can hold.
+	// MaxRoom is the largest room of a group. It keeps sums of costs within an int64.
 	MaxRoom = 1 << 44
 )
 
-// BackendPrefix begins the ids of backends without an agent. The router rejects it
-// from other processes.
+// BackendPrefix is the prefix of the ids of backends without an agent. The router rejects it
+// in the Hello of another process.
 const BackendPrefix = "backend/"
 
 // Codes of a Reject.
@@ -29,19 +28,19 @@ const (
 	CodeSuperseded        = "superseded"
 )
 
-// Each stream carries the agent's token in its metadata, as an HTTP request would.
+// Each stream has the agent's token in its metadata, as an HTTP request would.
 const (
 	TokenKey    = "authorization"
 	TokenScheme = "Bearer"
 )
 
-// DefaultLiveness is how long a router waits for a silent agent before it removes it.
+// DefaultLiveness is how long an agent may be silent before a router removes it.
 const DefaultLiveness = 15 * time.Second
 
 // PingTime is how long an agent's connection may be silent before the agent sends an
 // HTTP/2 ping to the router. gRPC allows no less.
 const PingTime = 10 * time.Second
 
-// Heartbeat is how often an agent must send a Status to a router with this liveness
-// time.
+// Heartbeat returns the interval at which an agent must send a Status to a router with this
+// liveness time.
 func Heartbeat(liveness time.Duration) time.Duration { return liveness / 3 }

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// planner makes a plan.
+// planner holds a plan while it is made.
 type planner struct {
 	Plan
 
-	now   time.Time
-	rooms map[*Group]*room
-	given map[*Group][]*Model // models that got room, in this order
+	now      time.Time
+	rooms    map[*Group]*room
+	reserved map[*Group][]*Model // models that room is reserved for, in this order
 }
 
-// room is what is left of a group's room.
+// room is what remains of a group's room.
 type room struct {
-	free int64 // what no agent takes, less what the plan has given
-	soon int64 // free, and what leaving and closed agents take
+	free int64 // taken by no agent and not reserved by the plan
+	soon int64 // free, and taken by agents that are leaving or that the plan closes
 }
 
 func newRoom(g *Group) *room {
@@ -37,7 +37,7 @@ func newRoom(g *Group) *room {
 	return r
 }
 
-// rank is how soon an agent can be woken, the soonest first.
+// rank orders agents by how soon they can be woken.
 type rank uint8
 
 const (
@@ -45,22 +45,22 @@ const (
 	soon                  // when agents that are leaving have left
 	afterIdle             // when idle agents have made room
 	afterBusy             // when busy agents have made room
-	unknown               // no agents may be closed for it yet
+	unknown               // the agents that may be closed now do not free enough room
 )
 
-// choice is an agent that could be woken, with its victims.
+// choice is an agent that could be woken, with the victims that it needs.
 type choice struct {
 	agent *Agent // nil: none
 	victims
 }
 
-// before reports whether c is the better choice.
+// before reports whether c is a better choice than o.
 func (c choice) before(o choice) bool {
 	return o.agent == nil || cmp.Or(cmp.Compare(c.rank, o.rank), cmp.Compare(c.agent.ID, o.agent.ID)) < 0
 }
 
-// cover finds an agent for each kind of m that is not covered, and has it woken if its
-// group has room.
+// cover reserves room for an agent for each kind of m that is not covered. The agent is
+// woken now or waits for its room.
 func (p *planner) cover(m *Model) {
 	covered := m.covered()
 	for {
@@ -75,7 +75,7 @@ func (p *planner) cover(m *Model) {
 		if best.agent == nil {
 			break
 		}
-		p.give(best, m)
+		p.reserve(best, m)
 		covered |= best.agent.Kinds
 	}
 	if slices.ContainsFunc(m.Agents, func(a *Agent) bool { return a.Kinds&^covered != 0 }) {
@@ -83,7 +83,7 @@ func (p *planner) cover(m *Model) {
 	}
 }
 
-// choose returns how soon a can be woken, and for which victims.
+// choose returns how soon a can be woken, and which victims must be closed for that.
 func (p *planner) choose(a *Agent, demand bool) choice {
 	r := p.rooms[a.Group]
 	c := choice{agent: a}
@@ -97,7 +97,7 @@ func (p *planner) choose(a *Agent, demand bool) choice {
 	return c
 }
 
-// takesMore is how much more of the room the agent takes when it is woken.
+// takesMore returns how much more room the agent takes when it is woken.
 func (a *Agent) takesMore() int64 {
 	if a.Occupies {
 		return 0
@@ -105,19 +105,20 @@ func (a *Agent) takesMore() int64 {
 	return a.Cost
 }
 
-// give reserves the room for c, so that no later model takes it.
-func (p *planner) give(c choice, m *Model) {
+// reserve reserves room for c, so that no later model gets it. It plans the wake, or the wait
+// for the room.
+func (p *planner) reserve(c choice, m *Model) {
 	r := p.rooms[c.agent.Group]
 	if r == nil {
 		p.Wake = append(p.Wake, Wake{c.agent, m})
 		return
 	}
-	p.makeRoom(r, c.agents)
+	p.closeVictims(r, c.agents)
 	r.soon -= c.agent.Cost
 	r.free -= c.agent.takesMore()
 	g := c.agent.Group
-	before := p.given[g]
-	p.given[g] = append(slices.Clip(before), m)
+	before := p.reserved[g]
+	p.reserved[g] = append(slices.Clip(before), m)
 	if c.rank == atOnce {
 		p.Wake = append(p.Wake, Wake{c.agent, m})
 		return
@@ -128,8 +129,8 @@ func (p *planner) give(c choice, m *Model) {
 	p.planAgain(g, m.Demand)
 }
 
-// awaited returns the agents that c waits for: its victims, else those that are leaving,
-// else all that take of the room.
+// awaited returns the agents that c waits for: its victims, or else the agents that are
+// leaving, or else all agents that take room.
 func (p *planner) awaited(c choice) []*Agent {
 	if len(c.agents) > 0 {
 		return c.agents
@@ -150,23 +151,24 @@ func (p *planner) awaited(c choice) []*Agent {
 	return all
 }
 
-// makeRoom closes victims.
-func (p *planner) makeRoom(r *room, agents []*Agent) {
+// closeVictims plans that agents are closed.
+func (p *planner) closeVictims(r *room, agents []*Agent) {
 	for _, a := range agents {
 		p.Close[a] = true
 		r.soon += a.Cost
 	}
 }
 
-// planAgain has the plan made again when an agent of g may be closed that may not be yet.
+// planAgain sets p.Next to the time at which the next agent of g may be closed, unless it is
+// earlier already.
 func (p *planner) planAgain(g *Group, demand bool) {
 	if at := p.earliest(g.Agents, demand); !at.IsZero() && (p.Next.IsZero() || at.Before(p.Next)) {
 		p.Next = at
 	}
 }
 
-// earliest is when the first of the agents that may not be closed yet may be; zero: there
-// is none.
+// earliest returns the earliest time at which one of the agents that may not be closed yet
+// may be closed; zero if there is none.
 func (p *planner) earliest(agents []*Agent, demand bool) (first time.Time) {
 	for _, a := range agents {
 		if at := a.closeFrom(demand, p.now); at.After(p.now) && (first.IsZero() || at.Before(first)) {

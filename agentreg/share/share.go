@@ -12,7 +12,7 @@ import (
 // for a model that no request waits for.
 const Quiet = 10 * time.Second
 
-// Group is agents that share room.
+// Group is a set of agents that share room.
 type Group struct {
 	Name   string
 	Room   int64
@@ -23,18 +23,18 @@ type Group struct {
 type Agent struct {
 	ID    string
 	Group *Group // nil: it needs no room
-	Cost  int64  // what it takes of the room while it is awake
+	Cost  int64  // how much room it takes while it is awake
 	Kinds uint8  // the kinds of requests that it serves, one bit each
 
 	Up       bool // it serves, or is about to
 	CanWake  bool // it sleeps, and a Wake would start it
-	Occupies bool // it takes of the room
-	Leaving  bool // it takes of the room, but will not for long
+	Occupies bool // it takes room, or may
+	Leaving  bool // it takes room that will be free soon
 
-	// CloseFrom is from when on it may be closed, for a model that requests wait for;
-	// zero: it may not be.
+	// CloseFrom is the time from which it may be closed for a model that requests wait
+	// for; zero: it may not be.
 	CloseFrom time.Time
-	Closing   bool      // it is closed already, with requests in flight
+	Closing   bool      // an earlier plan closed it, and it has requests in flight
 	InFlight  bool      // it has requests
 	IdleSince time.Time // when it had its last request
 	UpSince   time.Time
@@ -51,27 +51,27 @@ type Model struct {
 	Agents []*Agent
 }
 
-// Input is what a plan is made from. The models are those that have an agent in one
-// of the groups, and that are wanted.
+// Input is what a plan is made from. The models are the wanted ones that have an agent in
+// one of the groups.
 type Input struct {
 	Now    time.Time
 	Groups []*Group
 	Models []*Model
 }
 
-// Plan is what to do.
+// Plan is the result of Make.
 type Plan struct {
-	// Order has the models that need room, in the order in which they get it.
+	// Order is the models that need room, in the order in which they get it.
 	Order []*Model
-	// Wake has the agents to wake now.
+	// Wake is the agents to wake now.
 	Wake []Wake
-	// Close has the victims: the agents that make room. All others are open.
+	// Close is the set of victims: the agents to close to make room. All others are open.
 	Close map[*Agent]bool
-	// Wait has the models that wait for room.
+	// Wait is the models that wait for room.
 	Wait []Wait
-	// Unwakeable has the models of which a kind has no agent that is up or could be woken.
+	// Unwakeable is the models with a kind that no agent serves or could be woken for.
 	Unwakeable []*Model
-	// Next is when the plan may change without a change of its input; zero: never.
+	// Next is when the plan must be made again even if only time has passed; zero: never.
 	Next time.Time
 }
 
@@ -85,24 +85,24 @@ type Wake struct {
 type Wait struct {
 	Model *Model
 	Agent *Agent
-	// For has the agents that must leave their room first, Behind the models that get
-	// room of the group before.
+	// For is the agents that must free their room first, Behind the models that get room
+	// in the group before this one.
 	For    []*Agent
 	Behind []*Model
-	// From is when the first agent that may not be closed yet may be; zero: there is none,
-	// or it is not known.
+	// From is the earliest time at which one of the agents of For that may not be closed
+	// yet may be closed; zero: there is none, or it is not known.
 	From time.Time
 }
 
 // Make returns the plan.
 func Make(in Input) *Plan {
-	p := &planner{now: in.Now, rooms: map[*Group]*room{}, given: map[*Group][]*Model{}}
+	p := &planner{now: in.Now, rooms: map[*Group]*room{}, reserved: map[*Group][]*Model{}}
 	p.Close = map[*Agent]bool{}
 	for _, g := range in.Groups {
 		r := newRoom(g)
 		p.rooms[g] = r
-		// More agents may be awake than there is room for: others may have woken them.
-		p.makeRoom(r, p.victims(g, -r.soon, true).agents)
+		// More agents may be awake than there is room for: another router may have woken them.
+		p.closeVictims(r, p.victims(g, -r.soon, true).agents)
 		if r.soon < 0 {
 			p.planAgain(g, true)
 		}
@@ -129,13 +129,13 @@ func order(models []*Model) []*Model {
 			}
 			return 1
 		}
-		return cmp.Or(cmp.Compare(a.Turn-1, b.Turn-1), // 0, which is no turn, wraps around: last
+		return cmp.Or(cmp.Compare(a.Turn-1, b.Turn-1), // no turn, 0, wraps around and sorts last
 			a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})
 	return list
 }
 
-// covered is the kinds that are served, or will be.
+// covered returns the kinds that are served, or will be when wakes in progress end.
 func (m *Model) covered() (kinds uint8) {
 	for _, a := range m.Agents {
 		if a.Up {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// victims are the agents to close for another one.
+// victims are the agents to close so that another one can be woken, and how soon it can be.
 type victims struct {
 	agents []*Agent
 	rank   rank
@@ -20,7 +20,7 @@ type class uint8
 const (
 	idle    class = iota // it has no requests, and none of its models is wanted
 	ahead                // it has no requests, and none waits for it
-	closing              // it is closed already, with requests in flight
+	closing              // an earlier plan closed it, and it has requests in flight
 	busy                 // the others
 )
 
@@ -36,8 +36,8 @@ func (a *Agent) class() class {
 	return busy
 }
 
-// since is when an agent without requests had its last one, or since when another one is
-// up. Of the agents of a class the earliest is the first choice.
+// since returns when an agent without requests had its last one, or when an agent with
+// requests came up. Within a class, the agent with the earliest time is closed first.
 func (a *Agent) since() time.Time {
 	if a.class() <= ahead {
 		return a.IdleSince
@@ -45,9 +45,9 @@ func (a *Agent) since() time.Time {
 	return a.UpSince
 }
 
-// closeFrom is from when on the agent may be closed for a model that requests wait
-// for, or that is wanted ahead of them; zero: never. With requests in flight it is the
-// earliest possible time.
+// closeFrom returns the time from which the agent may be closed, zero for never: for a model
+// that requests wait for if demand is true, else for one that is wanted ahead of requests.
+// If the agent has requests in flight it is the earliest possible time.
 func (a *Agent) closeFrom(demand bool, now time.Time) time.Time {
 	switch {
 	case demand || a.CloseFrom.IsZero():
@@ -65,8 +65,8 @@ func (a *Agent) closeFrom(demand bool, now time.Time) time.Time {
 	return quiet
 }
 
-// victims returns the agents to close so that the group has so much more room, and
-// no more of them than that takes. It returns none if all together are too few.
+// victims returns agents that free at least need of the group's room when they are closed,
+// and no more agents than necessary. It returns none if all of them together free too little.
 func (p *planner) victims(g *Group, need int64, demand bool) victims {
 	if need <= 0 {
 		return victims{}
@@ -86,7 +86,9 @@ func (p *planner) victims(g *Group, need int64, demand bool) victims {
 		return cmp.Or(cmp.Compare(a.class(), b.class()), a.since().Compare(b.since()), cmp.Compare(a.ID, b.ID))
 	})
 	v := victims{rank: afterIdle}
-	for _, a := range slices.Backward(list) { // the last choice comes first: it stays if the others suffice
+	// need is now zero or negative. From the last choice on, an agent that is not necessary
+	// stays open.
+	for _, a := range slices.Backward(list) {
 		if need+a.Cost <= 0 {
 			need += a.Cost
 			continue
