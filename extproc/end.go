@@ -44,6 +44,7 @@ func (s *Server) finish(fl *flight) {
 	}
 	fl.mu.Lock()
 	fl.done = true
+	fl.doneAt = time.Now()
 	logged := fl.logged
 	fl.mu.Unlock()
 	if logged {
@@ -60,9 +61,15 @@ func (s *Server) ended(fl *flight) {
 	}
 }
 
+// report reports the record of a request that has ended. A duration that Envoy did not
+// report lasts until the router's answer, or until now.
 func (s *Server) report(fl *flight, rec *Record) {
 	if rec.Duration == 0 {
-		rec.Duration = time.Since(fl.arrived)
+		end := fl.doneAt
+		if end.IsZero() {
+			end = time.Now()
+		}
+		rec.Duration = end.Sub(fl.arrived)
 	}
 	s.d.Observer.Ended(rec)
 }

@@ -28,6 +28,7 @@ type flight struct {
 	sentAt time.Time       // when that attempt began
 	freed  bool            // its slot was given back before its record came
 	done   bool            // the router has answered it, or its client left: no pass is left
+	doneAt time.Time       // since when
 	logged bool            // Envoy's record has come
 	ended  bool            // its record was reported
 	routed bool

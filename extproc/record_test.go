@@ -95,6 +95,7 @@ func TestTheRecordOfAnAnswerOfTheRouterIsWaitedForBriefly(t *testing.T) {
 		rec := r.only(t)
 		require.Equal(t, 404, rec.Status)
 		require.Zero(t, rec.WireStatus)
+		require.Less(t, rec.Duration, logWait, "the wait for the record does not count")
 		require.Nil(t, rec.Request.Endpoint)
 		end()
 	})
