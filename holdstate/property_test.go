@@ -147,12 +147,6 @@ func (tw *twin) grow(t *rapid.T) {
 	tw.Update(target)
 }
 
-func (tw *twin) freeBytes(t *rapid.T) {
-	q := tw.some(t, func(q *refRequest) bool { return q.bytes > 0 })
-	q.bytes = 0
-	q.w.FreeBytes()
-}
-
 func (tw *twin) want(t *rapid.T) {
 	model := someTarget.Draw(t, "target").Model
 	d := rapid.SampledFrom([]time.Duration{-1, 0, time.Second, 45 * time.Second}).Draw(t, "for")
@@ -305,7 +299,7 @@ func TestMachineAgainstTheReference(t *testing.T) {
 			}
 			actions := map[string]func(*rapid.T){
 				"hold": tw.hold, "hold 2": tw.hold, "hold 3": tw.hold, "queue": tw.queue, "queue 2": tw.queue, "hold again": tw.holdAgain,
-				"say": tw.say, "back": tw.back, "done": tw.done, "done 2": tw.done, "free bytes": tw.freeBytes,
+				"say": tw.say, "back": tw.back, "done": tw.done, "done 2": tw.done,
 				"up": tw.up, "grow": tw.grow, "grow 2": tw.grow, "down": tw.down, "push": tw.push, "fail": tw.fail,
 				"want": tw.want, "drain": tw.drain, "pass": tw.pass, "": tw.check,
 			}

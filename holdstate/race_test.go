@@ -135,9 +135,6 @@ func TestTenThousandComeAndGo(t *testing.T) {
 				if w.Report(Expire).State != Ended {
 					r.client(w, 0)
 				}
-			case 4:
-				w.FreeBytes()
-				r.client(w, 1)
 			default:
 				r.client(w, 0)
 			}

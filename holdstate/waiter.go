@@ -117,10 +117,3 @@ func (w *Waiter) Report(e Event) Status {
 	w.m.change(func() { w.apply(e) })
 	return w.Status()
 }
-
-// FreeBytes stops counting the body, which was handed over.
-func (w *Waiter) FreeBytes() {
-	w.m.mu.Lock()
-	defer w.m.mu.Unlock()
-	w.addBytes(-w.bytes)
-}
