@@ -37,7 +37,7 @@ func (ms models) entry(name string) *model {
 	return m
 }
 
-// ofAgent returns the models ofAgent an agent, but for those that tidy has dropped.
+// ofAgent returns the models of an agent, except those that tidy has removed.
 func (ms models) ofAgent(a *registration) iter.Seq[*model] {
 	return func(yield func(*model) bool) {
 		for _, name := range a.hello.info.Models {

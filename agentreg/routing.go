@@ -51,7 +51,7 @@ type Capacity struct {
 	Free     int64
 }
 
-// poolOf returns the replicas poolOf t, nil for none.
+// poolOf returns the pool of t, nil if there is none.
 func (r *routing) poolOf(t target.Target) *pool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -4,7 +4,7 @@ package agent
 
 import "strings"
 
-// advices are what to change when a connection fails with an error that contains text.
+// advices lists what to change if a connection fails with an error that contains text.
 var advices = []struct{ text, advice string }{
 	{"connect: connection refused", "is holdgate serve running there? --router names its --agents-listen"},
 	{"first record does not look like a TLS handshake", "the router speaks no TLS: leave out --tls and --tls-ca-file, or give the router --agents-tls-cert-file"},
@@ -16,11 +16,11 @@ var advices = []struct{ text, advice string }{
 	{"x509: certificate is valid for", "give --router a name that is in the router's certificate, or --tls-server-name"},
 }
 
-// closings are in the errors of a connection that the router closed at its beginning.
+// closings are parts of the errors of connections that the router closed at their start.
 var closings = []string{"server preface: EOF", "connection reset by peer", "broken pipe"}
 
-// advice is what to change about a router that cannot be connected to, empty when that
-// is not known.
+// advice returns what to change so that a router can be connected to, empty if that is not
+// known. The problem is the text of the connection's error.
 func (t TLS) advice(problem string) string {
 	for _, a := range advices {
 		if strings.Contains(problem, a.text) {

@@ -24,11 +24,11 @@ type agent struct {
 	core       *core
 	api        api
 	health     checker
-	at         atomic.Pointer[netip.AddrPort] // where the engine is reached
+	engineAddr atomic.Pointer[netip.AddrPort] // where the engine is reached
 	fail       func(err error)                // ends the agent with an error
-	unhealthy  chan struct{}                  // has a token when the engine became unhealthy
+	unhealthy  chan struct{}                  // receives a token when the engine becomes unhealthy
 	busyLogged atomic.Bool                    // logBusy has logged for the running engine
-	// background counts the health checks that routers requested.
+	// background tracks the health checks that routers have requested.
 	background sync.WaitGroup
 }
 
@@ -47,21 +47,21 @@ func newAgent(ctx context.Context, cfg Config) (*agent, error) {
 	if at.Addr().IsUnspecified() {
 		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
 	}
-	a.at.Store(&at)
-	a.setAPI(backend, a.engineAt)
+	a.engineAddr.Store(&at)
+	a.setAPI(backend, a.engineAddress)
 	a.core = newCore(cfg, uuid.NewString(), address)
 	return a, nil
 }
 
-// engineAt is where the engine is reached.
-func (a *agent) engineAt() netip.AddrPort { return *a.at.Load() }
+// engineAddress returns the address that requests to the engine are sent to.
+func (a *agent) engineAddress() netip.AddrPort { return *a.engineAddr.Load() }
 
-// setAPI sets how the engine is reached.
+// setAPI sets the client and the health check of the engine.
 func (a *agent) setAPI(backend *url.URL, at func() netip.AddrPort) {
 	a.api = newAPI(a.cfg, backend, at)
 	a.health = checker{api: a.api, path: a.cfg.HealthPath}
 	if a.cfg.HealthModel {
-		a.health.lists = a.listsModels
+		a.health.checkModels = a.checkModelsListed
 	}
 	a.unhealthy = make(chan struct{}, 1)
 }

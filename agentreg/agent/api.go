@@ -13,10 +13,10 @@ import (
 	"net/url"
 )
 
-// maxAnswer is how many bytes of an engine's answer are read.
+// maxAnswer is how many bytes of an engine's response are read.
 const maxAnswer = 4 << 20
 
-// maxErrorText is how much of the body of an error answer is passed on.
+// maxErrorText is how many bytes of the body of an error response are in the error.
 const maxErrorText = 200
 
 // api sends HTTP requests to the engine.
@@ -27,12 +27,12 @@ type api struct {
 	key    string // a bearer token, empty for none
 }
 
-// newAPI connects to the address that the backend's name was resolved to, so that the
-// engine that is checked is the one that is registered.
+// newAPI returns a client that connects to the address at, whatever the host of backend
+// resolves to, so that the engine that is checked is the one that is registered.
 func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 	client := cfg.HTTPClient
 	if cfg.roundTrip != nil {
-		client = &http.Client{Transport: tripper(func(r *http.Request) (*http.Response, error) { return cfg.roundTrip(at(), r) })}
+		client = &http.Client{Transport: roundTripFunc(func(r *http.Request) (*http.Response, error) { return cfg.roundTrip(at(), r) })}
 	}
 	if client == nil {
 		dialer := &net.Dialer{}
@@ -42,7 +42,7 @@ func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 					return dialer.DialContext(ctx, network, at().String())
 				},
 				TLSClientConfig: cfg.BackendTLS,
-				// A kept connection may lead to a process that has ended.
+				// A kept-alive connection may belong to a process that has ended.
 				DisableKeepAlives: true,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -51,12 +51,12 @@ func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 	return api{client: client, base: backend.String(), host: cfg.Host, key: cfg.APIKey}
 }
 
-type tripper func(*http.Request) (*http.Response, error)
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-// RoundTrip is part of http.RoundTripper.
-func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+// RoundTrip implements http.RoundTripper.
+func (t roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// get returns the body of a 2xx answer to a GET.
+// get sends a GET and returns the body of the response. A status other than 2xx is an error.
 func (a api) get(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, nil)
 	if err != nil {
@@ -65,7 +65,7 @@ func (a api) get(ctx context.Context, path string) ([]byte, error) {
 	return a.do(req)
 }
 
-// post is get for a POST of JSON.
+// post sends a POST with a JSON body and returns like get.
 func (a api) post(ctx context.Context, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+path, bytes.NewReader(body))
 	if err != nil {

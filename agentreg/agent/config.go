@@ -26,22 +26,25 @@ import (
 const (
 	DefaultStopGrace   = 10 * time.Second
 	DefaultWakeTimeout = 5 * time.Minute
-	// DefaultUnhealthyAfter failed checks in a row take an engine out.
+	// DefaultUnhealthyAfter is how many failed checks in a row take an engine out of
+	// routing.
 	DefaultUnhealthyAfter = 3
-	// DefaultDrainTimeout is that of the command; a Config without one cuts requests.
+	// DefaultDrainTimeout is the default of the command. A Config with 0 does not wait for
+	// requests.
 	DefaultDrainTimeout = 30 * time.Second
 )
 
-// Config has the settings of an agent: its routers and its engine. The table of its flags
-// and keys is in settings.
+// Config has the settings of an agent: its routers and its engine. The method settings
+// returns the table of its flags and keys.
 type Config struct {
 	// Routers are host:port or unix:///path. The agent connects to every address of a
 	// host.
 	Routers []string
-	// Token returns the token that the routers get at each connection; nil for none.
+	// Token returns the token for the routers. It is called for each connection; nil for
+	// no token.
 	Token func() (string, error)
 	TLS   TLS
-	// ID names the agent; no two agents of a router may share one.
+	// ID is the agent's id, which must be unique among the agents of a router.
 	ID string
 	// Engine is one of engines.Names.
 	Engine string
@@ -49,33 +52,32 @@ type Config struct {
 	// stands for the address from which this agent connects to the routers; health
 	// checks then go to the loopback address.
 	BackendURL string
-	// HealthPath is what answers 2xx when the engine can serve; empty for the
-	// engine's own.
+	// HealthPath is the path that answers 2xx when the engine can serve; empty for the
+	// usual one of the engine.
 	HealthPath string
-	// UnhealthyAfter failed checks in a row take the engine out of routing; 0 stands for
-	// DefaultUnhealthyAfter.
+	// UnhealthyAfter is how many failed checks in a row take the engine out of routing; 0
+	// means DefaultUnhealthyAfter.
 	UnhealthyAfter int
 	// Warmup: the engine must answer a chat completion of one token before it is
-	// registered; nil: if the engine is known to need it.
+	// registered. If nil, it must if it is an engine that needs warming up.
 	Warmup *bool
-	// Models and Kinds are what the engine serves. Without models the agent asks a
-	// running engine for them; without kinds it is the usual one of the engine.
+	// Models and Kinds are what the engine serves. Without models the agent uses those
+	// that the running engine lists, without kinds the usual kind of the engine.
 	Models []string
 	Kinds  []string
 	// Slots is how many requests the engine takes at once.
 	Slots int
-	// Host is the host of requests to the engine if it is not that of BackendURL.
+	// Host is the Host header of requests to the engine; empty for the host of BackendURL.
 	Host string
-	// BackendTLS is for requests to an https backend. Pool: BackendURL is of something in
-	// front of several engines, so that all its addresses lead to the same ones.
-	// HealthModel: the backend is healthy only while it lists its models. They are for
-	// RunBackend.
+	// The next three are for RunBackend. BackendTLS is for requests to an https backend.
+	// Pool: BackendURL is a load balancer, so that all its addresses lead to the same
+	// engines. HealthModel: the backend is healthy only while it lists its models.
 	BackendTLS  *tls.Config
 	Pool        bool
 	HealthModel bool
 	// APIKey is sent to the engine as a bearer token; empty for none.
 	APIKey string
-	// Region and Labels are passed on to the routers. Both may be empty.
+	// Region and Labels are sent to the routers. Both may be empty.
 	Region string
 	Labels map[string]string
 
@@ -84,33 +86,33 @@ type Config struct {
 	Exec []string
 	Env  []string
 	Dir  string
-	// Ports allots a loopback port to the engine at each start, in place of BackendURL:
-	// {port} in Exec and Env stands for it. nil: the engine listens at BackendURL.
+	// Ports chooses a loopback port for the engine, which replaces BackendURL and each
+	// {port} in Exec and Env. nil: the engine listens at BackendURL.
 	Ports *Ports
-	// Stdout and Stderr get the engine's output line by line, each with the agent's name
+	// Stdout and Stderr receive the engine's output line by line, each with the agent's id
 	// in front; nil discards it.
 	Stdout, Stderr io.Writer
 	// IdleTimeout is how long the engine may be idle before it is stopped; 0: it never is.
 	IdleTimeout time.Duration
-	// MinUpTime is how long the engine serves at least before it is stopped.
+	// MinUpTime is the shortest time that the engine serves before it is stopped.
 	MinUpTime time.Duration
-	// Group is what the engine shares with other engines.
+	// Group is the group of agents that the engine shares room with.
 	Group Group
-	// WakeTimeout is how long the engine may take to become healthy; 0 stands
-	// for DefaultWakeTimeout.
+	// WakeTimeout is how long the engine may take to become ready; 0 means
+	// DefaultWakeTimeout.
 	WakeTimeout time.Duration
-	// StopGrace is how long the engine has between SIGTERM and SIGKILL; 0
-	// stands for DefaultStopGrace.
+	// StopGrace is the time between SIGTERM and SIGKILL of the engine; 0 means
+	// DefaultStopGrace.
 	StopGrace time.Duration
-	// DrainTimeout is how long running requests may take when the agent shuts down; 0:
-	// they are cut.
+	// DrainTimeout is how long running requests may take when the agent shuts down; 0: it
+	// does not wait for them.
 	DrainTimeout time.Duration
 
-	// HTTPClient is for requests to the engine; nil for one of the agent's own.
+	// HTTPClient sends the requests to the engine; if nil the agent makes one.
 	HTTPClient *http.Client
 	Log        zerolog.Logger
 
-	// dial replaces the network between the agent and its routers.
+	// dial, if set, connects to the routers in place of the network.
 	dial func(address string) (net.Conn, error)
 	// roundTrip replaces the network between the agent and its engine in tests.
 	roundTrip func(at netip.AddrPort, r *http.Request) (*http.Response, error)
@@ -118,7 +120,7 @@ type Config struct {
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
-// withDefaults fills in what is not set.
+// withDefaults returns c with the defaults of the fields that are not set.
 func (c Config) withDefaults() Config {
 	if c.HealthPath == "" {
 		c.HealthPath = c.engine().Health
@@ -185,11 +187,11 @@ func parseBackend(s string) (*url.URL, error) {
 		return nil, fmt.Errorf("must have nothing but scheme, host and port, is %q", s)
 	}
 	u.Path = ""
-	return portOf(u)
+	return ensurePort(u)
 }
 
-// portOf adds the default port where u has none.
-func portOf(u *url.URL) (*url.URL, error) {
+// ensurePort adds the default port if u has none, and checks the port.
+func ensurePort(u *url.URL) (*url.URL, error) {
 	if u.Port() == "" {
 		port := "80"
 		if u.Scheme == "https" {
@@ -203,9 +205,9 @@ func portOf(u *url.URL) (*url.URL, error) {
 // prefixForm is a path that engines, proxies and Envoy read in the same way.
 var prefixForm = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$`)
 
-// parseRemote parses the URL of a backend without an agent: https, and a path in front
-// of that of the API, are allowed. The result always has a port, and no slash at the end
-// of the path.
+// parseRemote parses the URL of a backend without an agent. It may be https, and may have a
+// path that goes in front of the paths of requests. The result always has a port, and no
+// slash at the end of the path.
 func parseRemote(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
@@ -220,5 +222,5 @@ func parseRemote(s string) (*url.URL, error) {
 	case u.RawPath != "" || !prefixForm.MatchString(u.Path):
 		return nil, fmt.Errorf("must have a path of letters, digits and ._~- alone, is %q", s)
 	}
-	return portOf(u)
+	return ensurePort(u)
 }

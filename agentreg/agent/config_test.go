@@ -115,7 +115,7 @@ func TestUnspecifiedBackendIsCheckedOnLoopback(t *testing.T) {
 	a, err := newAgent(t.Context(), cfg)
 	require.NoError(t, err)
 	require.Equal(t, "0.0.0.0:8000", a.core.address)
-	require.Equal(t, "127.0.0.1:8000", a.engineAt().String())
+	require.Equal(t, "127.0.0.1:8000", a.engineAddress().String())
 }
 
 func TestLinesArePrefixed(t *testing.T) {

@@ -22,7 +22,7 @@ const (
 	minHeartbeat = 10 * time.Millisecond
 )
 
-// errMoved ends a stream whose Hello has an address that is no longer the engine's.
+// errMoved ends a stream whose Hello has an old address of the engine.
 var errMoved = errors.New("the engine has another address")
 
 // conversation is one stream with a router.
@@ -37,8 +37,8 @@ type conversation struct {
 	welcomed  bool
 }
 
-// run sends Hello and then core's messages, and handles those of the router, until either
-// side ends the stream.
+// run sends the Hello and then the messages of core, and handles the messages of the router,
+// until either side ends the stream.
 func (c *conversation) run(ctx context.Context) error {
 	core := c.link.agent.core
 	hello := core.open(c.session)
@@ -124,8 +124,7 @@ func (c *conversation) handle(ctx context.Context, m *pb.RouterMessage) error {
 	return nil
 }
 
-// send sends messages. That the stream has ended is no error here: the reader returns
-// why.
+// send sends messages. It returns no error if the stream has ended: readErr says why.
 func (c *conversation) send(messages ...*pb.AgentMessage) error {
 	for _, m := range messages {
 		if err := c.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
@@ -135,8 +134,8 @@ func (c *conversation) send(messages ...*pb.AgentMessage) error {
 	return nil
 }
 
-// bye sends Bye. The router ends the stream when none of its requests is in the engine
-// any more, for which an agent that stops the engine waits.
+// bye sends Bye and ends the stream. The router ends it when its last request in the engine
+// has ended; an agent that stops its engine waits for that.
 func (c *conversation) bye() error {
 	if err := c.send(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}}); err != nil {
 		return err
@@ -155,8 +154,8 @@ func (c *conversation) bye() error {
 	return nil
 }
 
-// awaitEnd goes on with heartbeats until the router ends the stream, or the timeout. The
-// router's messages do not matter to an agent that leaves.
+// awaitEnd sends heartbeats until the router ends the stream or the timeout passes. It
+// ignores the router's messages, since the agent is leaving.
 func (c *conversation) awaitEnd(timeout time.Duration) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -187,7 +186,7 @@ func (c *conversation) drain() {
 	}
 }
 
-// read passes on the router's messages until the stream ends.
+// read sends the router's messages to c.in until the stream ends.
 func (c *conversation) read() {
 	defer close(c.in)
 	for {

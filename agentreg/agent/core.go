@@ -20,17 +20,17 @@ type phase uint8
 
 const (
 	asleep   phase = iota // it does not run
-	waking                // it starts
+	waking                // it is starting
 	serving               // it is up
-	stopping              // it was serving, and is to be stopped
+	stopping              // it was serving, and is being stopped
 )
 
-// wakeCarryOver is how long after a Wake that found the engine serving the engine may
-// end and is started again for that Wake.
+// wakeCarryOver is how long a Wake that came while the engine served still counts: if the
+// engine ends by itself within this time, it is started again for that Wake.
 const wakeCarryOver = time.Second
 
-// core is the state of the agent that its goroutines share: links change it by the
-// messages of routers, drive and watch by what the engine does.
+// core is the state that the agent's goroutines share. The links change it when routers send
+// messages; drive and watch change it with the state of the engine.
 type core struct {
 	cfg      Config
 	instance string
@@ -45,8 +45,8 @@ type core struct {
 	lateWakeAt  time.Time // of the last Wake that found the engine serving
 	sessions    map[*session]struct{}
 	opened      uint64                   // number of sessions so far
-	lost        map[*session]*time.Timer // streams that ended without a Sleep and still keep the engine
-	wantChanged chan struct{}            // has a token when wantUp changed
+	lost        map[*session]*time.Timer // streams that ended without a Sleep and still keep the engine up
+	wantChanged chan struct{}            // receives a token when wantUp changes
 }
 
 func newCore(cfg Config, instance, address string) *core {
@@ -61,7 +61,7 @@ func newCore(cfg Config, instance, address string) *core {
 // onDemand reports whether the agent starts its engine itself.
 func (c *core) onDemand() bool { return len(c.cfg.Exec) > 0 }
 
-// notify puts a token into a channel that holds at most one.
+// notify puts a token into a channel of capacity 1 unless it has one already.
 func notify(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -69,14 +69,14 @@ func notify(ch chan struct{}) {
 	}
 }
 
-// set changes the phase, and has a Status sent to every router.
-func (c *core) set(p phase, healthy bool) {
+// setPhase sets the phase, and makes every session send a Status.
+func (c *core) setPhase(p phase, healthy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.setLocked(p, healthy)
+	c.setPhaseLocked(p, healthy)
 }
 
-func (c *core) setLocked(p phase, healthy bool) {
+func (c *core) setPhaseLocked(p phase, healthy bool) {
 	if p == serving && c.phase != serving {
 		c.servedAt = time.Now()
 	}
@@ -84,48 +84,48 @@ func (c *core) setLocked(p phase, healthy bool) {
 	c.notifyAll()
 }
 
-// notifyAll has a Status sent to every router.
+// notifyAll makes every session send a Status.
 func (c *core) notifyAll() {
 	for s := range c.sessions {
 		notify(s.changed)
 	}
 }
 
-// setHealthy notes the health of a serving engine, and reports whether it changed.
+// setHealthy sets the health of a serving engine, and reports whether it changed.
 func (c *core) setHealthy(healthy bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.phase != serving || c.healthy == healthy {
 		return false
 	}
-	c.setLocked(serving, healthy)
+	c.setPhaseLocked(serving, healthy)
 	return true
 }
 
-// setSignals notes how busy the engine is, for the next Status.
+// setSignals sets how busy the engine is, for the next Status.
 func (c *core) setSignals(s engines.Signals) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.signals = s
 }
 
-// setModels sets what the engine serves, before there is any session.
+// setModels sets what the engine serves. It must be called before there is any session.
 func (c *core) setModels(models, kinds []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cfg.Models, c.cfg.Kinds = models, kinds
 }
 
-// setAddress sets the engine's address and the phase. An agent has one address for the
-// life of a stream: streams whose Hello had another one end, and are opened again.
+// setAddress sets the engine's address and the phase. The address of a stream is that of its
+// Hello, so streams with another address end and are opened again.
 func (c *core) setAddress(address string, p phase) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.address = address
-	c.setLocked(p, p == serving)
+	c.setPhaseLocked(p, p == serving)
 }
 
-// addressChanged reports whether the engine has another address than in the Hello of s.
+// addressChanged reports whether the engine's address differs from that in the Hello of s.
 func (c *core) addressChanged(s *session) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,18 +139,19 @@ func (c *core) wanted() bool {
 	return c.wantUp
 }
 
-// keepRunning reports whether a running engine is still wanted. One that was released
-// and is wanted again before it was stopped goes on serving.
+// keepRunning reports whether a running engine is still wanted. If it was to be stopped and
+// is wanted again, it serves again.
 func (c *core) keepRunning() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.wantUp && c.phase == stopping {
-		c.setLocked(serving, true)
+		c.setPhaseLocked(serving, true)
 	}
 	return c.wantUp
 }
 
-// endWake ends a wake. After a failure the engine is not wanted until the next Wake.
+// endWake ends a wake and makes every session send the result; failed is nil after a
+// success. After a failure the engine is not wanted until the next Wake.
 func (c *core) endWake(failed *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,16 +169,16 @@ func (c *core) endWake(failed *failure) {
 	switch {
 	case failed != nil:
 		c.wantUp = false
-		c.setLocked(asleep, false)
-	case !c.wantUp: // it was released meanwhile
-		c.setLocked(stopping, false)
+		c.setPhaseLocked(asleep, false)
+	case !c.wantUp: // every router has sent Sleep meanwhile
+		c.setPhaseLocked(stopping, false)
 	default:
-		c.setLocked(serving, true)
+		c.setPhaseLocked(serving, true)
 	}
 }
 
-// engineEnded notes that a serving engine ended by itself. It stays wanted if a Wake has
-// just found it serving.
+// engineEnded records that a serving engine ended by itself. It stays wanted if a Wake came
+// within the last wakeCarryOver.
 func (c *core) engineEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,11 +187,11 @@ func (c *core) engineEnded() {
 	if c.wantUp {
 		notify(c.wantChanged)
 	}
-	c.setLocked(asleep, false)
+	c.setPhaseLocked(asleep, false)
 }
 
-// onWake handles a Wake. One that arrives while the engine starts or serves changes
-// nothing but is answered with a Status.
+// onWake handles a Wake. If the engine is starting or serving already, the Wake is only
+// acknowledged with a Status.
 func (c *core) onWake(s *session, w *pb.Wake) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +205,7 @@ func (c *core) onWake(s *session, w *pb.Wake) {
 		c.wantUp = true
 		notify(c.wantChanged)
 	}
-	c.setLocked(c.phase, c.healthy)
+	c.setPhaseLocked(c.phase, c.healthy)
 }
 
 // onSleep handles a Sleep.
@@ -217,8 +218,9 @@ func (c *core) onSleep(s *session, seq uint64) {
 	notify(s.changed)
 }
 
-// stopIfReleased begins the stop of the engine when every connected router has sent
-// Sleep. Without routers the engine goes on.
+// stopIfReleased starts the stop of the engine if every connected router has sent Sleep.
+// While no router is connected the engine keeps running. So does one that reports no
+// signals, while a lost router keeps it up.
 func (c *core) stopIfReleased() {
 	if !c.onDemand() || !c.wantUp || len(c.sessions) == 0 || len(c.lost) > 0 && c.signals.Running == nil {
 		return
@@ -231,11 +233,11 @@ func (c *core) stopIfReleased() {
 	c.wantUp = false
 	notify(c.wantChanged)
 	if c.phase == serving {
-		c.setLocked(stopping, false)
+		c.setPhaseLocked(stopping, false)
 	}
 }
 
-// acknowledge notes that the health check that a StatusRequest asks for is done.
+// acknowledge records that the health check that a StatusRequest requires is done.
 func (c *core) acknowledge(s *session, seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,9 +245,9 @@ func (c *core) acknowledge(s *session, seq uint64) {
 	notify(s.changed)
 }
 
-// state is the phase as the protocol has it. An engine that is being stopped is not
-// asleep before it has ended.
-func (c *core) state() pb.State {
+// protocolState returns the phase as a state of the protocol. An engine that is being
+// stopped is not asleep before it has ended.
+func (c *core) protocolState() pb.State {
 	switch {
 	case c.phase == serving:
 		return pb.State_STATE_SERVING

@@ -13,14 +13,13 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// engine is what is known of the engine.
+// engine returns the properties of the configured engine.
 func (c *Config) engine() engines.Engine {
 	e, _ := engines.Find(c.Engine) // Validate has checked it
 	return e
 }
 
-// kinds are the kinds that are given. Names that are wrong are left out: Validate reports
-// them.
+// kinds returns the parsed Kinds, without invalid names, which Validate reports.
 func (c *Config) kinds() []target.Kind {
 	var kinds []target.Kind
 	for _, name := range c.Kinds {
@@ -31,12 +30,12 @@ func (c *Config) kinds() []target.Kind {
 	return kinds
 }
 
-// discover asks the engine for its models, unless they are given.
+// discover sets the models to those that the engine lists, unless models are configured.
 func (a *agent) discover(ctx context.Context) error {
 	if len(a.cfg.Models) > 0 {
 		return nil
 	}
-	offers, err := a.askModels(ctx)
+	offers, err := a.listModels(ctx)
 	if err != nil {
 		return fmt.Errorf("asking for the models: %w", err)
 	}
@@ -53,9 +52,10 @@ func (a *agent) discover(ctx context.Context) error {
 	return nil
 }
 
-// listsModels checks that the engine lists every model that it is registered for.
-func (a *agent) listsModels(ctx context.Context) error {
-	offers, err := a.askModels(ctx)
+// checkModelsListed returns an error unless the engine lists every model that it is
+// registered for.
+func (a *agent) checkModelsListed(ctx context.Context) error {
+	offers, err := a.listModels(ctx)
 	if err != nil {
 		return fmt.Errorf("asking for the models: %w", err)
 	}
@@ -67,8 +67,8 @@ func (a *agent) listsModels(ctx context.Context) error {
 	return nil
 }
 
-// askModels asks the engine for its models, each request within checkTimeout.
-func (a *agent) askModels(ctx context.Context) ([]engines.Offer, error) {
+// listModels requests the engine's list of models. Each request has checkTimeout.
+func (a *agent) listModels(ctx context.Context) ([]engines.Offer, error) {
 	return a.cfg.engine().Models(ctx, func(ctx context.Context, path string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()

@@ -68,7 +68,7 @@ func TestInfinityBelowAPrefixNamesItsModels(t *testing.T) {
 	a := beside(t, f, func(c *Config) { c.Engine, c.Kinds = engines.Infinity, []string{"reranker"} })
 	require.NoError(t, a.discover(t.Context()))
 	require.Equal(t, []string{"ranker"}, a.cfg.Models)
-	require.EqualValues(t, 2, *a.askSignals(t.Context()).Waiting)
+	require.EqualValues(t, 2, *a.readSignals(t.Context()).Waiting)
 }
 
 func TestDiscoverySaysWhatIsWrong(t *testing.T) {

@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// How long the next start waits after starts that failed or engines that ended
-// right away, in a row. The first retry is free.
+// The limits of backoff.
 const (
 	firstBackoff = time.Second
 	maxBackoff   = 30 * time.Second
-	// stableTime is how long an engine must serve for earlier failures to be forgotten.
+	// stableTime is how long an engine must serve before earlier failures no longer count.
 	stableTime = 30 * time.Second
 )
 
@@ -25,7 +24,8 @@ var (
 	errEnded    = errors.New("the engine ended")
 )
 
-// backoff is how long the next start waits after so many failures in a row.
+// backoff returns how long the next start waits after this many starts in a row that failed,
+// or whose engine ended soon. The first retry does not wait.
 func backoff(failures int) time.Duration {
 	if failures < 2 {
 		return 0
@@ -34,13 +34,13 @@ func backoff(failures int) time.Duration {
 	return d/2 + rand.N(d/2) //nolint:gosec // jitter is no secret
 }
 
-// maxGroupWait is the longest time that an agent of a group waits before it starts an
-// engine that has failed. Waiting keeps the group's room, so a longer wait fails the wake.
+// maxGroupWait is the longest backoff that an agent of a group waits for. A waiting agent
+// takes room of its group, so the wake fails at once if the wait would be longer.
 const maxGroupWait = 2 * time.Second
 
 // drive starts the engine whenever it is wanted, and stops it when it is not wanted or
-// ctx ends. No process is left when it returns. A Wake that comes too soon after
-// failures waits, or fails when the agent is in a group.
+// ctx ends. No process is left when it returns. After failures a Wake waits for the backoff,
+// or fails if the agent is in a group and the wait is longer than maxGroupWait.
 func (a *agent) drive(ctx context.Context) {
 	failures, notBefore := 0, time.Time{}
 	for {
@@ -77,16 +77,17 @@ func (a *agent) drive(ctx context.Context) {
 	}
 }
 
-// runOnce runs the engine once, from its start to its end. It reports false if the engine
-// failed to start or ended soon; it is then not started again for pause.
+// runOnce runs the engine once, from its start to its end. It returns false if the engine
+// failed to start or ended soon. A failed wake tells the routers that the next start waits
+// for pause.
 func (a *agent) runOnce(ctx context.Context, pause time.Duration) bool {
 	begin := time.Now()
-	a.core.set(waking, false)
+	a.core.setPhase(waking, false)
 	a.log.Info().Strs("models", a.cfg.Models).Msg("starting the engine")
 	e, err := a.wake(ctx)
 	if err != nil {
 		if ctx.Err() != nil || errors.Is(err, errReleased) {
-			a.core.set(asleep, false)
+			a.core.setPhase(asleep, false)
 			return true
 		}
 		a.log.Warn().Err(err).Msg("the engine did not start")
@@ -104,12 +105,12 @@ func (a *agent) runOnce(ctx context.Context, pause time.Duration) bool {
 		return time.Since(ready) >= stableTime
 	}
 	a.log.Info().Msg("engine stopped")
-	a.core.set(asleep, false)
+	a.core.setPhase(asleep, false)
 	return true
 }
 
-// wake starts the engine and waits until it is ready, with another port if something
-// else has taken the one that it was given. On an error no engine runs.
+// wake starts the engine and waits until it is ready. If another process has taken the
+// chosen port, it tries again with another port. After an error no engine runs.
 func (a *agent) wake(ctx context.Context) (*engine, error) {
 	for try := 1; ; try++ {
 		e, err := a.startAndAwait(ctx)
@@ -120,7 +121,7 @@ func (a *agent) wake(ctx context.Context) (*engine, error) {
 	}
 }
 
-// startAndAwait is wake with one port.
+// startAndAwait is one try of wake, with one port.
 func (a *agent) startAndAwait(ctx context.Context) (*engine, error) {
 	release, err := a.claimPort(ctx)
 	if err != nil {
@@ -153,9 +154,9 @@ func (a *agent) startAndAwait(ctx context.Context) (*engine, error) {
 	}
 	cause := context.Cause(ctx)
 	end(nil)
-	unwanted.Wait() // it must not take a token of wantChanged that is meant for serve
+	unwanted.Wait() // otherwise it might consume a token of wantChanged that serve needs
 	select {
-	case <-e.proc.Done(): // also when something else answered in its place
+	case <-e.proc.Done(): // even if another process answered at its address
 		problem = errEnded
 	default:
 	}
@@ -167,7 +168,7 @@ func (a *agent) startAndAwait(ctx context.Context) (*engine, error) {
 	case errors.Is(problem, errPortTaken):
 		return nil, problem
 	case errors.Is(problem, errEnded), errors.Is(cause, errEnded):
-		if a.cfg.Ports != nil && len(listening(a.engineAt())) > 0 {
+		if a.cfg.Ports != nil && len(listening(a.engineAddress())) > 0 {
 			return nil, fmt.Errorf("%w: %w", errPortTaken, e.exitError())
 		}
 		return nil, e.exitError()
@@ -178,7 +179,7 @@ func (a *agent) startAndAwait(ctx context.Context) (*engine, error) {
 	}
 }
 
-// cancelWhenUnwanted calls end when the engine is no longer wanted.
+// cancelWhenUnwanted calls end with errReleased when the engine is no longer wanted.
 func (a *agent) cancelWhenUnwanted(ctx context.Context, end context.CancelCauseFunc) {
 	for {
 		select {
@@ -193,8 +194,8 @@ func (a *agent) cancelWhenUnwanted(ctx context.Context, end context.CancelCauseF
 	}
 }
 
-// serve watches a healthy engine until it ends by itself, which is an error, or
-// is stopped.
+// serve watches a running engine until it ends by itself, which is an error, or is stopped
+// because it is not wanted or ctx ends.
 func (a *agent) serve(ctx context.Context, e *engine) error {
 	watching, unwatch := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -217,7 +218,7 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 		}
 		select {
 		case <-e.proc.Done():
-			a.stop(e) // what it may have left in its process group
+			a.stop(e) // ends processes that it may have left in its group
 			return e.exitError()
 		case <-ctx.Done():
 			a.stop(e)
@@ -230,10 +231,11 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 	return nil
 }
 
-// busy reports whether the engine has requests, by its own signals. The routers have
-// none, but a router that was restarted does not count what Envoy still carries.
+// busy reports whether the engine has requests, by its own signals. The routers count none
+// when they send Sleep, but a router that was restarted does not count requests that Envoy
+// still has from before.
 func (a *agent) busy(ctx context.Context) bool {
-	s := a.askSignals(ctx)
+	s := a.readSignals(ctx)
 	return s.Running != nil && *s.Running > 0 || s.Waiting != nil && *s.Waiting > 0
 }
 

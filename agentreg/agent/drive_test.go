@@ -187,7 +187,7 @@ func TestLastWordsAreAFewShortLinesForPeople(t *testing.T) {
 func TestLastWordsHaveNoSecretsAndNothingThatCannotBeSeen(t *testing.T) {
 	t.Parallel()
 	command := []string{"engine", "--api-key", "sk-12345678", "--ui-password=pa55word", "--model-token-limit", "4096", "--port", "12345678"}
-	last := &outputTail{secrets: secretsOf(command, []string{"HF_TOKEN=hf_abcdefgh", "HOME=/home/engine", "EMPTY_KEY="})}
+	last := &outputTail{secrets: newSecretReplacer(command, []string{"HF_TOKEN=hf_abcdefgh", "HOME=/home/engine", "EMPTY_KEY="})}
 	last.add("key sk-12345678, pa55word, hf_abcdefgh; 4096 12345678 /home/engine")
 	last.add("left\u202eright\u200b!")
 	require.Equal(t, "key ***, ***, ***; 4096 12345678 /home/engine | left right !", last.String())

@@ -15,18 +15,20 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// Demand is how RunBackend learns whether a backend is needed, and what it reports.
+// Demand has the callbacks by which RunBackend finds out whether a backend is needed, and
+// reports its state.
 type Demand struct {
 	// Wanted reports whether one of the models is wanted.
 	Wanted func(models []string) bool
-	// Used reports whether a replica of one of the models, of this backend or not, has
-	// requests, or had some a moment ago.
+	// Used reports whether a replica of one of the models, in this backend or elsewhere,
+	// has requests or recently had some.
 	Used func(models []string) bool
-	// InUse reports whether the agent with this id has requests, or had some a moment ago.
+	// InUse reports whether the agent with this id has requests or recently had some.
 	InUse func(id string) bool
-	// Changed has a token when Wanted may have changed.
+	// Changed receives a token when the result of Wanted may have changed.
 	Changed <-chan struct{}
-	// OnModels is called with what the backend lists, when the Config has no models.
+	// OnModels is called with the models and kinds that the backend lists, if the Config
+	// has no models.
 	OnModels func(models, kinds []string)
 	// OnCheck and OnResult are called before and after checks of a backend that is not
 	// in routing; the error is why it cannot serve. OnIdle is called when it is no
@@ -36,23 +38,22 @@ type Demand struct {
 	OnIdle   func()
 }
 
-// ReplicaMark stands in the ids of the addresses of a backend but the first, before
-// their number.
+// ReplicaMark separates the id of a backend and the number of its address, in the ids of the
+// agents of all addresses but the first.
 const ReplicaMark = "#"
 
-// MaxReplicas bounds the addresses of one backend that get requests.
+// MaxReplicas is the largest number of addresses of one backend that get requests.
 const MaxReplicas = 256
 
-// maxMissed is how many lookups in a row must lack the address of a member that is up
-// before it leaves: name servers return some of many addresses at a time.
+// maxMissed is how many lookups in a row may lack the address of a member that is up before
+// it leaves: a name server may return only some of many addresses at a time.
 const maxMissed = 5
 
-// RunBackend runs the agents of a backend, which has none of its own, inside of the
-// router that dial connects to, until ctx ends. The backend is checked only while one of
-// its models is wanted or used, and reported asleep otherwise. Each address of its name
-// has an agent: the first has the id of cfg, the next ones have a number after it.
-// Without models the engine is first asked for them. Routers and what is for Exec do not
-// count in cfg.
+// RunBackend runs the agents of a backend, an engine without an agent next to it, inside of
+// the router that dial connects to, until ctx ends. The backend is checked only while one of
+// its models is wanted or used, and reported asleep otherwise. Each address of its name has
+// an agent: the first has the id of cfg, the next ones have a number after it. If cfg has no
+// models, those that the engine lists are used. Routers and the fields for Exec are ignored.
 func RunBackend(ctx context.Context, cfg Config, d Demand, dial func() (net.Conn, error)) error {
 	backend, err := parseRemote(cfg.BackendURL)
 	if err != nil {
@@ -64,28 +65,29 @@ func RunBackend(ctx context.Context, cfg Config, d Demand, dial func() (net.Conn
 	return nil
 }
 
-// fleet is a backend: a member for each address of its name.
+// fleet is one backend: it has a member for each address of the backend's name.
 type fleet struct {
 	cfg     Config
 	demand  Demand
 	backend *url.URL
-	lost    chan struct{} // has a token when a member left routing
+	lost    chan struct{} // receives a token when a member leaves routing
 	running sync.WaitGroup
 
-	members []*member // for run alone
-	logged  string    // the problem with the name that was last logged; for run alone
+	members []*member // used only by the goroutine of run
+	logged  string    // the lookup error that was last logged; used only by run
 
 	mu     sync.Mutex
-	models []string // those of cfg, or those that the backend lists
+	models []string // of cfg, or as the backend lists them
 	kinds  []string
 }
 
-// run looks up the name, wakes the members to check, and adds those that are missing.
+// run looks up the name, adds members for new addresses, and makes the members check theirs,
+// whenever the backend is needed, until ctx ends.
 func (f *fleet) run(ctx context.Context) {
 	defer f.running.Wait()
 	f.models, f.kinds = f.cfg.Models, f.cfg.Kinds
-	if len(f.models) > 0 { // so that the registry has its agent from the beginning
-		_ = f.assign(ctx, 0)
+	if len(f.models) > 0 { // so that its agent is registered from the beginning
+		_ = f.assignAddresses(ctx, 0)
 	}
 	for ctx.Err() == nil {
 		f.awaitNeed(ctx)
@@ -94,8 +96,8 @@ func (f *fleet) run(ctx context.Context) {
 			checked := time.Now()
 			f.checkAll(ctx, try)
 			if f.up() || !f.wanted() {
-				f.rest(ctx, steadyPoll-time.Since(checked))
-				begin, try = time.Now(), -1 // a request that comes now waits from now on
+				f.awaitNextCheck(ctx, steadyPoll-time.Since(checked))
+				begin, try = time.Now(), -1 // a request that now waits is checked for eagerly again
 				continue
 			}
 			pause(ctx, pollAfter(time.Since(begin))-time.Since(checked))
@@ -103,14 +105,15 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
-// serves returns the models and kinds, none before the backend has listed them.
+// serves returns the models and kinds. There are none before the backend has listed them,
+// if they are not configured.
 func (f *fleet) serves() (models, kinds []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.models, f.kinds
 }
 
-// setServes notes the models and kinds that the backend lists.
+// setServes sets the models and kinds that the backend lists.
 func (f *fleet) setServes(models, kinds []string) {
 	f.mu.Lock()
 	f.models, f.kinds = models, kinds
@@ -119,14 +122,14 @@ func (f *fleet) setServes(models, kinds []string) {
 }
 
 // wanted reports whether a model of the backend is wanted. A backend whose models are not
-// known is wanted so that it lists them.
+// known is always wanted, so that they are read.
 func (f *fleet) wanted() bool {
 	models, _ := f.serves()
 	return len(models) == 0 || f.demand.Wanted(models)
 }
 
-// needed reports whether the backend is to be checked: also while another replica
-// serves its models, so that it is up when that one fails.
+// needed reports whether the backend must be checked. It is also checked while other
+// replicas serve its models, so that it is up when one of them fails.
 func (f *fleet) needed() bool {
 	models, _ := f.serves()
 	return f.wanted() || f.demand.Used(models)
@@ -152,8 +155,8 @@ func (f *fleet) awaitNeed(ctx context.Context) {
 	}
 }
 
-// rest pauses for d, or until the backend is wanted and does not serve.
-func (f *fleet) rest(ctx context.Context, d time.Duration) {
+// awaitNextCheck waits for d, or until the backend is wanted and no address is in routing.
+func (f *fleet) awaitNextCheck(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for f.up() || !f.wanted() {
@@ -168,9 +171,9 @@ func (f *fleet) rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// checkAll wakes every member whose address is not in routing, so that it checks.
+// checkAll makes every member whose address is not in routing check it.
 func (f *fleet) checkAll(ctx context.Context, try int) {
-	if err := f.assign(ctx, try); err != nil {
+	if err := f.assignAddresses(ctx, try); err != nil {
 		f.lookupFailed(err)
 		return
 	}
@@ -181,7 +184,7 @@ func (f *fleet) checkAll(ctx context.Context, try int) {
 	}
 }
 
-// lookupFailed reports that the name has no address.
+// lookupFailed reports that the name could not be resolved, unless an address is up.
 func (f *fleet) lookupFailed(err error) {
 	if f.up() {
 		return
@@ -194,18 +197,18 @@ func (f *fleet) lookupFailed(err error) {
 	f.demand.OnResult(err)
 }
 
-// checked reports the result of a member's check: that the backend can serve, or, once
-// every address is down, that it cannot.
-func (f *fleet) checked(all []*member, err error) {
+// report reports the result of one member's check: a success at once, a failure only if
+// every address is down.
+func (f *fleet) report(all []*member, err error) {
 	if err != nil && slices.ContainsFunc(all, func(m *member) bool { return m.address.Load() != nil && m.result.Load() != down }) {
 		return
 	}
 	f.demand.OnResult(err)
 }
 
-// assign gives each address a member, and takes it from those whose address is gone.
-// A member keeps its address otherwise.
-func (f *fleet) assign(ctx context.Context, try int) error {
+// assignAddresses looks up the name, and assigns each new address to a member. Members whose
+// address is no longer there lose it; all others keep theirs.
+func (f *fleet) assignAddresses(ctx context.Context, try int) error {
 	if f.cfg.Pool && f.up() { // the others would lead to the same engines
 		return nil
 	}
@@ -215,7 +218,7 @@ func (f *fleet) assign(ctx context.Context, try int) error {
 	if err != nil {
 		return err
 	}
-	list = f.choose(list, try)
+	list = f.chooseReplicas(list, try)
 	for _, m := range f.members {
 		address := m.address.Load()
 		switch {
@@ -230,14 +233,14 @@ func (f *fleet) assign(ctx context.Context, try int) error {
 		}
 	}
 	for _, address := range list {
-		f.giveMember(ctx, &address)
+		f.addAddress(ctx, &address)
 	}
 	return nil
 }
 
-// giveMember gives an address to a member without one, a new one if need be. A new one
-// starts with its address, so that it registers at once.
-func (f *fleet) giveMember(ctx context.Context, address *netip.AddrPort) {
+// addAddress assigns an address to a member without one, or to a new member, which registers
+// at once.
+func (f *fleet) addAddress(ctx context.Context, address *netip.AddrPort) {
 	for _, m := range f.members {
 		if m.address.Load() == nil {
 			m.setAddress(address)
@@ -254,10 +257,11 @@ func (f *fleet) giveMember(ctx context.Context, address *netip.AddrPort) {
 	f.running.Go(func() { m.run(ctx) })
 }
 
-// choose returns the addresses that are replicas. IPv4 and IPv6 may lead to the same
-// engine, and so do all addresses of a pool: of such sets it takes one, the next one
-// with each try, as long as none is up.
-func (f *fleet) choose(list []netip.AddrPort, try int) []netip.AddrPort {
+// chooseReplicas returns the addresses to use as replicas. An IPv4 and an IPv6 address may
+// lead to the same engine, and all addresses of a pool do. It divides the list into sets of
+// addresses that lead to different engines, and returns the set with an address that is up,
+// or another set at each try while none is.
+func (f *fleet) chooseReplicas(list []netip.AddrPort, try int) []netip.AddrPort {
 	var sets [][]netip.AddrPort
 	for _, address := range list {
 		last := len(sets) - 1
@@ -278,7 +282,7 @@ func (f *fleet) choose(list []netip.AddrPort, try int) []netip.AddrPort {
 	return set[:min(len(set), MaxReplicas)]
 }
 
-// resolve returns the addresses that a router can send requests to, IPv4 first.
+// resolve returns the valid addresses of the backend, IPv4 first.
 func (f *fleet) resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	list, err := f.cfg.resolve(ctx, f.backend)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// DefaultMinUpTime is how long an engine serves at least unless a setting says otherwise.
+// DefaultMinUpTime is the default of Config.MinUpTime.
 const DefaultMinUpTime = 30 * time.Second
 
-// MinUpTimeFor returns the minimum up time if none is set: the default, or the idle
-// timeout if that is shorter.
+// MinUpTimeFor returns the minimum up time for an idle timeout if none is set: the default,
+// or the idle timeout if that is shorter.
 func MinUpTimeFor(idleTimeout time.Duration) time.Duration {
 	if idleTimeout == 0 {
 		return DefaultMinUpTime
@@ -23,13 +23,13 @@ func MinUpTimeFor(idleTimeout time.Duration) time.Duration {
 	return min(idleTimeout, DefaultMinUpTime)
 }
 
-// Group is a group of agents that share what an awake engine needs, such as a GPU. The
-// routers keep no more of them awake at once than there is room.
+// Group is a group of agents that share room for awake engines, such as a GPU. The routers
+// keep no more agents awake at once than there is room for.
 type Group struct {
-	// Name is the group's; empty for none.
+	// Name is the name of the group; empty for no group.
 	Name string
-	// MaxAwake is how many agents of the group may be awake at once; 0 stands for 1,
-	// unless TotalMemory is set. It must be the same for all agents of a group.
+	// MaxAwake is how many agents of the group may be awake at once; 0 means 1, unless
+	// TotalMemory is set. It must be the same for all agents of a group.
 	MaxAwake int
 	// TotalMemory is how much memory the group's awake agents may use together, and
 	// Memory how much this one uses, in bytes. 0: agents are counted instead.
@@ -58,7 +58,7 @@ func (g Group) check(p *settings.Problems) {
 	}
 }
 
-// message returns the group as a message of the protocol.
+// message returns the group of the Hello, nil for no group.
 func (g Group) message() *pb.Group {
 	switch {
 	case g.Name == "":

@@ -18,8 +18,8 @@ const (
 	eagerPoll  = 100 * time.Millisecond
 	eagerTime  = time.Minute
 	steadyPoll = 2 * time.Second
-	// A warning is logged every warnEvery while an engine does not become healthy, and
-	// after firstWarning if it should run already.
+	// A warning is logged every warnEvery while an engine does not become healthy, the
+	// first after firstWarning if the engine should be running already.
 	firstWarning = 5 * time.Second
 	warnEvery    = time.Minute
 	// checkTimeout is long enough for a busy engine. One that is not up yet refuses at
@@ -29,8 +29,8 @@ const (
 
 var errNotChecked = errors.New("checking health: no answer")
 
-// pollAfter is the pause before the next check of an engine that has been starting for
-// so long.
+// pollAfter returns the interval of the checks of an engine that has been starting for this
+// long.
 func pollAfter(starting time.Duration) time.Duration {
 	if starting < eagerTime {
 		return eagerPoll
@@ -41,32 +41,33 @@ func pollAfter(starting time.Duration) time.Duration {
 
 // checker checks the health of an engine.
 type checker struct {
-	api   api
-	path  string
-	lists func(context.Context) error // checks that the engine lists its models; nil: not checked
+	api         api
+	path        string
+	checkModels func(context.Context) error // checks that the engine lists its models; nil: not checked
 }
 
-// check checks once.
+// check checks the health once.
 func (h checker) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	if _, err := h.api.get(ctx, h.path); err != nil {
 		return fmt.Errorf("checking health: %w", err)
 	}
-	if h.lists == nil {
+	if h.checkModels == nil {
 		return nil
 	}
-	return h.lists(ctx)
+	return h.checkModels(ctx)
 }
 
-// healthWarning is how long an engine may be unhealthy before log is called.
+// healthWarning calls log when an engine is still not healthy after a time.
 type healthWarning struct {
 	after time.Duration
 	log   func(problem error)
 }
 
-// unhealthyWarning names the flags when the agent does not start the engine. An engine
-// that it started may load for long, and its agent may have no flags (holdgate up).
+// unhealthyWarning returns the warning about an engine that is not healthy. It names flags
+// only if the agent does not start the engine: one that it starts may take long to load, and
+// its settings may come from the file of holdgate up.
 func (a *agent) unhealthyWarning() healthWarning {
 	d := healthWarning{firstWarning, func(problem error) {
 		a.log.Warn().Err(problem).Msg("the engine is not healthy: does it listen at --backend-url, and is --health-path right?")
@@ -79,33 +80,33 @@ func (a *agent) unhealthyWarning() healthWarning {
 	return d
 }
 
-// await waits until the engine is healthy, and warns when that takes long. It returns the
-// last problem when ctx ends before.
+// await waits until the engine is healthy, and warns if that takes long. It returns the last
+// problem if ctx ends first.
 func (h checker) await(ctx context.Context, d healthWarning) error {
 	begin := time.Now()
 	next := begin.Add(d.after)
 	problem := errNotChecked
 	for {
-		asked := time.Now()
+		checkedAt := time.Now()
 		err := h.check(ctx)
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil { // otherwise err is only that ctx ended
+		if ctx.Err() == nil { // otherwise err says only that ctx ended
 			problem = err
 			if now := time.Now(); !now.Before(next) {
 				d.log(problem)
 				next = now.Add(warnEvery)
 			}
 		}
-		// Counted from the beginning of the check, which may take long.
-		if !pause(ctx, pollAfter(time.Since(begin))-time.Since(asked)) {
+		// The interval counts from the start of the check, which may take long.
+		if !pause(ctx, pollAfter(time.Since(begin))-time.Since(checkedAt)) {
 			return problem
 		}
 	}
 }
 
-// pause waits for d, and reports false when ctx ended before.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -117,8 +118,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watch keeps what core has of a serving engine up to date, its health and how busy it
-// is, until ctx ends.
+// watch checks the health of a serving engine and reads its signals, and stores both in
+// core, until ctx ends.
 func (a *agent) watch(ctx context.Context) {
 	var sampling sync.WaitGroup
 	defer sampling.Wait()
@@ -150,7 +151,7 @@ func (a *agent) watch(ctx context.Context) {
 	}
 }
 
-// setHealth passes the result of a check on to core, and logs a change.
+// setHealth stores the result of a check in core, and logs a change.
 func (a *agent) setHealth(err error) {
 	if !a.core.setHealthy(err == nil) {
 		return
@@ -163,8 +164,8 @@ func (a *agent) setHealth(err error) {
 	a.log.Info().Msg("engine is healthy again")
 }
 
-// recheck answers a router's StatusRequest: the engine refused a request, so one failed
-// check is enough to call it unhealthy.
+// recheck handles a router's StatusRequest. The engine has refused a request, so that one
+// failed check makes it unhealthy.
 func (a *agent) recheck(ctx context.Context, s *session, seq uint64) {
 	err := a.health.check(ctx)
 	if ctx.Err() != nil {

@@ -19,13 +19,13 @@ import (
 	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
-// How long a link waits before it connects again: longer with each failure.
+// The limits of the time before a link connects again, which doubles with each failure.
 const (
 	minBackoff     = 100 * time.Millisecond
 	maxLinkBackoff = 2 * time.Second
 )
 
-// RejectedError is the error of an agent that a router rejects as it is configured.
+// RejectedError is the error of an agent whose configuration a router rejects.
 type RejectedError struct {
 	Router, Code, Message string
 }
@@ -42,11 +42,11 @@ type link struct {
 	address string          // ip:port or unix:///path
 	host    string          // the name that the router's certificate must have
 	router  string          // the id of the last router at the address
-	logged  map[string]bool // the problems that were logged since it was last connected
+	logged  map[string]bool // the problems logged since the link was last connected
 }
 
-// run connects, and connects again when a connection ends, until ctx ends or gone reports
-// that the address is no longer one of the router's.
+// run connects, and reconnects when the connection ends, until ctx ends or gone reports that
+// the router no longer has this address.
 func (l *link) run(ctx context.Context, gone func() bool) {
 	backoff := minBackoff
 	for ctx.Err() == nil && !gone() {
@@ -72,7 +72,7 @@ func (l *link) run(ctx context.Context, gone func() bool) {
 	}
 }
 
-// numbers match ports and times, in which errors of one problem differ.
+// numbers matches ports and times, which differ between errors of the same problem.
 var numbers = regexp.MustCompile("[0-9]+")
 
 // logProblem logs a problem that is new since the link was last connected.
@@ -96,8 +96,8 @@ func (l *link) logProblem(err error) {
 	line.Msg("not connected to the router")
 }
 
-// connectOnce is one connection, from dialing to its end. It reports whether the router
-// accepted the agent.
+// connectOnce connects and serves the connection until it ends. welcomed reports whether the
+// router accepted the agent.
 func (l *link) connectOnce(ctx context.Context) (welcomed bool, err error) {
 	if l.agent.core.connected(l.router) {
 		return false, errSameRouter
@@ -109,8 +109,8 @@ func (l *link) connectOnce(ctx context.Context) (welcomed bool, err error) {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The stream outlives ctx: by byeTime while it is being opened, and later by the time
-	// that the last requests and the Bye take.
+	// The stream outlives ctx: by byeTime while it is being opened, afterwards by the drain
+	// timeout and byeTime.
 	streamCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	outlive := func(d time.Duration) (stop func() bool) {
@@ -129,13 +129,13 @@ func (l *link) connectOnce(ctx context.Context) (welcomed bool, err error) {
 		in:      make(chan *pb.RouterMessage),
 	}
 	err = c.run(ctx)
-	// The reader may be waiting to pass on a message.
+	// The reader may be blocked on a message for c.in.
 	end()
 	c.drain()
 	return c.welcomed, err
 }
 
-// open opens a stream, with the present token.
+// open opens a stream with the current token.
 func (l *link) open(ctx context.Context, conn *grpc.ClientConn) (pb.AgentRegistry_ConnectClient, error) {
 	if l.agent.cfg.Token != nil {
 		token, err := l.agent.cfg.Token()
@@ -157,7 +157,7 @@ func (l *link) dial() (*grpc.ClientConn, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
-		// A router whose machine is gone is as silent as one that has nothing to send.
+		// Without pings, a router whose machine is down looks like one with nothing to send.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: protocol.PingTime, Timeout: protocol.PingTime / 2}),
 	}
 	if _, _, err := net.SplitHostPort(target); err == nil {

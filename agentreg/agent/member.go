@@ -13,30 +13,30 @@ import (
 	"github.com/google/uuid"
 )
 
-// The results of the last check of a member.
+// The possible values of member.result.
 const (
 	unchecked int32 = iota
 	down
 	up
 )
 
-// member is the agent of one address of a backend. Its methods are for its own
+// member is the agent of one address of a backend. Its methods are called only by its own
 // goroutine, unless noted.
 type member struct {
 	*agent
 
 	fleet   *fleet
-	address atomic.Pointer[netip.AddrPort] // the one that it stands for; nil: none
+	address atomic.Pointer[netip.AddrPort] // its address; nil: none
 	result  atomic.Int32                   // of the last check
 	all     atomic.Pointer[[]*member]      // the members of the fleet
-	due     chan struct{}                  // has a token when it is to check, or to leave
-	moved   chan struct{}                  // has a token when address changed
-	missed  int                            // lookups in a row without its address; for the fleet
+	due     chan struct{}                  // receives a token when it must check, or leave
+	moved   chan struct{}                  // receives a token when address changes
+	missed  int                            // lookups in a row without its address; used only by the fleet
 	unlink  func()                         // ends the link
 	logged  string                         // the problem that was last logged
 }
 
-// newMember returns one more member of the fleet.
+// newMember returns a member of the fleet, at this index among the members.
 func newMember(f *fleet, index int) *member {
 	cfg := f.cfg
 	if index > 0 {
@@ -46,12 +46,12 @@ func newMember(f *fleet, index int) *member {
 	a := &agent{cfg: cfg, log: cfg.Log.With().Str("agent", cfg.ID).Logger()}
 	a.fail = func(err error) { a.log.Error().Err(err).Msg("the backend cannot be registered") }
 	m := &member{agent: a, fleet: f, due: make(chan struct{}, 1), moved: make(chan struct{}, 1), unlink: func() {}}
-	a.setAPI(f.backend, a.engineAt)
+	a.setAPI(f.backend, a.engineAddress)
 	a.core = newCore(cfg, uuid.NewString(), "")
 	return m
 }
 
-// setAddress gives the member another address, nil for none. It is for the fleet.
+// setAddress sets the member's address, nil for none. The fleet calls it.
 func (m *member) setAddress(address *netip.AddrPort) {
 	m.missed = 0
 	m.result.Store(unchecked)
@@ -62,8 +62,8 @@ func (m *member) setAddress(address *netip.AddrPort) {
 	}
 }
 
-// run checks whenever the fleet wakes it, and serves after a check that succeeds, until
-// ctx ends.
+// run checks the engine whenever the fleet requests it, and keeps the address in routing
+// after a check that succeeds, until ctx ends.
 func (m *member) run(ctx context.Context) {
 	defer func() {
 		m.unlink()
@@ -91,10 +91,10 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// check checks once whether the engine can serve, and reports it to the fleet.
+// check checks once whether the engine can serve, and reports the result to the fleet.
 func (m *member) check(ctx context.Context, address netip.AddrPort) bool {
 	begin := time.Now()
-	m.at.Store(&address)
+	m.engineAddr.Store(&address)
 	m.fleet.demand.OnCheck()
 	err := m.tryEngine(ctx)
 	switch {
@@ -111,12 +111,12 @@ func (m *member) check(ctx context.Context, address netip.AddrPort) bool {
 		}
 		m.result.Store(down)
 	}
-	m.fleet.checked(*m.all.Load(), err)
+	m.fleet.report(*m.all.Load(), err)
 	return err == nil
 }
 
-// tryEngine makes the engine ready, in one try. The health check is short: the next try
-// may find another address.
+// tryEngine checks the engine's health, reads its models and warms it up. The first two must
+// be fast, since the next try may use another address.
 func (m *member) tryEngine(ctx context.Context) error {
 	short, cancel := context.WithTimeout(ctx, steadyPoll)
 	defer cancel()
@@ -137,8 +137,8 @@ func (m *member) tryEngine(ctx context.Context) error {
 	return m.warmUp(long)
 }
 
-// keepServing keeps the address in routing for as long as it is healthy and the backend is
-// needed.
+// keepServing keeps the address in routing as long as the engine is healthy and the backend
+// is needed.
 func (m *member) keepServing(ctx context.Context, address netip.AddrPort) {
 	m.register(ctx, address, serving)
 	defer notify(m.fleet.lost)
@@ -160,21 +160,21 @@ func (m *member) keepServing(ctx context.Context, address netip.AddrPort) {
 			needed = m.fleet.demand.InUse(m.cfg.ID) || m.fleet.needed()
 		}
 	}
-	m.core.set(asleep, false)
+	m.core.setPhase(asleep, false)
 	m.result.CompareAndSwap(up, unchecked)
 	stop()
 	watching.Wait()
 }
 
-// register reports the phase of the address to the router. An agent has one address for
-// the life of a stream, so another address needs another link.
+// register reports the phase of the address to the router. The address of a stream is that
+// of its Hello, so another address needs another link.
 func (m *member) register(ctx context.Context, address netip.AddrPort, p phase) {
 	select {
-	case <-m.unhealthy: // of the last time that it served
+	case <-m.unhealthy: // left from the last time that it served
 	default:
 	}
 	if m.core.address == address.String() {
-		m.core.set(p, p == serving)
+		m.core.setPhase(p, p == serving)
 		return
 	}
 	m.unlink()

@@ -353,7 +353,7 @@ func TestTheEngineIsAskedWithItsKey(t *testing.T) {
 	t.Parallel()
 	var got atomic.Value
 	a := beside(t, newFake(engines.Custom), func(c *Config) { c.Engine, c.APIKey = engines.Custom, "secret" })
-	a.api.client.Transport = tripper(func(r *http.Request) (*http.Response, error) {
+	a.api.client.Transport = roundTripFunc(func(r *http.Request) (*http.Response, error) {
 		got.Store(r.Header.Get("Authorization"))
 		return nil, errors.New("enough")
 	})

@@ -14,17 +14,17 @@ import (
 	"github.com/holdgate/holdgate/internal/mask"
 )
 
-// maxLine is where a line without an end is cut.
+// maxLine is how many bytes a line may have before it is cut.
 const maxLine = 8 << 10
 
-// What is kept of the end of an engine's output, which is logged and shown to operators.
+// How much is kept of the end of an engine's output, which is logged and shown to operators.
 const (
 	tailLines   = 3
 	maxTailLine = 140 // bytes
 )
 
-// lineWriter passes an engine's output on line by line, each with a prefix, so
-// that the outputs of several engines can share a terminal.
+// lineWriter writes an engine's output line by line, each with a prefix, so that several
+// engines can share a terminal.
 type lineWriter struct {
 	to     io.Writer
 	prefix string
@@ -61,7 +61,7 @@ func (w *lineWriter) emit(line []byte) {
 	_, _ = w.to.Write(out)
 }
 
-// flush passes on a last line without an end.
+// flush writes a last line that has no line end.
 func (w *lineWriter) flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,15 +71,15 @@ func (w *lineWriter) flush() {
 	}
 }
 
-// outputTail keeps the last lines of both outputs of an engine.
+// outputTail keeps the last lines of an engine's standard output and standard error.
 type outputTail struct {
-	secrets *strings.Replacer // hides what the engine was given; nil: nothing
+	secrets *strings.Replacer // hides secrets of the engine's command; nil: hides nothing
 
 	mu    sync.Mutex
 	lines []string
 }
 
-// colors are the escape sequences for a terminal.
+// colors matches escape sequences of a terminal.
 var colors = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
 func (l *outputTail) add(line string) {
@@ -110,22 +110,22 @@ func (l *outputTail) add(line string) {
 	l.lines = l.lines[max(0, len(l.lines)-tailLines):]
 }
 
-// String returns them on one line.
+// String returns the last lines as one line.
 func (l *outputTail) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.lines, " | ")
 }
 
-// secretName is what the name of a flag or a variable with a secret contains.
+// secretName matches the names of flags and variables that have a secret.
 var secretName = regexp.MustCompile("(?i)key|token|secret|passw")
 
 // minSecret is the shortest value, in bytes, that is hidden.
 const minSecret = 8
 
-// secretsOf hides the values of a command's flags and of variables with the name of a
-// secret. Engines like to print how they were started.
-func secretsOf(command, env []string) *strings.Replacer {
+// newSecretReplacer returns a Replacer that hides the values of a command's flags and
+// variables whose names match secretName: engines often print their arguments.
+func newSecretReplacer(command, env []string) *strings.Replacer {
 	var pairs []string
 	hide := func(name, value string) {
 		if secretName.MatchString(name) && len(value) >= minSecret {

@@ -19,17 +19,18 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 )
 
-// errPortTaken means that something other than the engine answers at its address.
+// errPortTaken means that another process listens at the engine's address.
 var errPortTaken = errors.New("the engine's port is in use by something else")
 
-// checkOwner checks that what answers at the engine's address is the engine: a process
-// of its group or one that it started. Where another process listens, or that cannot be
-// determined, as with an engine in a container, the engine's list of models decides if
-// it has one.
+// checkOwner checks that the process that listens at the engine's address belongs to the
+// engine: it must be in the engine's process group or descend from the engine. If it is not,
+// or that cannot be determined, as with an engine in a container, the process is taken for
+// the engine if its list of models has one of the engine's, and rejected if it is known to
+// be another one.
 func (a *agent) checkOwner(ctx context.Context, e *engine) error {
-	sockets := listening(a.engineAt())
+	sockets := listening(a.engineAddress())
 	if len(sockets) == 0 {
-		return nil // the address is not of this machine or not of this network namespace
+		return nil // the address is on another machine or in another network namespace
 	}
 	own := socketsOf(func(p process) bool { return p.group == e.proc.Pid() || p.isBelow(e.proc.Pid()) })
 	foreign := slices.DeleteFunc(slices.Clone(sockets), func(s string) bool { return own[s] })
@@ -37,19 +38,19 @@ func (a *agent) checkOwner(ctx context.Context, e *engine) error {
 	case len(foreign) == 0:
 		return nil
 	case len(foreign) < len(sockets):
-		return fmt.Errorf("%w: two processes listen on %s", errPortTaken, a.engineAt())
+		return fmt.Errorf("%w: two processes listen on %s", errPortTaken, a.engineAddress())
 	}
-	offers, err := a.askModels(ctx)
+	offers, err := a.listModels(ctx)
 	switch {
 	case err == nil && slices.ContainsFunc(offers, func(o engines.Offer) bool { return slices.Contains(a.cfg.Models, o.Model) }):
 		return nil
 	case sharesSocket(foreign, socketsOf(func(p process) bool { return p.pid == os.Getpid() || p.isBelow(os.Getpid()) })):
-		return fmt.Errorf("%w: another engine of this program listens on %s", errPortTaken, a.engineAt())
+		return fmt.Errorf("%w: another engine of this program listens on %s", errPortTaken, a.engineAddress())
 	case err == nil && sharesSocket(foreign, socketsOf(func(process) bool { return true })):
 		return fmt.Errorf("%w: the process that listens on %s is not the engine's, and its list of models has none of %s",
-			errPortTaken, a.engineAt(), strings.Join(a.cfg.Models, ", "))
+			errPortTaken, a.engineAddress(), strings.Join(a.cfg.Models, ", "))
 	}
-	a.log.Warn().Stringer("address", a.engineAt()).Msg("the process that listens was not started by the engine's command: it is taken for the engine")
+	a.log.Warn().Stringer("address", a.engineAddress()).Msg("the process that listens was not started by the engine's command: it is taken for the engine")
 	return nil
 }
 
@@ -57,8 +58,8 @@ func sharesSocket(list []string, with map[string]bool) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return with[s] })
 }
 
-// listening returns the sockets that listen at an address, by their names in /proc. A
-// socket of this very address takes precedence over one of all addresses.
+// listening returns the names in /proc of the sockets that listen at an address. Sockets
+// that listen on all addresses are returned only if none listens on exactly this one.
 func listening(at netip.AddrPort) []string {
 	var exact, all []string
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -77,7 +78,7 @@ func listening(at netip.AddrPort) []string {
 			case err != nil || l.Port() != at.Port():
 			case l.Addr() == at.Addr():
 				exact = append(exact, socket)
-			case l.Addr().IsUnspecified() && at.Addr().IsLoopback(): // else it may be on another machine
+			case l.Addr().IsUnspecified() && at.Addr().IsLoopback(): // another address may be on another machine
 				all = append(all, socket)
 			}
 		}
@@ -88,8 +89,8 @@ func listening(at netip.AddrPort) []string {
 	return all
 }
 
-// parseSocketAddress reads an address of /proc/net/tcp: 32-bit words of the processor's byte
-// order in hexadecimal, a colon and the port.
+// parseSocketAddress parses an address of /proc/net/tcp: 32-bit words in the processor's
+// byte order, as hexadecimal digits, a colon and the port.
 func parseSocketAddress(s string) (netip.AddrPort, error) {
 	host, port, _ := strings.Cut(s, ":")
 	ip, err := hex.DecodeString(host)
@@ -134,7 +135,7 @@ func readProcess(pid int) (process, bool) {
 	if err != nil {
 		return process{}, false
 	}
-	// The name of the program may have anything in it, also parentheses.
+	// The name of the program may contain anything, including parentheses.
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	const parent, group = 1, 2
 	if len(f) <= group {
@@ -147,7 +148,8 @@ func readProcess(pid int) (process, bool) {
 	return p, errors.Join(errs[:]...) == nil
 }
 
-// socketsOf returns the sockets of the processes that are picked, as far as /proc shows them.
+// socketsOf returns the names of the sockets of the processes for which pick returns true,
+// as far as /proc shows them.
 func socketsOf(pick func(process) bool) map[string]bool {
 	sockets := map[string]bool{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")

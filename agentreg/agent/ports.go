@@ -13,26 +13,26 @@ import (
 	"time"
 )
 
-// maxPortTries is how many ports an engine is started with in one wake.
+// maxPortTries is how many ports are tried in one wake.
 const maxPortTries = 3
 
-// Ports gives the engines of this process loopback ports, each one its own. The zero
-// value has given none.
+// Ports chooses loopback ports for the engines of this process, a different one for each.
+// The zero value is ready to use.
 type Ports struct {
-	mu    sync.Mutex
-	given map[netip.AddrPort]struct{}
+	mu     sync.Mutex
+	chosen map[netip.AddrPort]struct{}
 }
 
-// choose listens on a port that no engine was given, and gives it to one for good.
+// choose listens on a free port that was not chosen before.
 func (p *Ports) choose(ctx context.Context) (net.Listener, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.given == nil {
-		p.given = map[netip.AddrPort]struct{}{}
+	if p.chosen == nil {
+		p.chosen = map[netip.AddrPort]struct{}{}
 	}
-	var given []net.Listener // the system does not choose their ports again while they are open
+	var rejected []net.Listener // kept open, so that the system does not return their ports again
 	defer func() {
-		for _, l := range given {
+		for _, l := range rejected {
 			_ = l.Close()
 		}
 	}()
@@ -41,11 +41,11 @@ func (p *Ports) choose(ctx context.Context) (net.Listener, error) {
 		if err != nil {
 			return nil, fmt.Errorf("finding a free port for the engine: %w", err)
 		}
-		if _, ok := p.given[addressOf(l)]; !ok {
-			p.given[addressOf(l)] = struct{}{}
+		if _, ok := p.chosen[addressOf(l)]; !ok {
+			p.chosen[addressOf(l)] = struct{}{}
 			return l, nil
 		}
-		given = append(given, l)
+		rejected = append(rejected, l)
 	}
 }
 
@@ -59,32 +59,32 @@ func addressOf(l net.Listener) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// claimPort listens on the port of the engine's next start: the one that it had, or
-// another one where that is in use. Whoever starts the engine calls release before.
+// claimPort listens on the port for the engine's next start: the same as before, or another
+// one if that is in use. The caller must call release just before it starts the engine.
 // Without Ports it does not listen, but waits for the engine's address to be free.
 func (a *agent) claimPort(ctx context.Context) (release func(), err error) {
 	if a.cfg.Ports == nil {
 		return func() {}, a.awaitFreePort(ctx)
 	}
-	l, err := listenOn(ctx, a.engineAt())
+	l, err := listenOn(ctx, a.engineAddress())
 	if err != nil {
 		if l, err = a.cfg.Ports.choose(ctx); err != nil {
 			return nil, err
 		}
 		at := addressOf(l)
-		a.at.Store(&at)
+		a.engineAddr.Store(&at)
 		a.core.setAddress(at.String(), waking)
 		a.log.Info().Stringer("address", at).Msg("the engine's port is in use: choosing another one")
 	}
 	return func() { _ = l.Close() }, nil
 }
 
-// fillPort replaces each {port} by the engine's port.
+// fillPort replaces each {port} with the engine's port.
 func (a *agent) fillPort(words []string) []string {
 	if a.cfg.Ports == nil {
 		return words
 	}
-	port := strconv.Itoa(int(a.engineAt().Port()))
+	port := strconv.Itoa(int(a.engineAddress().Port()))
 	filled := make([]string, len(words))
 	for i, w := range words {
 		filled[i] = strings.ReplaceAll(w, "{port}", port)
@@ -92,11 +92,11 @@ func (a *agent) fillPort(words []string) []string {
 	return filled
 }
 
-// awaitFreePort waits up to the stop grace for the engine's address to be free: an engine
-// of an earlier agent may be about to end. Anything else that answers there would be
-// taken for the engine.
+// awaitFreePort waits up to the stop grace until no process listens at the engine's address,
+// since it would be taken for the engine: the engine of an earlier agent may still be
+// stopping.
 func (a *agent) awaitFreePort(ctx context.Context) error {
-	address := a.engineAt().String()
+	address := a.engineAddress().String()
 	begin := time.Now()
 	for {
 		dialer := net.Dialer{Timeout: time.Second}

@@ -12,8 +12,8 @@ import (
 	"github.com/holdgate/holdgate/internal/proc"
 )
 
-// outputDrainTime is how long the end of the engine's process may go unnoticed while a
-// child of it still holds the pipe of its output.
+// outputDrainTime is how long the end of the engine is delayed while a child process of it
+// still holds its output open.
 const outputDrainTime = 200 * time.Millisecond
 
 // engine is the agent's child process.
@@ -24,14 +24,14 @@ type engine struct {
 	tail   *outputTail
 }
 
-// start starts the command, after it has released the engine's port.
+// start calls release, which frees the engine's port, and starts the command.
 func (a *agent) start(release func()) (*engine, error) {
 	words := a.fillPort(a.cfg.Exec)
 	cmd := exec.Command(words[0], words[1:]...) //nolint:gosec,noctx // the user's command; proc ends it
 	cmd.Dir = a.cfg.Dir
 	cmd.Env = append(os.Environ(), a.fillPort(a.cfg.Env)...)
 	cmd.WaitDelay = outputDrainTime
-	tail := &outputTail{secrets: secretsOf(a.cfg.Exec, cmd.Env)}
+	tail := &outputTail{secrets: newSecretReplacer(a.cfg.Exec, cmd.Env)}
 	e := &engine{stdout: a.newLineWriter(a.cfg.Stdout, tail), stderr: a.newLineWriter(a.cfg.Stderr, tail), tail: tail}
 	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
 	release()
@@ -52,7 +52,7 @@ func (a *agent) stop(e *engine) {
 	e.stderr.flush()
 }
 
-// exitError is how the engine ended, with the last lines of its output.
+// exitError returns how the engine ended, with the last lines of its output.
 func (e *engine) exitError() error {
 	how := e.proc.Err()
 	if errors.Is(how, exec.ErrWaitDelay) {
@@ -61,12 +61,12 @@ func (e *engine) exitError() error {
 	return &failure{reason: "the engine ended with " + proc.Describe(how), detail: e.tail.String()}
 }
 
-// failure is why an engine is not up. Clients get the reason alone: the detail may be
-// output of the engine, which they must not see.
+// failure is the error of an engine that is not up. Clients are shown only the reason: the
+// detail may have output of the engine, which they must not see.
 type failure struct {
 	reason, detail string
 
-	retry time.Duration // for how long the next wake would fail as well
+	retry time.Duration // how long a new wake would fail as well
 }
 
 func (f *failure) Error() string {
@@ -76,7 +76,7 @@ func (f *failure) Error() string {
 	return f.reason + ": " + f.detail
 }
 
-// failureOf returns an error as a failure, whose reason does not quote it.
+// failureOf returns err as a failure. Unless err is one, its text becomes the detail.
 func failureOf(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f

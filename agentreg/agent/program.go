@@ -10,12 +10,11 @@ import (
 	"strings"
 )
 
-// CheckProgram returns what is wrong with the program of a command that runs in dir, nil
-// if nothing is.
+// CheckProgram returns an error if the program of a command that runs in dir does not exist.
 func CheckProgram(program, dir string) error {
 	path := program
 	if dir != "" && strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
-		path = filepath.Join(dir, program) // as the start of a process does
+		path = filepath.Join(dir, program) // as os/exec resolves it
 	}
 	if _, err := exec.LookPath(path); err != nil {
 		return fmt.Errorf("%q is no program here and not on PATH", program)
@@ -23,8 +22,8 @@ func CheckProgram(program, dir string) error {
 	return nil
 }
 
-// checkDir returns what is wrong with the directory of a command, nil if nothing is.
-// Without a name it is that of this process.
+// checkDir returns an error if dir is not a directory. An empty dir, which stands for this
+// process's working directory, is valid.
 func checkDir(dir string) error {
 	if dir == "" {
 		return nil

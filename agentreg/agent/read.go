@@ -37,8 +37,8 @@ func (c *Config) readModels(v settings.Value) {
 	}
 }
 
-// ReadKinds reads the kinds that the engine serves, once the engine itself is read. It
-// does not report an unknown engine.
+// ReadKinds reads the kinds that the engine serves. The engine must have been read before;
+// an unknown one is not reported again.
 func (c *Config) ReadKinds(v settings.Value) {
 	if len(v.Content) == 0 {
 		v.Add("at least one is needed, or leave it out for the engine's usual one")
@@ -57,7 +57,7 @@ func (c *Config) ReadKinds(v settings.Value) {
 	})
 }
 
-// ServedKinds returns the kinds of Kinds, or the usual one of the engine.
+// ServedKinds returns the configured kinds, or the usual kind of the engine.
 func (c *Config) ServedKinds() []target.Kind {
 	if len(c.Kinds) > 0 {
 		return c.kinds()

@@ -16,7 +16,7 @@ import (
 // resolveEvery is how often a router's name is looked up again.
 const resolveEvery = 30 * time.Second
 
-// keepLinks keeps a link to every address of one router.
+// keepLinks runs a link to every address of one router until ctx ends.
 func (a *agent) keepLinks(ctx context.Context, router string) {
 	var links sync.WaitGroup
 	defer links.Wait()
@@ -69,8 +69,8 @@ func (a *agent) keepLinks(ctx context.Context, router string) {
 	}
 }
 
-// addresses resolves the name of a router, and returns the name as well. Addresses that
-// are not allowed without TLS are left out; it is an error if there are no others.
+// addresses returns the host of a router and its addresses. Those that are not allowed
+// without TLS are left out; it is an error if there are no others.
 func (a *agent) addresses(ctx context.Context, router string) (host string, list []string, err error) {
 	host, port, err := net.SplitHostPort(router)
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *agent) addresses(ctx context.Context, router string) (host string, list
 	return host, list, nil
 }
 
-// tryRouter logs a warning if nothing listens at a router's address.
+// tryRouter logs a warning for each address of a router that cannot be connected to.
 func (a *agent) tryRouter(ctx context.Context, router string) {
 	network, list := "unix", []string{strings.TrimPrefix(router, "unix://")}
 	if list[0] == router {

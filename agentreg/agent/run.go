@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Run runs an agent until ctx ends, which is no error. It returns an error when the
-// configuration is wrong or a router rejects the agent. When it returns, the routers
-// have been sent Bye and the engine that it started has ended.
+// Run runs an agent until ctx ends; it then returns nil. It returns an error if the
+// configuration is invalid or a router rejects the agent. When it returns, the routers have
+// been sent Bye and the engine that it started has ended.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Ports != nil {
 		l, err := cfg.Ports.choose(ctx)
 		if err != nil {
 			return fmt.Errorf("agent: %w", err)
 		}
-		_ = l.Close() // until the engine starts
+		_ = l.Close() // the port is claimed again when the engine starts
 		cfg.BackendURL = "http://" + l.Addr().String()
 	}
 	if err := cfg.Validate(); err != nil {
@@ -28,7 +28,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	// The engine outlives the links: no request may be sent to one that is ending.
+	// The engine outlives the links, since no request may be sent to one that is ending.
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopEngine()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -59,7 +59,7 @@ func Run(ctx context.Context, cfg Config) error {
 	drainCtx, cancelDrain := context.WithTimeout(engineCtx, a.drainTimeout())
 	defer cancelDrain()
 	links.Wait()
-	// The links do not wait for requests of a router that is gone, which Envoy still carries.
+	// The links do not wait for requests that Envoy still has from a router that is gone.
 	for a.busy(drainCtx) && pause(drainCtx, eagerPoll) {
 		a.logBusy()
 	}
@@ -70,8 +70,8 @@ func Run(ctx context.Context, cfg Config) error {
 	return failure
 }
 
-// drainTimeout is how long the agent waits at its end for the routers' requests. One
-// that does not stop the engine has no reason to wait.
+// drainTimeout returns how long the agent waits for the routers' requests when it shuts
+// down. It does not wait if it does not stop the engine.
 func (a *agent) drainTimeout() time.Duration {
 	if !a.core.onDemand() {
 		return 0
@@ -79,14 +79,14 @@ func (a *agent) drainTimeout() time.Duration {
 	return a.cfg.DrainTimeout
 }
 
-// awaitEngineAndTryRouters is awaitEngine, and logs meanwhile which routers cannot be
+// awaitEngineAndTryRouters is awaitEngine, and meanwhile logs which routers cannot be
 // reached.
 func (a *agent) awaitEngineAndTryRouters(ctx context.Context) error {
 	tryCtx, stop := context.WithCancel(ctx)
 	var tries sync.WaitGroup
 	for _, r := range a.cfg.Routers {
 		if a.cfg.dial != nil {
-			break // it leads to no address
+			break // dial does not connect to addresses
 		}
 		tries.Go(func() { a.tryRouter(tryCtx, r) })
 	}
@@ -110,6 +110,6 @@ func (a *agent) awaitEngine(ctx context.Context) error {
 		return fmt.Errorf("agent: the engine is healthy, but was not ready within %v: %w", a.cfg.WakeTimeout, err)
 	}
 	a.log.Info().Stringer("after", time.Since(begin).Round(time.Millisecond)).Msg("engine is ready")
-	a.core.set(serving, true)
+	a.core.setPhase(serving, true)
 	return nil
 }

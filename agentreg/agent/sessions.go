@@ -10,25 +10,25 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
-// lostRouterTime is how long a router whose stream ended without a Sleep keeps an engine
-// that does not report its requests: Envoy goes on with the answers without the router.
-// An engine that reports them is stopped when it has none.
+// lostRouterTime is how long a router whose stream ended without a Sleep keeps an engine up
+// that does not report its requests, since Envoy may still be sending their responses. An
+// engine that reports them is stopped when it has none.
 const lostRouterTime = 30 * time.Second
 
-// session is one router's stream as core sees it.
+// session is the state of one router's stream in core.
 type session struct {
 	router   string             // the router's id
 	address  string             // of the engine, in the Hello
-	handled  uint64             // the highest seq that was taken into account
+	handled  uint64             // the highest seq of the router that was handled
 	released bool               // the router's last command was Sleep
 	wake     string             // the model of the last Wake
 	number   uint64             // position among all sessions so far
 	pending  []*pb.AgentMessage // to be sent before the next Status
-	changed  chan struct{}      // there is something to send
+	changed  chan struct{}      // receives a token when there is something to send
 }
 
-// open adds a stream and returns the Hello for it. From here on the engine is
-// not stopped before the router has sent Sleep.
+// open adds a stream and returns its Hello. From then on the engine is not stopped before
+// the router has sent Sleep.
 func (c *core) open(s *session) *pb.AgentMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *core) open(s *session) *pb.AgentMessage {
 	case c.phase != serving:
 		state = pb.State_STATE_ASLEEP
 	}
-	// A Hello has no health: the Status that follows it at once has.
+	// A Hello has no health. The Status that is sent right after it has.
 	notify(s.changed)
 	s.address = c.address
 	cfg := &c.cfg
@@ -76,7 +76,7 @@ func (c *core) close(s *session) {
 	c.stopIfReleased()
 }
 
-// dropLost lets the engine be stopped without the router that is gone.
+// dropLost ends the time for which a lost router keeps the engine up.
 func (c *core) dropLost(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,8 +84,8 @@ func (c *core) dropLost(s *session) {
 	c.stopIfReleased()
 }
 
-// welcome notes which router a stream leads to. If its last stream was lost, it is back
-// and decides itself when its requests are over.
+// welcome sets the router of a stream. If an earlier stream of this router was lost, the
+// engine is no longer kept up for that: the router is back and sends Sleep itself.
 func (c *core) welcome(s *session, router string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +99,7 @@ func (c *core) welcome(s *session, router string) {
 	}
 }
 
-// connected reports whether a stream leads to router.
+// connected reports whether there is a stream to the router with this id.
 func (c *core) connected(router string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,22 +111,22 @@ func (c *core) connected(router string) bool {
 	return false
 }
 
-// messages returns what is to be sent on a stream: what is pending, and a Status.
+// messages returns the messages to send on a stream: the pending ones and a Status.
 func (c *core) messages(s *session) []*pb.AgentMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := s.pending
 	s.pending = nil
 	return append(list, &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
-		State: c.state(), Healthy: c.phase == serving && c.healthy,
+		State: c.protocolState(), Healthy: c.phase == serving && c.healthy,
 		Handled: s.handled, Routers: uint32(len(c.sessions)), Slots: c.shareOf(s), //nolint:gosec // a handful
 		InFlight: c.signals.InFlight(), Running: c.signals.Running, Waiting: c.signals.Waiting, KvUse: c.signals.KVUse,
 	}}})
 }
 
-// shareOf is how many of the engine's slots a router may use. The shares of all routers
-// add up to the slots, but each has one at least. Routers that have not sent Welcome
-// do not count.
+// shareOf returns how many of the engine's slots a router may use. The shares of all routers
+// add up to the slots, except that each is at least one. Routers that have not sent Welcome
+// are not counted.
 func (c *core) shareOf(s *session) *uint32 {
 	routers, before := 0, 0
 	for other := range c.sessions {

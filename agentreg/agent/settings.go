@@ -16,7 +16,7 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// maxTime is the longest time of a setting in a file.
+// maxTime is the longest duration in a file.
 const maxTime = 365 * 24 * time.Hour
 
 // setting is one setting of an engine: a flag of holdgate agent, a key of a model in
@@ -24,12 +24,13 @@ const maxTime = 365 * 24 * time.Hour
 type setting struct {
 	flag    string // without its dashes
 	declare func(*pflag.FlagSet)
-	check   func() error // the value of the flag; nil: any is valid
-	key     string       // empty: it is a flag only
-	read    func(settings.Value)
+	check   func() error         // the value of the flag; nil: any is valid
+	key     string               // empty: it is a flag only
+	read    func(settings.Value) // reads the key
 }
 
-// flagOf returns the setting of a field of a Config: a flag with its default and help.
+// flagOf returns a setting that is a flag for a field of a Config, with its default, help
+// and check.
 func flagOf[T any](field *T, flag string, value T, help string, check func() error) setting {
 	return setting{flag: flag, check: check, declare: func(f *pflag.FlagSet) {
 		*field = value
@@ -41,14 +42,14 @@ func flagOf[T any](field *T, flag string, value T, help string, check func() err
 	}}
 }
 
-// inFile returns the setting as one that is also a key of a file, with what reads it.
+// inFile returns the setting with a key of a file, which read reads.
 func (s setting) inFile(key string, read func(settings.Value)) setting {
 	s.key, s.read = key, read
 	return s
 }
 
-// settings returns the table of an engine's settings. Commands add those that must be
-// worked on before they are fields of a Config.
+// settings returns the table of an engine's settings. Commands add the flags whose values
+// are not stored in a Config as they are.
 func (c *Config) settings() []setting {
 	return []setting{
 		flagOf(&c.Routers, "router", nil, "address of a router, as host:port or unix:///path (may repeat)", nil),
@@ -73,7 +74,7 @@ func (c *Config) settings() []setting {
 			func() error { return atLeast(0, c.UnhealthyAfter, "must be at least 1, is %d") }),
 		setting{declare: func(f *pflag.FlagSet) {
 			const help = "have the engine answer one token before it is registered (default: true for llm of ollama and sglang)"
-			f.VarPF(maybe{&c.Warmup}, "warmup", "", help).NoOptDefVal = "true"
+			f.VarPF(optionalBool{&c.Warmup}, "warmup", "", help).NoOptDefVal = "true"
 		}}.
 			inFile("warmup", func(v settings.Value) { c.Warmup = new(v.Bool()) }),
 
@@ -116,7 +117,7 @@ func (c *Config) settings() []setting {
 	}
 }
 
-// Flags declares the flags of holdgate agent that are fields of c, with their defaults.
+// Flags declares the flags of the table, which set fields of c.
 func (c *Config) Flags(f *pflag.FlagSet) {
 	for _, s := range c.settings() {
 		if s.declare != nil {
@@ -125,24 +126,23 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	}
 }
 
-// maybe is a flag of true or false that stays nil where it is not given.
-type maybe struct{ value **bool }
+// optionalBool is a boolean flag whose value stays nil if it is not given.
+type optionalBool struct{ value **bool }
 
-func (m maybe) Set(s string) error {
+func (m optionalBool) Set(s string) error {
 	b, err := strconv.ParseBool(s)
 	*m.value = &b
 	return err
 }
 
-func (m maybe) String() string { return "" }
+func (m optionalBool) String() string { return "" }
 
-func (m maybe) Type() string { return "bool" }
+func (m optionalBool) Type() string { return "bool" }
 
-// IsBoolFlag has the help show the values.
-func (m maybe) IsBoolFlag() bool { return true }
+// IsBoolFlag makes pflag show the value in the help as that of a boolean flag.
+func (m optionalBool) IsBoolFlag() bool { return true }
 
-// Keys returns what reads these keys of a file into c. Keys that the file does not have
-// leave c as it is.
+// Keys returns the functions that read these keys of a file into c.
 func (c *Config) Keys(keys ...string) map[string]func(settings.Value) {
 	fields := map[string]func(settings.Value){}
 	for _, s := range c.settings() {
@@ -153,7 +153,7 @@ func (c *Config) Keys(keys ...string) map[string]func(settings.Value) {
 	return fields
 }
 
-// timeOf returns the setting of a time, which is not negative.
+// timeOf returns a setting that is a flag for a duration, which must not be negative.
 func timeOf(field *time.Duration, flag string, value time.Duration, help string) setting {
 	return flagOf(field, flag, value, help, func() error { return atLeast(0, *field, "must not be negative, is %v") })
 }
@@ -162,7 +162,7 @@ func readTime(field *time.Duration, least time.Duration) func(settings.Value) {
 	return func(v settings.Value) { *field = ReadTime(v, least, maxTime) }
 }
 
-// ReadTime reads a time between two others.
+// ReadTime reads a duration between least and most.
 func ReadTime(v settings.Value, least, most time.Duration) time.Duration {
 	return v.Duration(least, most, fmt.Sprintf("must be a time such as 90s or 5m, at least %v and at most %v", least, most))
 }
@@ -178,7 +178,7 @@ func onlyError(_ any, err error) error { return err }
 
 func checkEngine(name string) error { return onlyError(engines.Find(name)) }
 
-// CheckHost returns what is wrong with the host that requests are for, nil if nothing is.
+// CheckHost returns an error if host is not valid as a Host header.
 func CheckHost(host string) error {
 	if host == "" || !httpguts.ValidHostHeader(host) {
 		return fmt.Errorf("must be a host, with or without a port, is %q", host)

@@ -9,27 +9,27 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 )
 
-// sampleEvery is how often a serving engine is asked how busy it is, and how
-// long it may take to answer.
+// sampleEvery is the pause between two readings of a serving engine's signals, and the
+// timeout of each.
 const sampleEvery = 2 * time.Second
 
-// sample keeps what core has of how busy the engine is up to date, until ctx ends. It
-// has a goroutine of its own: an engine that is slow to answer delays nothing else.
+// sample stores the engine's signals in core again and again until ctx ends. It runs in its
+// own goroutine, so that a slow engine delays nothing else.
 func (a *agent) sample(ctx context.Context) {
 	if !a.cfg.engine().HasSignals() {
 		return
 	}
 	defer a.core.setSignals(engines.Signals{})
 	for {
-		a.core.setSignals(a.askSignals(ctx))
+		a.core.setSignals(a.readSignals(ctx))
 		if !pause(ctx, sampleEvery) {
 			return
 		}
 	}
 }
 
-// askSignals asks the engine how busy it is. It returns none when it does not answer.
-func (a *agent) askSignals(ctx context.Context) engines.Signals {
+// readSignals returns how busy the engine is; the fields are nil if it does not answer.
+func (a *agent) readSignals(ctx context.Context) engines.Signals {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
 	s, err := a.cfg.engine().Signals(ctx, a.api.get)

@@ -33,7 +33,7 @@ func TestEachEngineTellsItsSignals(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			a := beside(t, newFake(engine), as(engine))
-			require.Equal(t, w, a.askSignals(t.Context()))
+			require.Equal(t, w, a.readSignals(t.Context()))
 		})
 	}
 }
@@ -41,7 +41,7 @@ func TestEachEngineTellsItsSignals(t *testing.T) {
 func TestLlamaCppWithoutMetricsTellsItsBusySlots(t *testing.T) {
 	t.Parallel()
 	a := beside(t, &fake{get: map[string]string{"/slots": enginestest.Answers[engines.LlamaCpp]["/slots"]}}, as(engines.LlamaCpp))
-	require.Equal(t, engines.Signals{Running: new(uint32(1))}, a.askSignals(t.Context()))
+	require.Equal(t, engines.Signals{Running: new(uint32(1))}, a.readSignals(t.Context()))
 }
 
 func TestHeartbeatCarriesTheSignals(t *testing.T) {

@@ -15,13 +15,13 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// TLS has the settings of TLS with the routers. The zero value is plain text. The files
-// are read at each connection, so that they may be replaced.
+// TLS has the settings of TLS with the routers. The zero value is plain text. The files are
+// read for each connection, so that they can be replaced while the agent runs.
 type TLS struct {
 	// On turns TLS on. So does a CAFile.
 	On bool
-	// CAFile has the authorities of the routers' certificates; empty for those of the
-	// system.
+	// CAFile is the file with the authorities of the routers' certificates; empty for the
+	// system's.
 	CAFile string
 	// CertFile and KeyFile are the agent's own certificate and key; empty for none.
 	CertFile, KeyFile string
@@ -54,7 +54,7 @@ func (t TLS) check(p *settings.Problems) {
 	p.Check("", err) // it names the flag
 }
 
-// config reads the files and returns the configuration of a connection to host.
+// config reads the files and returns the configuration for a connection to host.
 func (t TLS) config(host string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: cmp.Or(t.ServerName, host)}
 	if t.CAFile != "" {
@@ -76,7 +76,7 @@ func (t TLS) config(host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// credentials returns the credentials of a connection to host.
+// credentials returns the credentials for a connection to host.
 func (t TLS) credentials(host string) (credentials.TransportCredentials, error) {
 	if !t.on() {
 		return insecure.NewCredentials(), nil

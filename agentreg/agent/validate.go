@@ -14,7 +14,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Validate returns everything that is wrong, as settings.Problems by flag.
+// Validate returns all problems of the Config as settings.Problems, by flag.
 func (c *Config) Validate() error {
 	var p settings.Problems
 	if len(c.Routers) == 0 {
@@ -57,7 +57,7 @@ func (c *Config) checkRegion() error {
 	return protocol.CheckName(c.Region)
 }
 
-// checkTargets checks what the engine serves.
+// checkTargets checks the models and kinds.
 func (c *Config) checkTargets(p *settings.Problems) {
 	if len(c.Models) == 0 && len(c.Exec) > 0 {
 		p.Add("--model", "is required with --exec: an engine that sleeps cannot be asked for its models")

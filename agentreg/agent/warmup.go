@@ -12,10 +12,11 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// retryEvery is the pause before a request that a healthy engine refused is sent again.
+// retryEvery is the pause between two tries of a request that a healthy engine refused.
 const retryEvery = time.Second
 
-// needsWarmup reports whether the engine gets a request before those of clients.
+// needsWarmup reports whether the engine must answer a request of the agent before it is
+// registered.
 func (c *Config) needsWarmup() bool {
 	if c.Warmup != nil {
 		return *c.Warmup
@@ -23,8 +24,8 @@ func (c *Config) needsWarmup() bool {
 	return c.engine().Warmup && slices.Contains(c.kinds(), target.Chat)
 }
 
-// makeReady waits until the engine can serve what it is registered for: its models
-// are known, and it is warm. It returns the last problem when ctx ends before.
+// makeReady waits until a healthy engine's models are known and, if needed, it is warmed up.
+// It returns the last problem if ctx ends first.
 func (a *agent) makeReady(ctx context.Context) error {
 	if err := a.retry(ctx, a.discover); err != nil {
 		return err
@@ -35,7 +36,8 @@ func (a *agent) makeReady(ctx context.Context) error {
 	return a.retry(ctx, a.warmUp)
 }
 
-// retry calls try until it succeeds, and logs each problem that differs from the last.
+// retry calls try until it succeeds, and logs each problem that differs from the one before.
+// It returns the last problem if ctx ends first.
 func (a *agent) retry(ctx context.Context, try func(context.Context) error) error {
 	var problem error
 	logged := ""
@@ -44,7 +46,7 @@ func (a *agent) retry(ctx context.Context, try func(context.Context) error) erro
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil || problem == nil { // otherwise err is only that ctx ended
+		if ctx.Err() == nil || problem == nil { // otherwise err says only that ctx ended
 			problem = err
 		}
 		if problem.Error() != logged {
@@ -57,7 +59,7 @@ func (a *agent) retry(ctx context.Context, try func(context.Context) error) erro
 	}
 }
 
-// warmUp sends the engine its first request.
+// warmUp sends the engine a first chat completion.
 func (a *agent) warmUp(ctx context.Context) error {
 	path, body, err := engines.WarmupRequest(a.cfg.Models[0])
 	if err == nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engines is the table of inference engines: where each reports its health, its
-// models and how busy it is, and what it must be sent before it serves fast. To add an
-// engine, add a row to table and the answers of one to enginestest.
+// Package engines is the table of inference engines: at which paths each reports its health,
+// its models and how busy it is, and whether it must be warmed up. To add an engine, add a
+// row to table, and responses of the engine to enginestest.
 package engines
 
 import (
@@ -27,22 +27,22 @@ const (
 	Custom   = "custom"
 )
 
-// Engine is what is known of an engine's endpoints.
+// Engine describes the endpoints of an engine.
 type Engine struct {
 	// Health is the path that answers 2xx when the engine can serve.
 	Health string
-	// Kinds are what the engine can serve, the usual one first.
+	// Kinds are the kinds that the engine can serve, the usual one first.
 	Kinds []target.Kind
 	// Warmup: a first chat completion takes much longer than the next ones.
 	Warmup bool
-	// models are where the engine lists its models; the first that answers counts.
+	// models are the endpoints that may list the models; the first that answers is used.
 	models []modelList
-	// signals are where the engine reports how busy it is; the first that answers
-	// counts.
+	// signals are the endpoints that may report how busy the engine is; the first that
+	// answers is used.
 	signals []signalSource
 }
 
-// openAI is what every server with OpenAI's interface has.
+// openAI is the list of models of OpenAI's API.
 var openAI = modelList{"/v1/models", parseModels}
 
 var table = map[string]Engine{
@@ -108,7 +108,7 @@ var table = map[string]Engine{
 // Names returns the names of all engines, in one line.
 func Names() string { return strings.Join(slices.Sorted(maps.Keys(table)), ", ") }
 
-// Find returns the engine of a name.
+// Find returns the engine with this name.
 func Find(name string) (Engine, error) {
 	e, ok := table[name]
 	if !ok {
@@ -117,11 +117,11 @@ func Find(name string) (Engine, error) {
 	return e, nil
 }
 
-// Get returns the body of a 2xx answer of an engine to a GET request.
+// Get sends a GET request to an engine and returns the body of a 2xx response.
 type Get func(ctx context.Context, path string) ([]byte, error)
 
-// WarmupRequest returns the path and the body of a chat completion of one token, which
-// makes engines load what they have put off.
+// WarmupRequest returns the path and the body of a chat completion of one token, for which
+// engines load everything that they have not loaded at their start.
 func WarmupRequest(model string) (path string, body []byte, err error) {
 	type message struct {
 		Role    string `json:"role"`

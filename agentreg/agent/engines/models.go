@@ -14,19 +14,19 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// modelList is where an engine lists its models.
+// modelList is an endpoint that lists models.
 type modelList struct {
 	path  string
 	parse func(text []byte) ([]Offer, error)
 }
 
-// Offer is a model that an engine has, and the kinds that the engine serves it by.
+// Offer is a model that an engine lists, with the kinds that it can be used for.
 type Offer struct {
 	Model string
 	Kinds []target.Kind // nil: the engine does not list them
 }
 
-// capabilities are the names that engines have for the kinds.
+// capabilities maps the engines' names of capabilities to kinds.
 var capabilities = map[string]target.Kind{
 	"completion": target.Chat,
 	"embed":      target.Embedding,
@@ -35,7 +35,8 @@ var capabilities = map[string]target.Kind{
 	"reranker":   target.Rerank,
 }
 
-// newOffer reads the capabilities that an engine lists; nil: it lists none.
+// newOffer returns the Offer for a model with these capabilities; nil: the engine does not
+// list capabilities.
 func newOffer(model string, names []string) Offer {
 	o := Offer{Model: model}
 	if names == nil {
@@ -50,7 +51,7 @@ func newOffer(model string, names []string) Offer {
 	return o
 }
 
-// parseModels reads OpenAI's list, in which Infinity lists capabilities.
+// parseModels parses OpenAI's list of models. Infinity adds capabilities to it.
 func parseModels(text []byte) ([]Offer, error) {
 	var list struct {
 		Data []struct {
@@ -68,7 +69,7 @@ func parseModels(text []byte) ([]Offer, error) {
 	return offers, nil
 }
 
-// parseTags reads Ollama's list. Older versions list no capabilities.
+// parseTags parses Ollama's list of models. Older versions list no capabilities.
 func parseTags(text []byte) ([]Offer, error) {
 	var list struct {
 		Models []struct {
@@ -86,8 +87,8 @@ func parseTags(text []byte) ([]Offer, error) {
 	return offers, nil
 }
 
-// parseInfo reads TEI's information about its one model, whose type is an object with
-// one name: embedding, reranker or classifier.
+// parseInfo parses TEI's information about its only model. The model's type is an object with
+// one member: embedding, reranker or classifier.
 func parseInfo(text []byte) ([]Offer, error) {
 	var info struct {
 		ModelID   string                    `json:"model_id"`
@@ -103,7 +104,7 @@ func parseInfo(text []byte) ([]Offer, error) {
 	return []Offer{newOffer(info.ModelID, names)}, nil
 }
 
-// Models returns the first list of models that the engine gives.
+// Models returns the models of the first endpoint that answers.
 func (e Engine) Models(ctx context.Context, get Get) ([]Offer, error) {
 	var errs []error
 	for _, l := range e.models {
@@ -120,9 +121,9 @@ func (e Engine) Models(ctx context.Context, get Get) ([]Offer, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Choose returns the models that have one of the wanted kinds, or may have it, and these
-// kinds. Without wanted kinds it takes the engine's usual one, or those of the first
-// model where no model has that.
+// Choose returns the models that have one of the wanted kinds or do not list their kinds,
+// and the wanted kinds. Without wanted kinds it uses the engine's usual kind, or the kinds of
+// the first model if no model has the usual one.
 func (e Engine) Choose(offers []Offer, wanted []target.Kind) (models []string, kinds []target.Kind) {
 	fits := func(o Offer) bool {
 		return o.Kinds == nil || slices.ContainsFunc(o.Kinds, func(k target.Kind) bool { return slices.Contains(wanted, k) })

@@ -15,15 +15,15 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Signals are how busy an engine reports to be; nil where it does not.
+// Signals is how busy an engine is by its own report; a field is nil if it does not report it.
 type Signals struct {
-	// Running and Waiting are numbers of requests, KVUse is the share of the KV cache
-	// in use.
+	// Running and Waiting are numbers of requests, KVUse is the used part of the KV cache,
+	// from 0 to 1.
 	Running, Waiting *uint32
 	KVUse            *float64
 }
 
-// InFlight is how many requests are inside the engine, nil when it is not known.
+// InFlight returns how many requests are in the engine, nil if that is not known.
 func (s Signals) InFlight() *uint32 {
 	if s.Running == nil || s.Waiting == nil {
 		return nil
@@ -31,7 +31,7 @@ func (s Signals) InFlight() *uint32 {
 	return count(float64(*s.Running) + float64(*s.Waiting))
 }
 
-// signalSource is where an engine reports its signals.
+// signalSource is an endpoint that reports signals.
 type signalSource struct {
 	path  string
 	parse func(text []byte) (Signals, error)
@@ -40,8 +40,8 @@ type signalSource struct {
 // HasSignals reports whether the engine reports how busy it is.
 func (e Engine) HasSignals() bool { return len(e.signals) > 0 }
 
-// Signals returns the first signals that the engine reports, none when it does not
-// answer. The error is about answers that could not be read.
+// Signals returns the signals of the first endpoint whose response can be parsed. All fields
+// are nil if there is none. The error is about responses that could not be parsed.
 func (e Engine) Signals(ctx context.Context, get Get) (Signals, error) {
 	var errs []error
 	for _, src := range e.signals {
@@ -58,14 +58,14 @@ func (e Engine) Signals(ctx context.Context, get Get) (Signals, error) {
 	return Signals{}, errors.Join(errs...)
 }
 
-// prometheus is the names of an engine's metrics; empty where it has none.
+// prometheus has the names of an engine's metrics, empty for those that it does not have.
 type prometheus struct {
 	running, waiting string
-	kvUse            []string // the first that is there counts
+	kvUse            []string // the first that exists is used
 }
 
-// parse reads Prometheus's text format. An engine of several parts has a series
-// for each: requests are added up, shares averaged.
+// parse parses Prometheus's text format. An engine with several workers has a series for
+// each: numbers of requests are added up, the use of the cache is averaged.
 func (p prometheus) parse(text []byte) (Signals, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
@@ -89,7 +89,7 @@ func (p prometheus) parse(text []byte) (Signals, error) {
 	return s, nil
 }
 
-// total adds up the series of a gauge, or of a metric without type, and counts them.
+// total returns the sum and the number of the series of a gauge, or of a metric without type.
 func total(family *dto.MetricFamily) (sum float64, n int) {
 	for _, m := range family.GetMetric() {
 		if v := m.GetGauge(); v != nil {
@@ -101,7 +101,7 @@ func total(family *dto.MetricFamily) (sum float64, n int) {
 	return sum, n
 }
 
-// count is a metric's value as a number of requests, nil if it is none.
+// count returns a metric's value as a number of requests, nil if it is not one.
 func count(v float64) *uint32 {
 	if !(v >= 0 && v <= math.MaxUint32) {
 		return nil
@@ -110,7 +110,7 @@ func count(v float64) *uint32 {
 	return &n
 }
 
-// parseSlots reads llama.cpp's slots, which do not count requests that wait.
+// parseSlots parses llama.cpp's slots, which do not show waiting requests.
 func parseSlots(text []byte) (Signals, error) {
 	var slots []struct {
 		Busy bool `json:"is_processing"`
@@ -127,7 +127,7 @@ func parseSlots(text []byte) (Signals, error) {
 	return Signals{Running: count(float64(running))}, nil
 }
 
-// parseQueues reads the queues that Infinity reports in its list of models.
+// parseQueues parses the queues that Infinity reports in its list of models.
 func parseQueues(text []byte) (Signals, error) {
 	var list struct {
 		Data []struct {
