@@ -19,7 +19,7 @@ type accessLog struct {
 	s *Server
 }
 
-// StreamAccessLogs serves a log stream. Each of Envoy's workers has one.
+// StreamAccessLogs serves a log stream. Each of Envoy's worker threads opens one.
 func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	ended := make(chan struct{})
 	go func() {
@@ -40,7 +40,7 @@ func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServ
 	if gs.RecvMsg(&m) != nil {
 		return
 	}
-	// Only the first message of a stream has the name of its log.
+	// Only the first message of a stream contains the name of its log.
 	forwarded := m.Name == envoy.LogForwarded
 	edge := forwarded || m.Name == envoy.LogEdge
 	if edge {
@@ -59,8 +59,7 @@ func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServ
 	}
 }
 
-// peerOf returns the address that Envoy calls from: its host, or over a unix socket its
-// process.
+// peerOf returns the address that Envoy calls from, without the port.
 func peerOf(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		if tcp, ok := p.Addr.(*net.TCPAddr); ok {

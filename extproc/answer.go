@@ -14,15 +14,15 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// answer is what a waiting request's client gets through this process, piece by piece:
-// keepalives, an engine's answer, an error. Keepalives and pieces are sent by the same
-// goroutine, so that no keepalive can follow the first byte of an engine's body.
+// answer is an answer that this process sends piece by piece to a client that waits:
+// keepalives, then an engine's answer or an error. One goroutine sends all of them, so that
+// no keepalive can follow the first byte of an engine's body.
 type answer struct {
 	p         *pass
 	ticker    *time.Ticker     // of the keepalives; nil: there are none
 	tick      <-chan time.Time // its channel
 	committed bool             // a head with status 200 was sent before the engine's
-	fixed     bool             // the engine's head leaves no room for an error after it
+	fixed     bool             // no error may follow in the body: it has a length, or a type other than events
 	tail      []byte           // the last two bytes of the engine's body that the client has
 }
 
@@ -40,7 +40,7 @@ func (a *answer) stopKeepalives() {
 	}
 }
 
-// keepalive sends one keepalive, and the head before the first. It returns false when
+// keepalive sends one keepalive, and before the first one the head. It returns false when
 // the client has left.
 func (a *answer) keepalive() (sent bool) {
 	if !a.committed {
@@ -53,8 +53,8 @@ func (a *answer) keepalive() (sent bool) {
 }
 
 // keepaliveForm returns the bytes of one keepalive. A comment has ONE newline: an empty
-// line after it is an empty event, which breaks clients. Anthropic's clients do not
-// count comments as signs of life, but pings.
+// line after it is an empty event, which breaks clients. Anthropic's clients count only
+// pings as a sign of life, not comments.
 func keepaliveForm(api refusal.API, stream bool) []byte {
 	switch {
 	case !stream:
@@ -66,7 +66,7 @@ func keepaliveForm(api refusal.API, stream bool) []byte {
 	}
 }
 
-// committedHead is the head of an answer that begins before the engine has answered.
+// committedHead returns the head of an answer that begins before the engine has answered.
 func (p *pass) committedHead() *extprocv3.ProcessingResponse {
 	contentType := "application/json"
 	if p.req.Stream {
@@ -79,7 +79,7 @@ func (p *pass) committedHead() *extprocv3.ProcessingResponse {
 	}))
 }
 
-// headerRateLimit tells a caller how many requests its quota still has.
+// headerRateLimit tells a caller how many requests its quota has left.
 const headerRateLimit = "x-ratelimit-remaining-requests"
 
 // ownHeaders adds the router's own headers to those of a streamed head.

@@ -22,10 +22,10 @@ const (
 	exposed      = "location, retry-after, x-request-id"
 )
 
-// cors is what browsers let web pages see of the answers to a request.
+// cors makes the CORS headers of the answers to one request.
 type cors struct {
-	// on: pages of some origins may call. Then the router sets the CORS headers of every
-	// answer in place of the engine's, and engines do not see the origin.
+	// on: the router allows some origins. Then it replaces the engine's CORS headers in
+	// every answer, and engines do not see the origin.
 	on     bool
 	origin string // the origin that may read the answer; empty: none
 }
@@ -42,7 +42,7 @@ func newCORS(allowed []string, origin string) cors {
 	return c
 }
 
-// headers are the headers with which a page of the origin may see an answer.
+// headers returns the headers that let pages of the origin read an answer; nil: none may.
 func (c cors) headers() wire.HeaderList {
 	if c.origin == "" {
 		return nil
@@ -50,8 +50,8 @@ func (c cors) headers() wire.HeaderList {
 	return wire.HeaderList{{headerAllow, c.origin}, {headerVary, headerOrigin}, {headerExpose, exposed}}
 }
 
-// replaceIn puts the router's CORS headers in the place of those in a streamed head,
-// where a name may stand only once.
+// replaceIn replaces the CORS headers of a streamed head, in which each name may occur only
+// once.
 func (c cors) replaceIn(headers []*corev3.HeaderValue) []*corev3.HeaderValue {
 	if !c.on {
 		return headers
@@ -68,7 +68,7 @@ func (c cors) replaceIn(headers []*corev3.HeaderValue) []*corev3.HeaderValue {
 	return headers
 }
 
-// forward has Envoy do the same to an answer that it carries.
+// forward makes Envoy replace the CORS headers of an answer that it carries.
 func (c cors) forward(f *wire.ForwardHead) {
 	if !c.on {
 		return
@@ -81,17 +81,16 @@ func (c cors) forward(f *wire.ForwardHead) {
 	f.Reroute = true
 }
 
-// isPreflight reports whether a browser asks for the permission of a page of an allowed
-// origin.
+// isPreflight reports whether the request is a CORS preflight of an allowed origin.
 func (p *pass) isPreflight() bool {
 	return p.cors.origin != "" && string(p.head.method) == http.MethodOptions
 }
 
-// preflight gives the permission.
+// preflight answers a CORS preflight.
 func (p *pass) preflight() error {
 	headers := append(p.cors.headers(),
 		[2]string{"access-control-allow-methods", "GET, POST, OPTIONS"},
-		// The wildcard does not stand for Authorization.
+		// The wildcard does not include Authorization.
 		[2]string{"access-control-allow-headers", "authorization, *"},
 		[2]string{"access-control-max-age", "600"})
 	p.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictServe, http.StatusNoContent })

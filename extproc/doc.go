@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package extproc is the data path: it serves Envoy's ext_proc streams, one for each pass
-// of a request, and its access log. It knows no policy: a Decider authenticates a request
-// and decides what happens to it, and this package carries that out.
+// of a request, and receives Envoy's access log. It contains no policy: a Decider
+// authenticates each request and decides what happens to it, and this package executes the
+// decision.
 //
-// Four types do it. A pass reads one stream and is the only one that sends on it; its
-// loop, pass.answer, carries decisions out. A wait waits for a slot. A relay is one attempt
-// over the relay lane. A flight is the request across its passes, until Envoy's record of
-// it has come; it owns the slot of what Envoy carries. The body of a pass is its upload,
-// the only owner of its memory.
+// Its main types:
+//   - pass is one ext_proc stream. It reads the request, and executes decisions in the
+//     loop of pass.answer.
+//   - wait is the wait of a request for a slot.
+//   - relay is one attempt to get an answer from an engine over the relay lane.
+//   - flight is a request across its passes, until Envoy's record of it arrives. It owns
+//     the slot of a request that Envoy carries to an engine.
+//   - upload is the body of a pass, and the only owner of its memory.
 //
 // A stream has one goroutine that receives and sends. A request that waits has a second
-// one that only receives, so that a client that leaves is noticed; a relay has a third
-// that calls the engine and reads its answer. All sending is done by the first.
+// one, which only receives, to notice when the client leaves; a relay has a third, which
+// calls the engine and reads its answer. Only the first goroutine sends.
 package extproc

@@ -8,10 +8,10 @@ import (
 	"github.com/holdgate/holdgate/extproc/wire"
 )
 
-// record takes Envoy's record of a request. It ends a request that Envoy carries. One that
-// the router answers itself ends with its stream, and only gets what the record says.
+// record handles Envoy's record of a request. It ends a request that Envoy carries. One that
+// the router answers itself ends with its stream, and only stores what the record says.
 func (s *Server) record(e *wire.LogEntry) {
-	fl := s.flights.of(e)
+	fl := s.flights.byEntry(e)
 	if fl == nil {
 		return
 	}
@@ -23,24 +23,24 @@ func (s *Server) record(e *wire.LogEntry) {
 	fl.logged = true
 	fl.rec.logged(e)
 	carried := fl.grant != nil
-	over := fl.done || carried
+	done := fl.done
 	fl.mu.Unlock()
 	if carried && e.Left {
 		s.flights.leave(fl.id)
 	}
-	if over {
-		s.ended(fl)
+	if carried || done {
+		s.end(fl)
 	}
 }
 
-// logWait is how long a request that the router has answered waits for its record, which
-// comes within milliseconds.
+// logWait is how long a request that the router has answered waits for Envoy's record,
+// which usually arrives within milliseconds.
 const logWait = 5 * time.Second
 
 // finish ends the last pass of a request that Envoy does not carry.
 func (s *Server) finish(fl *flight) {
 	if g := fl.take(); g != nil {
-		g.Release() // a crash left it
+		g.Release() // after a panic
 	}
 	fl.mu.Lock()
 	fl.done = true
@@ -48,21 +48,21 @@ func (s *Server) finish(fl *flight) {
 	logged := fl.logged
 	fl.mu.Unlock()
 	if logged {
-		s.ended(fl)
+		s.end(fl)
 		return
 	}
-	time.AfterFunc(logWait, func() { s.ended(fl) })
+	time.AfterFunc(logWait, func() { s.end(fl) })
 }
 
-// ended ends a request and reports its record, once.
-func (s *Server) ended(fl *flight) {
+// end ends a request and reports its record, once.
+func (s *Server) end(fl *flight) {
 	if rec, first := s.flights.end(fl); first {
 		s.report(fl, rec)
 	}
 }
 
-// report reports the record of a request that has ended. A duration that Envoy did not
-// report lasts until the router's answer, or until now.
+// report reports the record of a request that has ended. Without Envoy's record, the duration
+// is the time until the last pass ended, or until now.
 func (s *Server) report(fl *flight, rec *Record) {
 	if rec.Duration == 0 {
 		end := fl.doneAt
@@ -77,13 +77,13 @@ func (s *Server) report(fl *flight, rec *Record) {
 // CodeRecordLost is the error code in the record of a request whose end is not known.
 const CodeRecordLost = "record_lost"
 
-// lost ends a request whose record has not come.
-func (s *Server) lost(fl *flight) {
+// endLost ends a request whose record is lost.
+func (s *Server) endLost(fl *flight) {
 	rec, first := s.flights.end(fl)
 	if !first {
 		return
 	}
-	if !fl.logged { // the flight has ended, so that no other goroutine writes it
+	if !fl.logged { // read without the lock: it does not change after the end
 		rec.Status, rec.ErrorCode = 0, CodeRecordLost
 	}
 	s.report(fl, rec)

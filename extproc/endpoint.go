@@ -21,7 +21,7 @@ type Endpoint struct {
 
 var endpoints = map[string]*Endpoint{}
 
-func init() { //nolint:gochecknoinits // one table, two ways to read it
+func init() { //nolint:gochecknoinits // the map is made from a list, so that no path is written twice
 	for _, e := range []Endpoint{
 		{Path: "/v1/chat/completions", Kind: target.Chat, API: refusal.OpenAI},
 		{Path: "/v1/completions", Kind: target.Chat, API: refusal.OpenAI},
@@ -35,9 +35,8 @@ func init() { //nolint:gochecknoinits // one table, two ways to read it
 	}
 }
 
-// meantPath returns the path of the API that was most likely meant by a wrong one, or an
-// empty string. Clients often have /v1 in their base URL twice or not at all, or join two
-// slashes.
+// meantPath returns the API path that a client most likely meant by an unknown one, or an
+// empty string. Base URLs often contain /v1 twice or not at all, or lead to double slashes.
 func meantPath(path string) string {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 	for len(parts) > 0 && parts[0] == "v1" {

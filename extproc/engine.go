@@ -14,8 +14,8 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// Engine is how the engine of a grant wants its requests. Where a field is empty, the
-// request stays as the client sent it.
+// Engine says how a request is changed for the engine of a grant. An empty field changes
+// nothing.
 type Engine struct {
 	// KeyHeader and Key are the header with the engine's own key, which replaces all keys
 	// of the caller.
@@ -26,20 +26,20 @@ type Engine struct {
 	NoOrigin bool
 	// Prefix goes before the path.
 	Prefix string
-	// TLS names the authority of its certificate, empty for plain HTTP, and SNI the
-	// name in the certificate where that is not Host.
+	// TLS names the authority of the engine's certificate, empty for plain HTTP, and SNI
+	// the name in the certificate where that is not Host.
 	TLS, SNI string
-	// NotTaken are the statuses, separated by commas, with which something in front of the
-	// engine answers that it did not take the request.
+	// NotTaken are the statuses, separated by commas, with which a proxy in front of the
+	// engine answers when the engine did not get the request.
 	NotTaken string
 }
 
-// keyHeaders are the headers that may have a key.
+// keyHeaders are the headers that may contain a key.
 var keyHeaders = [...]string{headerAuthorization, headerAPIKey}
 
-// engine returns how the engine of a grant wants the request. In the rehold lane the
-// request comes as an earlier engine was sent it, so the flight remembers what was
-// replaced.
+// engine returns how the request is changed for the engine of a grant. In the rehold lane
+// the request arrives as it was changed for an earlier engine, so the flight stores the
+// client's host, and that keys were replaced.
 func (fl *flight) engine(g holdstate.Grant, model string, h *head) Engine {
 	e := fl.call.Engine(model, g)
 	if e.KeyHeader != "" {
@@ -51,7 +51,7 @@ func (fl *flight) engine(g holdstate.Grant, model string, h *head) Engine {
 	return e
 }
 
-// keys replaces the caller's keys with the engine's own, or takes them away.
+// keys sets the engine's own key, and with strip removes all other keys.
 func (e *Engine) keys(f *wire.ForwardHead, strip bool) {
 	if e.KeyHeader != "" {
 		f.Set = append(f.Set, [2]string{e.KeyHeader, e.Key})
@@ -63,7 +63,7 @@ func (e *Engine) keys(f *wire.ForwardHead, strip bool) {
 	}
 }
 
-// forward has Envoy send the request as the engine wants it.
+// forward makes Envoy send the request as the engine needs it.
 func (e *Engine) forward(f *wire.ForwardHead, p *pass) {
 	if host := cmp.Or(e.Host, p.flight.host); host != "" {
 		f.Set = append(f.Set, [2]string{headerAuthority, host})
@@ -108,9 +108,10 @@ func (e *Engine) relay(r *http.Request, host string) {
 	}
 }
 
-// notTaken reports whether an answer is not the engine's, which answers in JSON, but of
-// something in front of it that did not take the request. Envoy judges the answers that it
-// carries by the same rule (envoy.NotTakenKey).
+// notTaken reports whether an answer is that of a proxy in front of the engine, for a
+// request that the engine did not get: it has one of the statuses, and is not JSON, which
+// engines answer in. Envoy applies the same rule to the answers that it carries
+// (envoy.NotTakenKey).
 func (e *Engine) notTaken(resp *http.Response) bool {
 	return e.NotTaken != "" && strings.Contains(e.NotTaken, strconv.Itoa(resp.StatusCode)) &&
 		!strings.Contains(resp.Header.Get("Content-Type"), "json")
@@ -126,8 +127,8 @@ func (h *head) authority() string {
 	return ""
 }
 
-// trimPrefix removes the prefix that the engine of an earlier attempt wants in the path,
-// and reports whether there was one.
+// trimPrefix removes the prefix that was put before the path for the engine of an earlier
+// attempt, and reports whether there was one.
 func (h *head) trimPrefix() bool {
 	path := h.pathOnly()
 	i := bytes.LastIndex(path, []byte("/v1/"))

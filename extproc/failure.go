@@ -23,16 +23,16 @@ const (
 // Replicas that refuse leave routing, so an honest request stays far below.
 const maxPasses = 64
 
-// attemptFailed gives up the replica of the attempt that brought the request into the
-// rehold lane; failed is Envoy's description of it. It returns a refusal when the request
-// must not be tried on another replica.
+// attemptFailed gives up the replica of the failed attempt after which Envoy sent the
+// request to the rehold lane; failed is Envoy's description of that attempt. It returns a
+// refusal when the request must not be sent to another replica.
 func (fl *flight) attemptFailed(failed, model string) *refusal.Refusal {
 	passes := fl.countPass()
 	g := fl.take()
 	if g == nil {
 		return nil // the router was restarted in between
 	}
-	// Without the description no attempt was made, so no engine died.
+	// Without a description Envoy made no attempt, so no engine died.
 	attempt, err := envoy.ParseFailed(failed)
 	how := failDied
 	switch {
@@ -51,8 +51,8 @@ func (fl *flight) attemptFailed(failed, model string) *refusal.Refusal {
 	return why
 }
 
-// giveUp reports a replica that gave no answer, and gives its slot back. It returns a
-// refusal when the request must not be tried again.
+// giveUp reports that a replica gave no answer, and releases its slot. It returns a refusal
+// when the request must not be sent to another replica.
 func (fl *flight) giveUp(g holdstate.Grant, how failure, model string) *refusal.Refusal {
 	g.Failed(string(how), how != failRefused)
 	g.Release()
@@ -62,8 +62,8 @@ func (fl *flight) giveUp(g holdstate.Grant, how failure, model string) *refusal.
 	return nil
 }
 
-// died counts the death of an engine that had taken the request. It reports whether the
-// request must not be tried again, because two engines died under it, or one three times.
+// died counts the death of an engine that had taken the request. over is true when the
+// request must not be tried again: two engines died under it, or one three times.
 func (fl *flight) died(address string) (over bool) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -82,8 +82,9 @@ func (fl *flight) countPass() int {
 	return fl.passes
 }
 
-// cameBack refuses a request that a replica has sent on to this router, where it is in
-// flight already, and reports the replica. via names the requests that it is a copy of.
+// cameBack refuses a request that a replica sent to this router, where the same request is
+// in flight, and reports that replica. via lists Envoy's names of the requests that it is a
+// copy of.
 func (s *Server) cameBack(via string) *refusal.Refusal {
 	for name := range strings.SplitSeq(via, ",") {
 		g, model, found := s.flights.sentTo(strings.TrimSpace(name))

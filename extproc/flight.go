@@ -10,34 +10,34 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// flight is a request across its passes, from its headers until its record. It owns the
-// slot of the attempt that Envoy carries.
+// flight is a request across its passes, from its headers until Envoy's record of it. It
+// owns the slot of the attempt that Envoy carries.
 type flight struct {
 	id      string
 	arrived time.Time
 	stream  string // Envoy's name of the request; empty in a foreign Envoy
 	envoy   string // the address that Envoy called from
-	call    Call   // nil until its caller was found, in its first pass
+	call    Call   // nil until its first pass has authenticated it
 	forward Forward
 	clocks  clocks // of its first pass
-	host    string // the client's, once an engine's took its place
+	host    string // the client's, stored when an engine's replaces it; empty: it did not
 
 	mu     sync.Mutex
 	rec    Record
 	grant  holdstate.Grant // of the attempt that Envoy carries
 	sentAt time.Time       // when that attempt began
-	freed  bool            // its slot was given back before its record came
-	done   bool            // the router has answered it, or its client left: no pass is left
-	doneAt time.Time       // since when
-	logged bool            // Envoy's record has come
-	ended  bool            // its record was reported
-	routed bool
-	deaths map[string]int // by address: engines that had taken the request and died
-	passes int            // through the rehold lane
-	seq    uint64         // its place among the waiters
+	freed  bool            // its slot was released before its record arrived
+	done   bool            // its last pass ended: the router has answered it, or its client left
+	doneAt time.Time       // when that was
+	logged bool            // Envoy's record has arrived
+	ended  bool            // flights.end was called: nothing more is noted in rec
+	routed bool            // firstSlot was called
+	deaths map[string]int  // by address: how often the engine there died under the request
+	passes int             // through the rehold lane
+	seq    uint64          // its place among the waiters; 0: it has not waited
 }
 
-// note writes into the request's record, unless it was reported.
+// note writes to the request's record, unless the request has ended.
 func (fl *flight) note(write func(*Record)) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -59,9 +59,10 @@ func (fl *flight) noteRefusal(why *refusal.Refusal) {
 	fl.note(func(r *Record) { r.refuse(why) })
 }
 
-// carry hands a slot to the attempt that Envoy makes. When Envoy has ended the request in
-// the meantime the slot is given back, and carry returns false. What is on record must be
-// complete before: Envoy's log may end the request at once.
+// carry stores the slot of an attempt that Envoy is going to make. If Envoy has ended the
+// request in the meantime, it releases the slot and returns false. All that this process
+// writes to the record must be written before, because Envoy's log may end the request at
+// once.
 func (fl *flight) carry(g holdstate.Grant) (carried bool) {
 	fl.mu.Lock()
 	carried = !fl.ended && !fl.logged
@@ -76,7 +77,7 @@ func (fl *flight) carry(g holdstate.Grant) (carried bool) {
 	return carried
 }
 
-// keepPlace remembers the request's place among the waiters, for a later wait.
+// keepPlace stores the request's place among the waiters, for a later wait.
 func (fl *flight) keepPlace(seq uint64) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -90,7 +91,7 @@ func (fl *flight) place() uint64 {
 	return fl.seq
 }
 
-// take takes the slot of an attempt that Envoy has given up; nil: there is none.
+// take removes and returns the slot of an attempt that Envoy has given up; nil: none.
 func (fl *flight) take() holdstate.Grant {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -99,8 +100,8 @@ func (fl *flight) take() holdstate.Grant {
 	return g
 }
 
-// free gives an attempt's slot back before its record has come. The request keeps the
-// grant, as it may not be the one whose record is lost.
+// free releases an attempt's slot before its record has arrived. The request keeps the
+// grant, because it may not be the one whose record is lost.
 func (a attempt) free() (freed bool) {
 	a.fl.mu.Lock()
 	freed = a.fl.grant == a.grant && !a.fl.freed
@@ -114,7 +115,7 @@ func (a attempt) free() (freed bool) {
 	return freed
 }
 
-// isFreed reports whether the slot was given back before the record has come.
+// isFreed reports whether free has released the slot.
 func (fl *flight) isFreed() bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()

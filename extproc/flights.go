@@ -14,18 +14,19 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// flights are the requests that have not ended, by their id, which the router chooses,
-// and by Envoy's name, which no client can choose.
+// flights has the requests that have not ended: by id, which clients can choose but the
+// router makes unique, and by Envoy's name, which no client can choose.
 type flights struct {
 	mu       sync.Mutex
-	by       map[string]*flight
+	byID     map[string]*flight
 	byStream map[string]*flight
 	early    earlyRecords
 	left     [256]string // ids of the last requests whose clients left while Envoy carried them
 	nextLeft int
 }
 
-// start adds a request. An id that is not a UUID, or that is in flight, is replaced.
+// start adds a request. An id that is not a UUID, or that is in flight, is replaced. If
+// Envoy's record of the request came first, the flight has it.
 func (f *flights) start(id []byte, stream, envoy string) *flight {
 	fl := &flight{arrived: time.Now(), stream: stream, envoy: envoy}
 	if len(id) == 36 {
@@ -35,10 +36,10 @@ func (f *flights) start(id []byte, stream, envoy string) *flight {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.by == nil {
-		f.by, f.byStream = map[string]*flight{}, map[string]*flight{}
+	if f.byID == nil {
+		f.byID, f.byStream = map[string]*flight{}, map[string]*flight{}
 	}
-	if f.by[fl.id] != nil || fl.id == "" {
+	if f.byID[fl.id] != nil || fl.id == "" {
 		fl.id = uuid.NewString()
 	}
 	if stream != "" {
@@ -48,28 +49,28 @@ func (f *flights) start(id []byte, stream, envoy string) *flight {
 			fl.rec.logged(&entry)
 		}
 	}
-	f.by[fl.id] = fl
+	f.byID[fl.id] = fl
 	return fl
 }
 
-// of returns the flight that an access-log entry belongs to, or nil. An entry of a
-// foreign Envoy has only the request id. Clients choose it, and a request that did not come
-// to the router may have the same one, so only an entry of a carried request counts.
-func (f *flights) of(e *wire.LogEntry) *flight {
+// byEntry returns the flight that an access-log entry belongs to, or nil. An entry of a
+// foreign Envoy has only the request id. Clients choose it, and a request that the router
+// has never seen may have the same one, so only an entry of a carried request counts.
+func (f *flights) byEntry(e *wire.LogEntry) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl := f.byStream[e.StreamID]; fl != nil {
 		return fl
 	}
-	if fl := f.by[e.RequestID]; fl != nil && fl.stream == "" && e.Native {
+	if fl := f.byID[e.RequestID]; fl != nil && fl.stream == "" && e.Native {
 		return fl
 	}
 	f.early.put(e)
 	return nil
 }
 
-// sentTo finds a request by Envoy's name, if it was sent to a replica. g is nil when it
-// was sent to several.
+// sentTo finds a request by Envoy's name. found is true if it was sent to a replica. g is
+// the grant, nil if an earlier replica died under the request.
 func (f *flights) sentTo(stream string) (g holdstate.Grant, model string, found bool) {
 	f.mu.Lock()
 	fl := f.byStream[stream]
@@ -85,12 +86,12 @@ func (f *flights) sentTo(stream string) (g holdstate.Grant, model string, found 
 	return g, fl.rec.Request.Model, fl.rec.Grant != nil
 }
 
-// end removes a request, gives its slot back and returns its record. ok is false when
-// the request had ended before.
+// end removes a request, releases its slot and returns its record. ok is false when the
+// request had ended before.
 func (f *flights) end(fl *flight) (rec *Record, ok bool) {
 	f.mu.Lock()
-	if f.by[fl.id] == fl {
-		delete(f.by, fl.id)
+	if f.byID[fl.id] == fl {
+		delete(f.byID, fl.id)
 		delete(f.byStream, fl.stream)
 	}
 	f.mu.Unlock()
@@ -104,13 +105,13 @@ func (f *flights) end(fl *flight) (rec *Record, ok bool) {
 	return &fl.rec, !ended
 }
 
-// carried returns the requests that the Envoy at an address carries and that began before
-// the time.
+// carried returns the requests that the Envoy at an address carries and that arrived before
+// a time.
 func (f *flights) carried(envoy string, before time.Time) []*flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var old []*flight
-	for _, fl := range f.by {
+	for _, fl := range f.byID {
 		fl.mu.Lock()
 		if fl.grant != nil && fl.envoy == envoy && fl.arrived.Before(before) {
 			old = append(old, fl)
@@ -128,15 +129,16 @@ type attempt struct {
 	freed bool
 }
 
-// begunBefore returns the requests of some Envoys that began before the time and have not
-// ended: how many of them have a stream here, and the attempts that Envoy carries.
-func (f *flights) begunBefore(t time.Time, of func(envoy string) bool) (streams int, carried []attempt) {
+// begunBefore returns what began before t and has not ended, of the Envoys for which from
+// returns true: the number of requests with a stream here, and the attempts that Envoy
+// carries.
+func (f *flights) begunBefore(t time.Time, from func(envoy string) bool) (streams int, carried []attempt) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, fl := range f.by {
+	for _, fl := range f.byID {
 		fl.mu.Lock()
 		switch {
-		case fl.done || !of(fl.envoy):
+		case fl.done || !from(fl.envoy):
 		case fl.grant == nil && fl.arrived.Before(t):
 			streams++
 		case fl.grant != nil && fl.sentAt.Before(t):
@@ -147,14 +149,13 @@ func (f *flights) begunBefore(t time.Time, of func(envoy string) bool) (streams 
 	return streams, carried
 }
 
-// notCarried returns the number of requests that Envoy does not carry.
-func (f *flights) notCarried() int {
+// count returns the number of requests for which match returns true.
+func (f *flights) count(match func(*flight) bool) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := 0
-	for _, fl := range f.by {
+	for _, fl := range f.byID {
 		fl.mu.Lock()
-		if fl.grant == nil {
+		if match(fl) {
 			n++
 		}
 		fl.mu.Unlock()
@@ -166,26 +167,11 @@ func (f *flights) notCarried() int {
 func (f *flights) all() []*flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Collect(maps.Values(f.by))
+	return slices.Collect(maps.Values(f.byID))
 }
 
-// active returns the number of requests that have not been answered.
-func (f *flights) active() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := 0
-	for _, fl := range f.by {
-		fl.mu.Lock()
-		if !fl.done && !fl.freed {
-			n++
-		}
-		fl.mu.Unlock()
-	}
-	return n
-}
-
-// leave remembers a request whose client left while Envoy carried it: it may come through
-// the rehold lane in this moment.
+// leave stores the id of a request whose client left while Envoy carried it: a pass of it
+// may be on its way through the rehold lane.
 func (f *flights) leave(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,12 +184,12 @@ func (f *flights) leave(id string) {
 func (f *flights) findOrLeft(id string) (fl *flight, left bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fl = f.by[id]
+	fl = f.byID[id]
 	return fl, fl == nil && id != "" && slices.Contains(f.left[:], id)
 }
 
-// earlyRecords are the last records that came before their request: they have a
-// connection of their own, and a client may leave before its headers have been read.
+// earlyRecords has the latest records whose requests are not known yet. Records arrive on
+// their own connection, and a client may leave before the router has read its headers.
 type earlyRecords struct {
 	by   map[string]wire.LogEntry
 	ring [4096]string

@@ -16,8 +16,8 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// head is what is read of the request headers. Its byte slices lie in the buffer of the
-// headers message.
+// head has what the router reads from the request headers. Its byte slices point into the
+// buffer of the headers message.
 type head struct {
 	block           wire.HeaderBlock
 	method, path    []byte
@@ -35,13 +35,13 @@ type head struct {
 	failed        string   // in the rehold lane: Envoy's description of the attempt that failed
 	stream        string   // Envoy's name of the request
 	via           string   // Envoy's names of the requests that this one is a copy of
-	count         int      // number of headers, with those that Envoy has added
+	count         int      // number of headers, including those that Envoy has added
 	size          int      // of their names and values, in bytes
 	private       []string // headers for Envoy or the router, which engines do not get
 }
 
-// clocks are how long a client waits. Engines do not get all of these headers, so only the
-// first pass of a request has them.
+// clocks says how long a client waits. Not all of the headers with it are sent to engines,
+// so only the first pass of a request sees them.
 type clocks struct {
 	keepaliveOff bool
 	patience     time.Duration // how long the client waits for its answer; -1: unknown
@@ -113,27 +113,24 @@ func (h *head) addCoding(c body.Coding) {
 
 // sender reads the headers that identify the caller, and how long it waits.
 func (h *head) sender(name, value []byte) {
-	switch string(name) {
-	case headerAuthorization:
+	switch {
+	case string(name) == headerAuthorization:
 		h.authorization = string(value)
-	case headerAPIKey:
+	case string(name) == headerAPIKey:
 		h.apiKey = string(value)
-	case headerOrigin:
+	case string(name) == headerOrigin:
 		h.origin = string(value)
-	default:
-		switch {
-		case bytes.HasPrefix(name, []byte(wakePrefix)), bytes.HasPrefix(name, []byte(ownPrefix)):
-			h.private = append(h.private, string(name))
-			h.clock(string(name), string(value))
-		case bytes.HasPrefix(name, []byte("x-stainless-")):
-			h.sdk = true
-			h.clock(string(name), string(value))
-		}
+	case bytes.HasPrefix(name, []byte(wakePrefix)), bytes.HasPrefix(name, []byte(ownPrefix)):
+		h.private = append(h.private, string(name))
+		h.clock(string(name), string(value))
+	case bytes.HasPrefix(name, []byte("x-stainless-")):
+		h.sdk = true
+		h.clock(string(name), string(value))
 	}
 }
 
-// clock reads the headers that tell how long a client waits. Those of the SDKs are in
-// seconds; other values are ignored.
+// clock reads a header that says how long the client waits. Those of the SDKs are in
+// seconds; invalid values of theirs are ignored.
 func (h *head) clock(name, value string) {
 	switch name {
 	case headerKeepalive:
@@ -143,7 +140,7 @@ func (h *head) clock(name, value string) {
 		h.badPatience = h.badPatience || err != nil || d < 0
 		h.waitAtMost(d)
 	case "x-stainless-timeout":
-		// It is for the whole answer. The router's own answer must come before.
+		// The SDK waits this long for the whole answer. The router must answer before.
 		if d, ok := seconds(value); ok {
 			h.waitAtMost(max(0, d-time.Second))
 		}
@@ -171,8 +168,8 @@ func seconds(s string) (time.Duration, bool) {
 // minInterval is the shortest interval of keepalives that a client can ask for.
 const minInterval = 500 * time.Millisecond
 
-// keepaliveEvery returns the interval of the keepalives: half of the client's read
-// timeout where that is shorter than usual. 0: there are none.
+// keepaliveEvery returns the interval between keepalives, 0 for none: usual, or half of
+// the client's read timeout if that is shorter.
 func (h *head) keepaliveEvery(usual time.Duration) time.Duration {
 	switch {
 	case h.keepaliveOff:
@@ -191,8 +188,8 @@ func (h *head) pathOnly() []byte {
 
 const modelsPath = "/v1/models"
 
-// models returns the model that a path of the models API names, empty for the list. ok is
-// false for any other path.
+// models returns the model in a path of the models API, empty for the list. ok is false
+// for any other path.
 func (h *head) models() (model string, ok bool) {
 	path := string(h.pathOnly())
 	if path == modelsPath {
@@ -210,18 +207,17 @@ func (h *head) models() (model string, ok bool) {
 // endpoint, or nil.
 func (h *head) isForRouter(e *Endpoint) bool {
 	if e != nil {
-		return !h.bodyless()
+		return h.isCall()
 	}
 	_, ok := h.models()
 	return ok && string(h.method) == http.MethodGet
 }
 
-// bodyless reports whether a request to an endpoint is not a call of it: a call is a POST
-// without an Upgrade.
-func (h *head) bodyless() bool { return string(h.method) != http.MethodPost || h.upgrade }
+// isCall reports whether a request to an endpoint calls it: with POST, and no Upgrade.
+func (h *head) isCall() bool { return string(h.method) == http.MethodPost && !h.upgrade }
 
-// spareHeaderBytes is what a request grows by when it is served: by an id, and an engine's
-// key.
+// spareHeaderBytes is how much larger the headers may get when a request is served: by an
+// id and an engine's key.
 const spareHeaderBytes = 1 << 10
 
 // tooLarge reports whether Envoy could not send the request on with an engine's key: it
@@ -230,8 +226,8 @@ func (h *head) tooLarge() bool {
 	return h.count-len(h.private)+1 > envoy.MaxRequestHeaders || h.size+spareHeaderBytes > envoy.MaxRequestHeaderBytes
 }
 
-// refusal returns what is wrong with the headers of a call, or nil. end means that it has
-// no body.
+// refusal returns the refusal of a call with invalid headers, or nil. end means that the
+// call has no body.
 func (h *head) refusal(limit int64, end bool) *refusal.Refusal {
 	switch {
 	case h.badPatience:

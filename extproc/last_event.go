@@ -4,16 +4,16 @@ package extproc
 
 import "bytes"
 
-// lastEvent looks for the event that ends a relayed stream of events. Many clients hang up
-// when they have it, before the engine has ended its answer.
+// lastEvent detects the last event of a relayed event stream. Many clients hang up when
+// they have received it, before the engine has ended its answer.
 type lastEvent struct {
-	line   []byte // the beginning of the line that is not complete
-	last   bool   // the present event is the last one
+	line   []byte // the beginning of the current line
+	last   bool   // the current event is the last one
 	passed bool   // the last event is complete
 }
 
-// lastLines are how the last event of each API begins: chat and completions, messages,
-// responses.
+// lastLines are the beginnings of a line in the last event of each API: chat and
+// completions, messages, responses.
 var lastLines = [][]byte{
 	[]byte("data: [DONE]"), []byte("data:[DONE]"),
 	[]byte("event: message_stop"), []byte(`data: {"type":"message_stop"`),
@@ -36,7 +36,7 @@ func (e *lastEvent) add(data []byte) {
 	}
 }
 
-// endLine takes the line that is complete. A blank one ends its event.
+// endLine handles the end of a line. A blank line ends an event.
 func (e *lastEvent) endLine() {
 	line := bytes.TrimSuffix(e.line, []byte("\r"))
 	e.line = e.line[:0]

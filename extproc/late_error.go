@@ -12,13 +12,13 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// LateError is how an answer ends that failed after it had begun.
+// LateError says how to end an answer that fails after it has begun.
 type LateError string
 
-// The forms of late errors. In each of them the error itself is sent first.
+// The ways to end such an answer. With each of them the error itself is sent first.
 const (
-	// LateErrorAuto cuts the answer where an SDK would return it as a success: if
-	// the caller is one, and does not stream.
+	// LateErrorAuto cuts the answer to an SDK that does not stream, which would return
+	// the error as a success. It ends every other answer cleanly.
 	LateErrorAuto LateError = "auto"
 	// LateErrorBody ends every answer cleanly.
 	LateErrorBody LateError = "body"
@@ -26,7 +26,7 @@ const (
 	LateErrorAbort LateError = "abort"
 )
 
-// fail ends the request with a refusal, in the form that is still possible.
+// fail ends the request with a refusal, as a late error if the answer has begun.
 func (a *answer) fail(r *refusal.Refusal) error {
 	if !a.committed {
 		return a.p.refuse(r)
@@ -51,8 +51,8 @@ func (a *answer) failLate(r *refusal.Refusal) error {
 	return nil
 }
 
-// failBroken ends an answer that the engine did not finish. An error can follow a part of
-// a stream, and keepalives, but no part of a plain answer.
+// failBroken ends an answer that the engine did not finish. An error can follow keepalives
+// or a part of an event stream, but not a part of another answer.
 func (a *answer) failBroken(message string) error {
 	r := refusal.BrokenAnswer(message)
 	onlyKeepalives := a.committed && len(a.tail) == 0
@@ -63,7 +63,7 @@ func (a *answer) failBroken(message string) error {
 	return a.failLate(r)
 }
 
-// isCut reports whether an answer that failed is cut behind the error.
+// isCut reports whether an answer that failed is cut after the error.
 func (a *answer) isCut() bool {
 	switch a.p.s.o.LateError {
 	case LateErrorAbort:
@@ -75,8 +75,8 @@ func (a *answer) isCut() bool {
 	}
 }
 
-// separator ends the line and the event that an answer was cut in, so that an error
-// event after it is one of its own.
+// separator returns the newlines that end the line and the event in which an answer broke
+// off, so that an error event can follow.
 func (a *answer) separator() string {
 	switch tail := string(a.tail); {
 	case tail == "", tail == "\n\n":

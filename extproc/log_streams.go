@@ -8,15 +8,15 @@ import (
 )
 
 // logStreams counts the open streams of the edge's log, by the address that Envoy calls
-// from. When the last one stays closed, that Envoy has gone, and every request that it
-// carried has ended.
+// from. When an address has had none for envoyGone, its Envoy has ended, and so have all
+// requests that it carried.
 type logStreams struct {
 	mu   sync.Mutex
 	open map[string]int
 }
 
-// envoyGone is how long an Envoy may be without a log stream before its requests
-// count as ended. It connects again at its next record.
+// envoyGone is how long an Envoy may be without a log stream before its requests count as
+// ended. A running Envoy connects again for its next record.
 const envoyGone = 10 * time.Second
 
 func (l *logStreams) opened(from string) {
@@ -38,7 +38,7 @@ func (l *logStreams) closed(s *Server, from string) {
 	closed := time.Now()
 	time.AfterFunc(envoyGone, func() {
 		if l.isOpen(from) {
-			return // Envoy has come back, or another one is at its address
+			return // Envoy has connected again, or another one has its address
 		}
 		s.endCarried(from, closed)
 	})
@@ -60,11 +60,11 @@ func (l *logStreams) streams() (n int) {
 	return n
 }
 
-// endCarried ends the requests that an Envoy carried which has gone.
+// endCarried ends the requests that an Envoy carried whose last log stream closed at a time.
 func (s *Server) endCarried(from string, closed time.Time) {
 	old := s.flights.carried(from, closed)
 	for _, fl := range old {
-		s.lost(fl)
+		s.endLost(fl)
 	}
 	if len(old) > 0 {
 		s.d.Log.Warn().Int("requests", len(old)).Msg("Envoy closed its access log and did not reconnect, ending the requests that it carried")

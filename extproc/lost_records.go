@@ -9,75 +9,78 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// A lost record would keep its request's slot for ever. The counts of engines and Envoys
-// correct that: when an engine has fewer requests than were sent to it, slots are given
-// back, the oldest first. Which of the requests lost its record cannot be known, so each
-// stays until its record comes, or until no Envoy carries a request that could be it.
-// Then it ends without a record.
+// If Envoy's record of a request were lost, the request would keep its slot for ever. The
+// counts of engines and Envoys prevent that: when an engine has fewer requests than slots
+// are taken on it, slots are released, the oldest first. It cannot be known which of the
+// requests has lost its record, so each stays in flight until its record arrives, or until
+// no Envoy carries a request that could be it. Then it ends without a record.
 
 const (
-	// settle is how much older than the first of two counts a request must be: it has
-	// reached its engine by then.
+	// settle is how much older than the first of two counts a request must be, to be sure
+	// that it has reached its engine.
 	settle = 5 * time.Second
-	// recordWait is how long a request may be without its slot. No answer of an engine
+	// recordWait is how long a request may be in flight without its slot. No engine's answer
 	// takes longer.
 	recordWait = time.Hour
 )
 
-// Look is what all Envoys carried at one moment.
+// Look has the number of requests that all Envoys carried at one moment.
 type Look struct {
 	At time.Time
 	envoy.Load
 }
 
-// Carries reports whether Envoy carries a request that began before the time, so that a
-// look at the Envoys is of use.
+// Carries reports whether an Envoy carries a request that was sent before a time, so that
+// its record may be lost.
 func (s *Server) Carries(before time.Time) bool {
 	_, carried := s.flights.begunBefore(before, s.logs.isOpen)
 	return len(carried) > 0
 }
 
-// Correct compares two looks in a row at the Envoys with what is carried now. It does
-// nothing when there are Envoys that were not looked at.
+// Correct compares two consecutive looks at the Envoys with the requests in flight. It
+// releases the slots, and ends the requests, that no Envoy carries any more. It does nothing
+// when some Envoys were not looked at.
 func (s *Server) Correct(first, second Look) {
 	if s.logs.streams() != second.Logs {
 		return
 	}
-	// At both looks Envoy had each of these, unless it had ended. The record of one that
-	// ended before the first look has come by now.
+	// Both looks have counted each of these, unless it had ended. The record of one that
+	// ended before the first look has arrived by now.
 	streams, carried := s.flights.begunBefore(first.At.Add(-settle), s.logs.isOpen)
-	to := map[string][]attempt{}
+	byAddress := map[string][]attempt{}
 	for _, a := range carried {
-		to[a.grant.Replica().Address] = append(to[a.grant.Replica().Address], a)
+		address := a.grant.Replica().Address
+		byAddress[address] = append(byAddress[address], a)
 	}
-	for address, attempts := range to {
+	for address, attempts := range byAddress {
 		s.free(attempts, max(first.To[address], second.To[address]))
 	}
 	if max(first.Edge, second.Edge) <= streams { // no Envoy carries any of them
 		for _, a := range carried {
-			s.lost(a.fl)
+			s.endLost(a.fl)
 		}
 	}
 }
 
-// Free gives back slots of a replica that had at most so many requests at two heartbeats
-// in a row. first is the time of the first one.
-func (s *Server) Free(address string, most int, first time.Time) {
+// Free releases the slots of a replica that had at most running requests at two consecutive
+// heartbeats. first is the time of the first one.
+func (s *Server) Free(address string, running int, first time.Time) {
 	_, carried := s.flights.begunBefore(first.Add(-settle), func(string) bool { return true })
-	s.free(slices.DeleteFunc(carried, func(a attempt) bool { return a.grant.Replica().Address != address }), most)
+	s.free(slices.DeleteFunc(carried, func(a attempt) bool { return a.grant.Replica().Address != address }), running)
 }
 
-// free gives back the slots of a replica's oldest requests, but for as many as most.
-func (s *Server) free(carried []attempt, most int) {
+// free releases slots of a replica, those of the oldest requests first, until as many are
+// left as it has running requests.
+func (s *Server) free(carried []attempt, running int) {
 	carried = slices.DeleteFunc(carried, func(a attempt) bool { return a.freed })
 	slices.SortFunc(carried, func(a, b attempt) int { return a.at.Compare(b.at) })
 	n := 0
-	for _, a := range carried[:max(0, len(carried)-most)] {
+	for _, a := range carried[:max(0, len(carried)-running)] {
 		if a.free() {
 			n++
 			time.AfterFunc(recordWait, func() {
 				if a.fl.isFreed() {
-					s.lost(a.fl)
+					s.endLost(a.fl)
 				}
 			})
 		}

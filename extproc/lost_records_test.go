@@ -313,7 +313,7 @@ func TestCorrectionsKeepTheirPromises(t *testing.T) {
 			c.look()
 		}
 		require.Zero(t, c.taken)
-		require.Empty(t, c.flights.by)
+		require.Empty(t, c.flights.byID)
 	}
 	synctest.Test(t, func(t *testing.T) { rapid.Check(bubbleTB{t}, check) })
 }

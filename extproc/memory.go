@@ -11,52 +11,51 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// memory is the memory that all request bodies together may take. A part of it is for
-// small bodies alone, so that large uploads, which may be slow, do not block small
-// requests.
+// memory limits the memory of all request bodies together. A part of it is only for small
+// bodies, so that large uploads, which may be slow, do not block small requests.
 type memory struct {
 	small, large *semaphore.Weighted
-	most         int64 // for one body
+	largest      int64 // what one body can acquire
 }
 
-// smallBody is the size up to which a body takes memory of the small ones.
+// smallBody is the size of the largest body that may use the part for small bodies.
 const smallBody = 256 << 10
 
 func newMemory(total, largest int64) memory {
 	small := total / 4
 	large := max(total-small, largest)
-	return memory{small: semaphore.NewWeighted(small), large: semaphore.NewWeighted(large), most: large}
+	return memory{small: semaphore.NewWeighted(small), large: semaphore.NewWeighted(large), largest: large}
 }
 
 // memoryWait is how long a request waits for memory before it is refused.
 const memoryWait = 30 * time.Second
 
-// share is the memory that one body has taken.
+// share is the memory that one body has acquired.
 type share struct {
 	m       memory
 	n       int64
 	isLarge bool
 }
 
-// grow takes memory for a body of n bytes so far, and of at most bytes in the end.
-// body that becomes large, or finds no memory of the small ones, takes all that it may
-// need at once: uploads that each have a part and wait for more would wait for each other.
-// A body that needs more than there is takes all. The error is a *refusal.Refusal or
-// errGone.
-func (s *share) grow(ctx context.Context, n, most int64) error {
-	n, most = min(n, s.m.most), min(most, s.m.most)
+// grow acquires memory for a body that has n bytes so far, and may grow to final bytes. A
+// body that becomes large, or for which the part for small bodies is used up, acquires all
+// that it may need at once: uploads that each have a part and wait for more would wait for
+// each other. A body that needs more than there is acquires all. The error is a
+// *refusal.Refusal or errGone.
+func (s *share) grow(ctx context.Context, n, final int64) error {
+	n, final = min(n, s.m.largest), min(final, s.m.largest)
 	switch {
 	case n <= s.n:
 		return nil
 	case s.isLarge:
-		return s.take(ctx, s.m.large, n-s.n)
+		return s.acquire(ctx, s.m.large, n-s.n)
 	case n <= smallBody && s.m.small.TryAcquire(n-s.n):
 		s.n = n
 		return nil
 	}
 	before := s.n
 	s.n = 0
-	err := s.take(ctx, s.m.large, max(n, most))
+	err := s.acquire(ctx, s.m.large, max(n, final))
 	if err != nil {
 		s.n = before
 		return err
@@ -66,11 +65,11 @@ func (s *share) grow(ctx context.Context, n, most int64) error {
 	return nil
 }
 
-func (s *share) take(ctx context.Context, of *semaphore.Weighted, n int64) error {
-	if !of.TryAcquire(n) {
+func (s *share) acquire(ctx context.Context, from *semaphore.Weighted, n int64) error {
+	if !from.TryAcquire(n) {
 		ctx, cancel := context.WithTimeout(ctx, memoryWait)
 		defer cancel()
-		if of.Acquire(ctx, n) != nil {
+		if from.Acquire(ctx, n) != nil {
 			if context.Cause(ctx) == context.DeadlineExceeded { //nolint:errorlint // never wrapped
 				return refusal.NoMemory()
 			}
@@ -81,7 +80,7 @@ func (s *share) take(ctx context.Context, of *semaphore.Weighted, n int64) error
 	return nil
 }
 
-// shrink gives back what is above n.
+// shrink releases what is above n.
 func (s *share) shrink(n int64) {
 	over := s.n - n
 	if over <= 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// models answers a path that is no endpoint: the models API, or a JSON 404.
+// models answers a request to a path that is no endpoint: the models API, or a JSON 404.
 func (p *pass) models() error {
 	model, ok := p.head.models()
 	switch {

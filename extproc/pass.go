@@ -23,7 +23,7 @@ import (
 type pass struct {
 	s      *Server
 	gs     extprocv3.ExternalProcessor_ProcessServer
-	lane   string       // empty in a foreign Envoy: one that does not run with Holdgate's bootstrap
+	lane   string       // empty for a foreign Envoy, which does not run Holdgate's bootstrap
 	first  wire.Inbound // the headers message
 	head   head
 	cors   cors
@@ -31,11 +31,11 @@ type pass struct {
 	flight *flight
 	req    Request
 
-	prefixed  bool          // the path came with the prefix of an earlier engine
-	native    bool          // Envoy carries the answer: its log ends the flight
+	prefixed  bool          // the path has the prefix of the engine of an earlier attempt
+	native    bool          // Envoy carries the answer, and its access log ends the flight
 	gone      chan struct{} // closed when the client has left; nil until watch
-	timing    string        // Server-Timing of a request that waited
-	rateLimit string        // how many requests the caller's quota still has; empty: no quota
+	timing    string        // the value of Server-Timing; empty: the request has not waited
+	rateLimit string        // how many requests the caller's quota has left; empty: no quota
 }
 
 // errGone means that the client has left.
@@ -82,8 +82,8 @@ func (p *pass) run() error {
 	return p.answer()
 }
 
-// answer decides what happens to the request and carries it out. A request whose wait
-// ended without a slot, and without a reason to refuse it, is decided again.
+// answer gets a decision on the request and executes it. A request whose wait ended without
+// a slot, and without a reason to refuse it, is decided again.
 func (p *pass) answer() error {
 	for {
 		d := p.flight.call.Decide(&p.req)
@@ -105,7 +105,7 @@ func (p *pass) answer() error {
 }
 
 // wait waits for a slot and answers the request with it. again is true when the wait
-// ended without a slot: the request is decided as if it had arrived in this moment.
+// ended without a slot and the request must be decided again.
 func (p *pass) wait(d Decision) (again bool, err error) {
 	w := &wait{p: p, waiter: d.Waiter, held: d.Held, impatient: d.Impatient, answer: answer{p: p}}
 	defer w.close()
@@ -135,8 +135,8 @@ func (p *pass) wait(d Decision) (again bool, err error) {
 	}
 }
 
-// laneOf returns the lane that Holdgate's bootstrap names in the initial metadata of a
-// stream. It is empty in a foreign Envoy.
+// laneOf returns the lane that Holdgate's bootstrap puts in the initial metadata of a
+// stream, or an empty string for a foreign Envoy.
 func laneOf(ctx context.Context) string {
 	if lane := metadata.ValueFromIncomingContext(ctx, envoy.LaneMetadata); len(lane) == 1 {
 		return lane[0]
@@ -144,8 +144,8 @@ func laneOf(ctx context.Context) string {
 	return ""
 }
 
-// begin starts the flight of the request, or finds it in the rehold lane. It returns
-// false when the client left on the way there.
+// begin sets the flight of the request: a new one, or in the rehold lane that of the
+// earlier passes. It returns false when the client has left in between.
 func (p *pass) begin() (begun bool) {
 	if p.lane == envoy.LaneRehold {
 		var left bool
@@ -178,8 +178,8 @@ func (p *pass) begin() (begun bool) {
 // receive receives the next message. It returns false when Envoy has ended the stream.
 func (p *pass) receive(in *wire.Inbound) (more bool) { return p.gs.RecvMsg(in) == nil }
 
-// send sends an answer, with the id of the request if it has a flight. It returns false
-// when the client or Envoy has gone: then nothing more can be sent.
+// send sends a message. If the request has a flight, an answer gets its id. It returns
+// false when the client or Envoy has gone and nothing more can be sent.
 func (p *pass) send(m any) (sent bool) {
 	if answer, ok := m.(*extprocv3.ProcessingResponse); ok && p.flight != nil {
 		wire.SetHeader(answer, headerRequestID, p.flight.id)
@@ -190,8 +190,8 @@ func (p *pass) send(m any) (sent bool) {
 // canceled reports whether the stream was reset.
 func (p *pass) canceled() bool { return p.gs.Context().Err() != nil }
 
-// left notes that the client has gone away. When the server is closing it was the server
-// that ended the stream.
+// left records that the client has left, or while the server closes, which ends streams
+// too, that the request was refused for that.
 func (p *pass) left() {
 	if p.s.isClosing() {
 		p.flight.noteRefusal(refusal.For(holdstate.ErrDraining, refusal.Wait{}))
@@ -200,21 +200,21 @@ func (p *pass) left() {
 	p.flight.note(func(r *Record) { r.Status, r.ErrorCode = StatusClientGone, "" })
 }
 
-// keepPlace remembers the request's place among the waiters, for a later wait.
+// keepPlace stores the request's place among the waiters, for a later wait.
 func (p *pass) keepPlace(seq uint64) {
 	p.req.Seq = seq
 	p.flight.keepPlace(seq)
 }
 
-// routed counts the request's first slot.
+// routed reports the request's first slot to the observer.
 func (p *pass) routed(g holdstate.Grant) {
 	if p.flight.firstSlot() {
 		p.s.d.Observer.Routed(&p.req, g)
 	}
 }
 
-// watch starts a goroutine that receives, so that a client that leaves is noticed while
-// the request waits. From here until close the request counts as held.
+// watch starts a goroutine that receives, to notice when the client leaves while the
+// request waits. The pass counts in holds until close.
 func (p *pass) watch() {
 	if p.gone != nil {
 		return
@@ -233,7 +233,8 @@ func (p *pass) watch() {
 	}()
 }
 
-// close gives back what the pass still has.
+// close releases what the pass still owns, and ends the flight unless Envoy carries the
+// request.
 func (p *pass) close() {
 	if p.gone != nil {
 		p.s.holds.Add(-1)

@@ -7,8 +7,8 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// passThrough sends a request on untouched, each message as it comes. It is for an Envoy
-// that serves other applications too.
+// passThrough lets a request pass unchanged, message by message. It is for an Envoy that
+// serves other applications too.
 func (p *pass) passThrough() {
 	if !p.send(wire.PassHeaders()) || p.first.End {
 		return
@@ -31,13 +31,13 @@ func (p *pass) passThrough() {
 			in.Free()
 		}
 		if !sent || in.End && in.Kind.OfRequest() {
-			return // the stream ends as in forward
+			return // forward says why the stream ends
 		}
 	}
 }
 
 // endWithTrailers answers the trailers of a request. When a part of the body was sent on,
-// there is no answer that is right whatever the route says: see forwardWhole.
+// it refuses the request, because Envoy may send the body twice: see forwardWhole.
 func endWithTrailers(begun bool) any {
 	if begun {
 		return refused(refusal.RequestInvalid("a request with a body and trailers cannot be sent on; leave the trailers out"), refusal.OpenAI)

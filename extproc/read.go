@@ -10,14 +10,14 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// read reads a call of an endpoint, up to the decision. Its error is a *refusal.Refusal
-// or errGone.
+// read authenticates and reads a request to an endpoint, so that it can be decided. Its
+// error is a *refusal.Refusal or errGone.
 func (p *pass) read() error {
 	rehold := p.lane == envoy.LaneRehold
 	if p.head.upgrade && p.req.Endpoint.API == refusal.Responses {
 		return refusal.NoWebSocket()
 	}
-	if p.head.bodyless() {
+	if !p.head.isCall() {
 		return refusal.MethodNotAllowed(http.MethodPost)
 	}
 	if !rehold {
@@ -48,9 +48,9 @@ func (p *pass) read() error {
 	return nil
 }
 
-// authenticate finds the caller, once: the rehold lane has no keys. There the edge's pass
-// has found it, in this process or in the one before it. That Envoy says so is enough over
-// a unix socket, to which only its user may connect; over TCP it is not.
+// authenticate finds the caller. Requests of the rehold lane have no keys: the edge's pass
+// has authenticated them, in this process or in an earlier one. In the latter case the lane
+// is trusted only over a unix socket, to which only the socket's owner can connect.
 func (p *pass) authenticate() (why *refusal.Refusal) {
 	fl := p.flight
 	switch {
@@ -58,7 +58,7 @@ func (p *pass) authenticate() (why *refusal.Refusal) {
 		fl.call, why = p.s.d.Decider.Authenticate(Credentials{
 			Method: p.req.Method, PathAndQuery: p.req.PathAndQuery,
 			Authorization: p.head.authorization, APIKey: p.head.apiKey,
-			// Envoy sets it; no client can.
+			// Set by Envoy; clients cannot set it.
 			Metadata: wire.StructAt(p.first.Metadata, p.s.o.IdentityMetadata),
 		})
 		if why != nil {
@@ -90,8 +90,8 @@ func (p *pass) readBody() error {
 	}
 }
 
-// readFields reads the fields of the decision, and puts a model in the place of its
-// alias. While it decodes a body it has the memory for that.
+// readFields reads the fields that the decision needs, and replaces an alias by its model.
+// It holds the memory that decoding takes until it returns.
 func (p *pass) readFields() error {
 	limit, coding := p.s.o.MaxRequestBytes, p.head.coding
 	if extra := coding.Extra(limit); extra > 0 {

@@ -17,8 +17,8 @@ func (h *head) isReadyCheck() bool {
 	return string(h.pathOnly()) == envoy.ReadyPath && (method == http.MethodGet || method == http.MethodHead)
 }
 
-// readiness answers a readiness check, which is no request of a caller: it needs no key,
-// and is neither counted nor on record.
+// readiness returns the answer to a readiness check. A check needs no key, and is neither
+// counted nor recorded.
 func (s *Server) readiness() *extprocv3.ProcessingResponse {
 	status, body := http.StatusOK, `{"status":"ready"}`
 	if s.d.NotReady != nil && s.d.NotReady() != "" {

@@ -23,22 +23,22 @@ const (
 	VerdictRefuse   Verdict = "refuse"
 )
 
-// Record is how a request ended: what the router knows of it, and what Envoy's access log
-// says.
+// Record describes a request that has ended, by what the router noted and what Envoy's
+// access log says.
 type Record struct {
 	Request   Request
 	Method    string
 	TraceID   string
 	Verdict   Verdict
 	Outcome   holdstate.Outcome // Pending: it was not held
-	Grant     holdstate.Grant   // the last one; nil: it had none
-	Status    int               // what the request ended with; 499: the client left; 0: unknown
+	Grant     holdstate.Grant   // the last one; nil: none
+	Status    int               // the final status; 499: the client left; 0: unknown
 	ErrorCode string            // of a refusal, or CodeRecordLost
 	Held      time.Duration
 	Queued    time.Duration
 
-	// From Envoy's log; zero without its record.
-	WireStatus int // that the client got; 0: none
+	// From Envoy's record; zero without one.
+	WireStatus int // the status that the client got; 0: none
 	BytesOut   int64
 	Duration   time.Duration
 	Attempts   int
@@ -57,7 +57,7 @@ func (r *Record) Route() string {
 // StatusClientGone is the status in the record of a request whose client left.
 const StatusClientGone = 499
 
-// carried notes that Envoy carries the request to a replica. Its log completes the record.
+// carried notes that Envoy carries the request to a replica. logged completes the record.
 func (r *Record) carried(g holdstate.Grant) {
 	r.Grant = g
 	if r.Verdict != VerdictHold {
@@ -66,8 +66,8 @@ func (r *Record) carried(g holdstate.Grant) {
 	r.Status, r.ErrorCode = 0, ""
 }
 
-// waited notes how long a wait took, and how a hold ended. Of several holds of one request
-// the first outcome stays: it is the one that the metric has counted.
+// waited adds the durations of a wait, and notes how a hold ended. Of several holds the
+// first outcome stays, because the metric counts one hold per request.
 func (r *Record) waited(held, queued time.Duration, outcome holdstate.Outcome) {
 	r.Held += held
 	r.Queued += queued
@@ -81,7 +81,7 @@ func (r *Record) refuse(why *refusal.Refusal) {
 	r.Status, r.ErrorCode = why.Status, why.Code
 }
 
-// logged adds what Envoy's record says.
+// logged adds what Envoy's record says. The router's own status stays.
 func (r *Record) logged(e *wire.LogEntry) {
 	r.WireStatus, r.BytesOut, r.Duration = e.Status, e.BytesOut, e.Duration
 	r.Attempts, r.Upstream, r.Source = e.Attempts, e.Upstream, e.Source
@@ -94,7 +94,7 @@ func (r *Record) logged(e *wire.LogEntry) {
 	}
 }
 
-// method returns the label of a method: "other" for an unusual one.
+// method returns the metric label of a method, "other" for an unusual one.
 func method(m string) string {
 	switch m {
 	case http.MethodPost, http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodPatch:

@@ -12,7 +12,7 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// refuse answers with a refusal. Nothing may have been sent before.
+// refuse answers with a refusal. It must be the first message on the stream.
 func (p *pass) refuse(r *refusal.Refusal) error {
 	api := refusal.OpenAI
 	if p.req.Endpoint != nil {
@@ -27,7 +27,7 @@ func (p *pass) refuse(r *refusal.Refusal) error {
 	return nil
 }
 
-// refused is the message of a refusal.
+// refused returns the message that answers with a refusal.
 func refused(r *refusal.Refusal, api refusal.API, more ...[2]string) *extprocv3.ProcessingResponse {
 	headers := append(wire.HeaderList{{"content-type", "application/json"}}, more...)
 	if r.RetryAfter > 0 {

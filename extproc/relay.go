@@ -23,11 +23,11 @@ type relay struct {
 	answer  *answer
 	grant   holdstate.Grant
 	engine  Engine
-	failing bool      // the engine's error is passed on, and the answer is cut behind it
+	failing bool      // the engine answered with an error, after which the answer is cut
 	events  lastEvent // of a stream
 }
 
-// result is what came of a call.
+// result is the result of a call of the engine.
 type result struct {
 	resp *http.Response
 	err  error
@@ -39,8 +39,8 @@ type piece struct {
 	err  error
 }
 
-// run calls the engine and passes its answer on. again is true when the engine refused or
-// died before its head, and the request waits once more.
+// run calls the engine and passes its answer on. again is true when the engine refused the
+// request, or died before it answered, and the request waits again.
 func (r *relay) run() (again bool, err error) {
 	p := r.p
 	defer r.grant.Release()
@@ -60,14 +60,14 @@ func (r *relay) run() (again bool, err error) {
 	}
 	switch {
 	case res.err == nil && r.engine.notTaken(res.resp):
-		_ = res.resp.Body.Close() // before the slot is given back
+		_ = res.resp.Body.Close() // before the slot is released
 		return r.failed(failNotTaken)
 	case res.err == nil && flags == "":
 		r.waiter.Report(holdstate.Done)
 		p.upload.free() // the engine has the whole request, or does not want it
 		return false, r.passOn(ctx, res.resp)
 	case res.err != nil && ctx.Err() != nil:
-		// The client's leaving ended the call: the replica is not to blame.
+		// The call ended because the client left, not because the replica failed.
 		r.left()
 		return false, nil
 	}
@@ -81,20 +81,20 @@ func (r *relay) run() (again bool, err error) {
 	return r.failed(failDied)
 }
 
-// call calls the engine.
+// call calls the engine. The channel that it returns gets one result.
 func (r *relay) call(ctx context.Context) <-chan result {
 	results := make(chan result, 1)
 	req := r.request(ctx)
 	go func() {
-		resp, err := r.p.s.d.Relay.RoundTrip(req) //nolint:bodyclose // by whoever takes the result
+		resp, err := r.p.s.d.Relay.RoundTrip(req) //nolint:bodyclose // closed by the receiver of the result
 		results <- result{resp: resp, err: err}
 	}()
 	return results
 }
 
 // untilHead waits for the head of the engine's answer. left is true when the client left
-// before: then the call is canceled and the engine's side of it is closed, so that the
-// slot is not given back while the engine still works.
+// first. Then it cancels the call and waits until it has ended, so that the slot is not
+// released while the engine still works.
 func (r *relay) untilHead(results <-chan result, cancel context.CancelFunc) (res result, left bool) {
 	for !left {
 		select {
@@ -120,8 +120,8 @@ func (r *relay) left() {
 	r.waiter.Report(holdstate.Leave)
 }
 
-// failed gives the replica up. The request waits once more, unless it must not be tried
-// again.
+// failed gives the replica up. again is true unless the request must not be sent to another
+// replica.
 func (r *relay) failed(how failure) (again bool, err error) {
 	if why := r.p.flight.giveUp(r.grant, how, r.p.req.Model); why != nil {
 		r.waiter.Report(holdstate.Done)
@@ -135,19 +135,19 @@ func (r *relay) failed(how failure) (again bool, err error) {
 func (r *relay) passOn(ctx context.Context, resp *http.Response) error {
 	p := r.p
 	p.flight.note(func(rec *Record) { rec.Status = resp.StatusCode })
-	noAnswer := resp.StatusCode >= http.StatusMultipleChoices // even if it is no error
+	isError := resp.StatusCode >= http.StatusMultipleChoices // a redirect counts as one
 	switch {
 	case !r.answer.committed:
 		r.answer.tick = nil // the engine's head is the first byte
 		if !r.answer.begin(resp) {
 			return nil
 		}
-	case noAnswer && p.req.Stream:
+	case isError && p.req.Stream:
 		resp.Body = body.DecodedAnswer(resp)
 		return r.passError(resp)
 	default:
 		resp.Body = body.DecodedAnswer(resp)
-		r.failing = noAnswer && r.answer.isCut()
+		r.failing = isError && r.answer.isCut()
 	}
 	pieces := readPieces(ctx, resp.Body)
 	var total int64
@@ -171,22 +171,22 @@ func (r *relay) passOn(ctx context.Context, resp *http.Response) error {
 	}
 }
 
-// leftDuringAnswer notes that the client left, unless it has the whole answer.
+// leftDuringAnswer records that the client left, unless it has the whole answer.
 func (r *relay) leftDuringAnswer() {
 	if !r.events.passed {
 		r.p.left()
 	}
 }
 
-// passPiece sends a piece of the engine's body, of which total bytes have come. It is
-// done when nothing more can be sent.
+// passPiece sends a piece of the engine's body. total is how many bytes of the body were
+// read, this piece included. done is true when nothing more can be sent.
 func (r *relay) passPiece(next piece, total int64) (done bool, err error) {
 	end := errors.Is(next.err, io.EOF)
 	switch {
 	case total > r.p.s.o.RelayMaxBytes:
 		return true, r.answer.failBroken(fmt.Sprintf("the answer is larger than %d bytes", r.p.s.o.RelayMaxBytes))
 	case next.err != nil && !end && r.p.canceled():
-		r.leftDuringAnswer() // its leaving ended the call
+		r.leftDuringAnswer() // the call ended because the client left
 		return true, nil
 	case next.err != nil && !end:
 		r.answer.send(next.data, false)
@@ -208,8 +208,8 @@ func (r *relay) passPiece(next piece, total int64) (done bool, err error) {
 	return end, nil
 }
 
-// passError passes an engine's error on in a stream that has begun. Its text may come
-// slowly.
+// passError passes an engine's error on in a stream that has begun. It sends keepalives
+// while it reads the error, which may arrive slowly.
 func (r *relay) passError(resp *http.Response) error {
 	refusals := make(chan *refusal.Refusal, 1)
 	go func() { refusals <- refusal.FromEngine(resp.StatusCode, resp.Body) }()
@@ -232,8 +232,8 @@ func (r *relay) passError(resp *http.Response) error {
 // pieceSize is large enough for many events, and small enough for two buffers per relay.
 const pieceSize = 16 << 10
 
-// readPieces reads an answer until its end, or until ctx ends. A piece is valid until the
-// next one is received.
+// readPieces starts a goroutine that reads an answer until its end, or until ctx ends. A
+// piece is valid until the next one is received.
 func readPieces(ctx context.Context, r io.Reader) <-chan piece {
 	pieces := make(chan piece)
 	go func() {
@@ -244,7 +244,7 @@ func readPieces(ctx context.Context, r io.Reader) <-chan piece {
 			}
 			n, err := r.Read(buffers[i])
 			if n == 0 && err == nil {
-				continue // a decoder has nothing yet
+				continue // a decoder needs more bytes
 			}
 			select {
 			case pieces <- piece{data: buffers[i][:n], err: err}:

@@ -10,12 +10,12 @@ import (
 )
 
 // laneRefusal returns the refusal of a request that failed in the relay lane for a reason
-// that is not the replica's, so that another replica would not help. It is nil when the
+// other than its replica, so that another one would not help. It returns nil when the
 // engine refused the connection or ended it.
 func (r *relay) laneRefusal(res result, flags string) *refusal.Refusal {
 	switch {
 	case res.err != nil:
-		// When an engine fails, the lane answers, with flags.
+		// The lane itself failed: it answers, with flags, when an engine fails.
 		r.p.s.d.Log.Error().Err(res.err).Msg("calling an engine through Envoy's relay lane: is --relay the socket of the running Envoy?")
 		return refusal.BackendError(r.p.req.Model)
 	case hasFlag(flags, "UPE"):
@@ -26,9 +26,9 @@ func (r *relay) laneRefusal(res result, flags string) *refusal.Refusal {
 	return nil
 }
 
-// refusedFlags are Envoy's response flags of an attempt that never reached the engine:
-// connection failure, no healthy host, overflow, no cluster. upstreamFlags are those of an
-// attempt that failed because of the engine.
+// refusedFlags are Envoy's response flags for an attempt that never reached the engine:
+// connection failure, no healthy host, overflow, no cluster. upstreamFlags are those for
+// any attempt that failed because of the engine.
 var (
 	refusedFlags  = []string{"UF", "UH", "UO", "NC"}
 	upstreamFlags = append([]string{"UC", "UR", "UT", "LR", "URX"}, refusedFlags...)
@@ -36,7 +36,7 @@ var (
 
 func refusedConnection(flags string) bool { return hasFlag(flags, refusedFlags...) }
 
-// hasFlag reports whether one of the wanted flags is in Envoy's list.
+// hasFlag reports whether Envoy's list of flags has one that is wanted.
 func hasFlag(flags string, wanted ...string) bool {
 	for flag := range strings.SplitSeq(flags, ",") {
 		if slices.Contains(wanted, flag) {

@@ -20,8 +20,8 @@ import (
 	"github.com/holdgate/holdgate/internal/descriptors"
 )
 
-// NewRelay makes the client of Envoy's relay lane. A call waits while this process has no
-// file descriptor for its connection, so that no replica is given up for it.
+// NewRelay returns a client of Envoy's relay lane. A call waits while this process has no
+// file descriptor for its connection: an error would count as a failure of the replica.
 func NewRelay(network, address string) http.RoundTripper {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	return descriptors.Patient(&http.Transport{
@@ -41,10 +41,10 @@ var hopByHop = map[string]bool{
 	"proxy-authorization": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true,
 }
 
-// request is the request as the client sent it, without what belongs to its connection
-// or to the router, or would make the relay's client refuse the whole: Envoy (1.40) lets
-// through hosts like a@b, and values with a CR. The answer must come in identity coding:
-// keepalives may have begun it.
+// request returns the request as the client sent it, without the headers of its connection
+// and of the router, and without hosts and headers that net/http refuses to send: Envoy
+// (1.40) accepts hosts like a@b, and values with a CR. The engine must answer in identity
+// coding, because keepalives may have begun the answer.
 func (r *relay) request(ctx context.Context) *http.Request {
 	p, fl, body := r.p, r.p.flight, r.p.upload.held
 	req := &http.Request{
@@ -85,7 +85,7 @@ func (r *relay) request(ctx context.Context) *http.Request {
 
 const serverTiming = "server-timing"
 
-// relayedHeaders returns the engine's headers, and how long the request waited.
+// relayedHeaders returns the engine's headers, with timing added to Server-Timing.
 func relayedHeaders(resp *http.Response, timing string) []*corev3.HeaderValue {
 	var out []*corev3.HeaderValue
 	for name, values := range resp.Header {
@@ -96,8 +96,8 @@ func relayedHeaders(resp *http.Response, timing string) []*corev3.HeaderValue {
 		if n == serverTiming {
 			values, timing = append(values, timing), ""
 		}
-		// Where a streamed answer has a name twice, Envoy (1.40) keeps the last value, so
-		// values are joined as HTTP allows. Cookies cannot be joined.
+		// Of several headers with one name in a streamed answer, Envoy (1.40) keeps only
+		// the last, so values are joined as HTTP allows. Cookies cannot be joined.
 		value := strings.Join(values, ", ")
 		if n == "set-cookie" {
 			value = values[len(values)-1]

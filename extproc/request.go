@@ -14,20 +14,20 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Credentials are what the headers of a request say of its caller.
+// Credentials are what a request's caller is authenticated by.
 type Credentials struct {
 	Method, PathAndQuery  string
 	Authorization, APIKey string
-	// Metadata is what Envoy has at Options.IdentityMetadata; nil: nothing.
+	// Metadata is Envoy's dynamic metadata at Options.IdentityMetadata; nil: none.
 	Metadata *structpb.Struct
 }
 
 // Caller is who sent a request.
 type Caller struct{ TenantID, KeyID string }
 
-// Forward is how a request is sent on, to whatever engine.
+// Forward says how a request is changed before it is sent to an engine, whichever that is.
 type Forward struct {
-	// PathAndQuery take the place of those that the request came with; empty: they stay.
+	// PathAndQuery replaces the request's path and query; empty: they are not changed.
 	PathAndQuery string
 	// StripKeys: engines do not get the caller's keys.
 	StripKeys bool
@@ -36,11 +36,11 @@ type Forward struct {
 // Redirect sends the caller to another site.
 type Redirect struct{ Site, Location string }
 
-// Request is what a decision is made on.
+// Request is a request as the decision sees it.
 type Request struct {
 	Caller       Caller
 	Method       string
-	PathAndQuery string // as it came
+	PathAndQuery string // as received
 	ID           string // the request id in every log and answer
 	ClientIDs    [2]string
 	Endpoint     *Endpoint
@@ -55,11 +55,11 @@ type Request struct {
 	body *body.Body
 }
 
-// BodySum returns the SHA-256 of the body as it came.
+// BodySum returns the SHA-256 of the body as received.
 func (r *Request) BodySum() [sha256.Size]byte { return r.body.Sum() }
 
-// Footprint estimates what the request takes of an engine, in tokens: one for each 3.2
-// bytes of text, and the output that it declares. Media are left out.
+// Footprint estimates how many tokens the request takes on an engine: one for each 3.2
+// bytes of text, and the largest output that it allows. Media are not counted.
 func (r *Request) Footprint() int64 {
 	return r.TextTokens + max(0, r.MaxTokens, r.MaxCompletionTokens)
 }
@@ -79,16 +79,16 @@ type Decision struct {
 	// Impatient: with Waiter: the budget is the client's patience.
 	Impatient bool
 	Refusal   *refusal.Refusal
-	// Outcome is how the metric of holds has counted a request that is refused instead of
-	// held; Pending: it has not.
+	// Outcome is what the metric of holds has counted for a request that was refused
+	// instead of held; Pending: nothing.
 	Outcome holdstate.Outcome
-	// RateLimit is how many more requests the caller's quota has; empty: no quota.
+	// RateLimit is how many requests the caller's quota has left; empty: no quota.
 	RateLimit string
 	// Redirect is the site that has the model.
 	Redirect *Redirect
 }
 
-// Decider is the policy. Its methods are called by many streams at once.
+// Decider is the policy. Its methods are safe for concurrent use.
 type Decider interface {
 	// Authenticate finds the caller of a request by its headers.
 	Authenticate(c Credentials) (Call, *refusal.Refusal)
@@ -101,29 +101,29 @@ type Decider interface {
 type Call interface {
 	Caller() Caller
 	Forward() Forward
-	// CheckBody refuses a body other than the one that the token of a redirected request
-	// is for. Only the first call checks: then an alias may change the body.
+	// CheckBody refuses a body that the token of a redirected request was not made for.
+	// Only the first call checks, because an alias may be replaced in the body after it.
 	CheckBody(r *Request) *refusal.Refusal
-	// Resolve returns the model that a name means: that of an alias, or the name itself.
+	// Resolve returns the model of an alias, and any other name unchanged.
 	Resolve(name string) string
-	// Decide is called when the whole body is there.
+	// Decide decides what happens to the request. Its whole body must have been read.
 	Decide(r *Request) Decision
 	// Recheck returns a refusal when the caller's key is no longer valid.
 	Recheck() *refusal.Refusal
 	// Engine returns how the engine of a grant for a model wants its requests.
 	Engine(model string, g holdstate.Grant) Engine
-	// Models returns the body of GET /v1/models; model is empty for the list. It is
-	// nil for a model that the caller may not use or that does not exist.
+	// Models returns the body of the answer to GET /v1/models; model is empty for the
+	// list. It returns nil for a model that the caller may not use or that does not exist.
 	Models(model string) []byte
 }
 
-// Observer learns what happens to requests. Its methods must not block.
+// Observer is told what happens to requests. Its methods must not block.
 type Observer interface {
 	// Routed is called once per request, when it has its first slot.
 	Routed(r *Request, g holdstate.Grant)
 	// Ended is called once per request, when it has ended.
 	Ended(r *Record)
-	// Freed is called when so many slots of the grant's replica were given back,
-	// because it works on fewer requests than were taken.
+	// Freed is called when slots of the grant's replica were released because it works on
+	// fewer requests than it has slots taken.
 	Freed(g holdstate.Grant, slots int)
 }

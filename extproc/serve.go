@@ -14,7 +14,7 @@ import (
 func (p *pass) serve(g holdstate.Grant) error {
 	e := p.flight.engine(g, p.req.Model, &p.head)
 	if !p.flight.carry(g) {
-		p.left() // its record has come already
+		p.left() // Envoy has ended the request already
 		return nil
 	}
 	p.routed(g)
@@ -50,11 +50,11 @@ func (p *pass) serve(g holdstate.Grant) error {
 	return nil
 }
 
-// forward sends the headers' answer and then the body as it came. From here on the
-// answer is Envoy's: an error would cut it, so there is none. The stream ends, because an
-// Envoy whose response modes are not SKIP or NONE would wait for messages about the
-// answer. Envoy may send the last chunk of a large body twice: the second is not read,
-// and its buffer is left to the garbage collector.
+// forward sends the answer to the headers and then the body as received. It returns no
+// error, because that would cut the answer, which Envoy carries from here on. The stream
+// ends after it, because an Envoy whose response modes are not SKIP or NONE would wait for
+// messages about the answer. Envoy may send the last chunk of a large body twice: the
+// second is not read, and its buffer is left to the garbage collector.
 func (p *pass) forward(first *wire.Outbound) {
 	if !p.send(first) {
 		return
@@ -66,9 +66,9 @@ func (p *pass) forward(first *wire.Outbound) {
 	}
 }
 
-// forwardWhole sends the headers' answer with the whole body in it. Behind a body that
-// is sent back in chunks, Envoy (1.37.0, 1.40.0) ends a request with trailers only
-// once they are answered, and then writes what the router has kept for a retry, the
+// forwardWhole sends the answer to the headers with the whole body in it. After a body that
+// is sent back in chunks, Envoy (1.37.0, 1.40.0) ends a request with trailers only once
+// they are answered, and then writes what its router filter has kept for a retry, the
 // whole body, to the engine a second time.
 func (p *pass) forwardWhole(f *wire.ForwardHead) {
 	p.send(f.EncodeWith(p.upload.rest(), p.upload.body.Size()))

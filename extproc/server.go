@@ -23,23 +23,24 @@ import (
 
 // Options are the settings of the data path.
 type Options struct {
-	Keepalive         time.Duration // between keepalives of a held request; 0: none
+	Keepalive         time.Duration // interval between keepalives to a held request; 0: none
 	RequestTimeout    time.Duration // how long a request may wait for a slot
 	AdmitPark         time.Duration // how long a request that was not held may wait for a reservation
 	MaxRequestBytes   int64         // of one body
 	MaxBodyBytesTotal int64         // of all bodies together; over it, reading pauses
 	RelayMaxBytes     int64         // of one relayed answer
 	LateError         LateError
-	// CORSOrigins are the origins of web pages that may call; * means all.
+	// CORSOrigins are the origins whose web pages may call; * allows all.
 	CORSOrigins []string
-	// IdentityMetadata is where other filters of Envoy name the caller: a namespace of
-	// dynamic metadata, and keys that lead deeper; nil: nowhere.
+	// IdentityMetadata is the path in Envoy's dynamic metadata where another filter writes
+	// the caller's identity: a namespace, then keys of nested structs; nil: none does.
 	IdentityMetadata []string
 }
 
 // Deps are the collaborators. All but NotReady are required.
 type Deps struct {
-	// NotReady returns why load balancers should send no requests; empty: they should.
+	// NotReady returns the reason why load balancers should send no requests, or an empty
+	// string when they may.
 	NotReady func() string
 	Decider  Decider
 	Observer Observer
@@ -54,7 +55,7 @@ type Server struct {
 	o       Options
 	d       Deps
 	flights flights
-	holds   atomic.Int64 // passes that wait or have waited
+	holds   atomic.Int64 // open passes whose request waits or has waited
 	bodies  memory
 	logs    logStreams
 	closing chan struct{}
@@ -65,7 +66,7 @@ func New(o Options, d Deps) *Server {
 	return &Server{o: o, d: d, bodies: newMemory(o.MaxBodyBytesTotal, o.MaxRequestBytes), closing: make(chan struct{})}
 }
 
-// Register adds the services to s, which must have been made with ServerOptions.
+// Register adds the services to g, which must have been made with ServerOptions.
 func (s *Server) Register(g *grpc.Server) {
 	extprocv3.RegisterExternalProcessorServer(g, s)
 	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{s: s})

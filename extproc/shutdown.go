@@ -7,32 +7,33 @@ import (
 	"time"
 )
 
-// InFlight is the number of requests between their headers and their answer's end.
-func (s *Server) InFlight() int { return s.flights.active() }
+// InFlight returns the number of requests whose answer has not ended.
+func (s *Server) InFlight() int {
+	return s.flights.count(func(fl *flight) bool { return !fl.done && !fl.freed })
+}
 
 // WaitForHolds returns when no request waits or is relayed any more, or when ctx
 // ends. New holds must have been stopped before.
 func (s *Server) WaitForHolds(ctx context.Context) {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for s.holds.Load() > 0 {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	poll(ctx, func() bool { return s.holds.Load() == 0 })
 }
 
-// WaitForRecords returns when Envoy's records of the requests that it does not carry have
-// come, after logWait, or when ctx ends. Envoy opens its log stream with the first record,
-// so that there may be none yet.
+// WaitForRecords returns when the records of all requests that Envoy does not carry have
+// arrived, after logWait, or when ctx ends. Records may arrive even if no log stream is
+// open, because Envoy opens one with its first record.
 func (s *Server) WaitForRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, logWait)
 	defer cancel()
+	poll(ctx, func() bool {
+		return s.flights.count(func(fl *flight) bool { return fl.grant == nil }) == 0
+	})
+}
+
+// poll returns when done returns true, or when ctx ends.
+func poll(ctx context.Context, done func() bool) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for s.flights.notCarried() > 0 {
+	for !done() {
 		select {
 		case <-ctx.Done():
 			return
@@ -41,23 +42,23 @@ func (s *Server) WaitForRecords(ctx context.Context) {
 	}
 }
 
-// EndAll ends every request that is left, when the gRPC server has stopped and no record
-// can come any more. What Envoy still carries ends without its record.
+// EndAll ends every request that is left. The gRPC server must have stopped, so that no
+// more records can arrive: the requests that Envoy still carries end as lost.
 func (s *Server) EndAll() {
 	for _, fl := range s.flights.all() {
 		fl.mu.Lock()
 		carried := fl.grant != nil
 		fl.mu.Unlock()
 		if carried {
-			s.lost(fl)
+			s.endLost(fl)
 		} else {
-			s.ended(fl)
+			s.end(fl)
 		}
 	}
 }
 
-// EndLogs ends Envoy's log streams, which Envoy never ends itself. Requests whose streams
-// are cut after it are on record as ended by the shutdown.
+// EndLogs ends Envoy's log streams, which Envoy never ends itself. A request whose stream is
+// cut after that is recorded as refused because of the shutdown.
 func (s *Server) EndLogs() { close(s.closing) }
 
 func (s *Server) isClosing() bool {

@@ -17,14 +17,14 @@ type wait struct {
 	held      bool // no replica served the request when it came
 	impatient bool // the budget is the client's patience
 	answer    answer
-	noted     bool // the wait is on record
+	noted     bool // note was called
 
 	budget *time.Timer // of a hold
 	park   *time.Timer // nil until a request that is not held waits for a reservation
 	queue  *time.Timer // nil until it waits for a slot
 }
 
-// start starts the timers, and moves the body to where it is kept.
+// start starts the timers, and moves the body to memory of its exact size.
 func (w *wait) start(d Decision) {
 	p := w.p
 	p.watch()
@@ -39,12 +39,12 @@ func (w *wait) start(d Decision) {
 }
 
 // untilSlot waits until the request has a slot or its wait has ended, and returns the
-// status of the waiter. left is true when the client left before.
+// status of the waiter. left is true when the client left first.
 func (w *wait) untilSlot() (s holdstate.Status, left bool) {
 	for {
 		s := w.waiter.Status()
 		if s.State != holdstate.Admitted {
-			w.queue = nil // a later admission gives a new wait for a slot
+			w.queue = nil // each admission starts a new wait for a slot
 		}
 		var budget, park, queue <-chan time.Time
 		switch {
@@ -61,15 +61,16 @@ func (w *wait) untilSlot() (s holdstate.Status, left bool) {
 		case <-w.waiter.Changed():
 		case <-budget:
 			if w.waiter.Report(holdstate.Expire).State != holdstate.Ended {
-				// It was let through in this moment. Held again, it ends at once.
+				// A replica has just come up. Should the request be held again, its budget
+				// has already ended.
 				w.budget.Reset(0)
 			}
 		case <-park:
-			w.waiter.Report(holdstate.Expire) // no effect when it was let through in this moment
+			w.waiter.Report(holdstate.Expire) // no effect if it has just got a reservation
 			w.park = nil
 		case <-queue:
 			w.waiter.Report(holdstate.TimeOut)
-			w.queue = nil // it waits as long for each further replica
+			w.queue = nil // should further replicas be open to it, it waits again for them
 		case <-w.answer.tick:
 			if !w.answer.keepalive() {
 				w.leave()
@@ -82,7 +83,7 @@ func (w *wait) untilSlot() (s holdstate.Status, left bool) {
 	}
 }
 
-// started returns the channel of a timer, which the first call starts.
+// started returns the channel of a timer, which it starts if it is nil.
 func started(timer **time.Timer, d time.Duration) <-chan time.Time {
 	if *timer == nil {
 		*timer = time.NewTimer(d)
@@ -98,9 +99,9 @@ func (w *wait) leave() {
 	}
 }
 
-// refusal returns why a request is refused whose wait ended without a slot. It is nil
-// when the map no longer places the model here, or the last replica left a request that
-// was not held: such a request may be decided again, unless its answer has begun.
+// refusal returns the refusal of a request whose wait ended without a slot. It returns nil
+// for a request that can be decided again: the map no longer places the model here, or the
+// request was not held and the last replica left, and no answer has begun.
 func (w *wait) refusal(s holdstate.Status) *refusal.Refusal {
 	model := w.p.req.Model
 	if why := s.Why(); why != nil {
@@ -115,15 +116,15 @@ func (w *wait) refusal(s holdstate.Status) *refusal.Refusal {
 	return nil
 }
 
-// timing is the value of Server-Timing: how long the request was held, and how long it
-// then waited for a slot, in milliseconds.
+// timing returns the value of Server-Timing: how long the request was held, and how long
+// it then waited for a slot, in milliseconds.
 func (w *wait) timing() string {
 	held, queued := w.waiter.Waited()
 	return fmt.Sprintf("hold;dur=%d, queue;dur=%d", held.Milliseconds(), queued.Milliseconds())
 }
 
-// note records how long the request waited, and how a hold ended. It comes before
-// anything that can end the request's record.
+// note records how long the request waited, and how a hold ended. It must be called before
+// anything after which the record may be reported.
 func (w *wait) note() {
 	if w.noted {
 		return
@@ -146,5 +147,5 @@ func (w *wait) close() {
 		}
 	}
 	w.answer.stopKeepalives()
-	w.waiter.Report(holdstate.Leave) // it still waits only after a crash
+	w.waiter.Report(holdstate.Leave) // no effect, except after a panic
 }

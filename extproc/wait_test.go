@@ -136,7 +136,7 @@ func (r *rig) endAllNow() int {
 	elapse(time.Nanosecond)
 	old := r.flights.carried("pid 9", time.Now())
 	for _, fl := range old {
-		r.ended(fl)
+		r.end(fl)
 	}
 	return len(old)
 }

@@ -14,11 +14,12 @@ import (
 	"github.com/klauspost/compress/zlib"
 )
 
-// ErrUndecodable means that the coding of an answer is unknown, or its bytes are not in it.
+// ErrUndecodable means that the coding of an answer is unknown, or that its bytes are not
+// valid in that coding.
 var ErrUndecodable = errors.New("the engine's answer is compressed in a way that the router cannot read")
 
-// DecodedAnswer returns the body of an engine's answer, decoded. Engines are asked for
-// identity coding, and some compress all the same.
+// DecodedAnswer returns the decoded body of an engine's answer. The router asks engines for
+// identity coding, but some compress all the same.
 func DecodedAnswer(resp *http.Response) io.ReadCloser {
 	coding := strings.ToLower(strings.TrimSpace(strings.Join(resp.Header.Values("Content-Encoding"), ",")))
 	if coding == "" || coding == "identity" {
@@ -27,8 +28,8 @@ func DecodedAnswer(resp *http.Response) io.ReadCloser {
 	return &decoder{Closer: resp.Body, coded: resp.Body, coding: coding}
 }
 
-// decoder decodes a body as it comes. The first Read makes the decoder, as some decoders
-// are made from the first bytes of the body.
+// decoder decodes a body while it is read. The first Read makes the decoder, because making
+// some of them reads the first bytes of the body.
 type decoder struct {
 	io.Closer
 	coded  io.Reader
@@ -46,8 +47,8 @@ func (d *decoder) Read(p []byte) (n int, err error) {
 	return n, undecodable(err)
 }
 
-// undecodable marks errors of the coding with ErrUndecodable. An answer that breaks off is
-// not one of them.
+// undecodable wraps an error of a decoder in ErrUndecodable. The end of an answer, also one
+// that comes too early, is returned unchanged.
 func undecodable(err error) error {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -55,8 +56,7 @@ func undecodable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUndecodable, err)
 }
 
-// newAnswerDecoder makes a decoder of a Content-Encoding: one that requests may have, or
-// deflate.
+// newAnswerDecoder returns a decoder for a Content-Encoding: those of requests, or deflate.
 func newAnswerDecoder(contentEncoding string, r io.Reader) (io.Reader, error) {
 	if contentEncoding == "deflate" {
 		return newInflater(r)
@@ -68,8 +68,8 @@ func newAnswerDecoder(contentEncoding string, r io.Reader) (io.Reader, error) {
 	return newDecoder(c, r, zstdWindow)
 }
 
-// newInflater makes a decoder of deflate, which means the zlib format; some servers send
-// the bare format.
+// newInflater returns a decoder for deflate. That means the zlib format, but some servers
+// send the raw format.
 func newInflater(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(r)
 	head, err := b.Peek(2)

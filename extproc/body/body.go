@@ -20,15 +20,15 @@ import (
 type Body struct {
 	chunks []mem.Buffer
 	size   int64
-	model  span               // where the model's value is in the decoded body; set by ReadFields
+	model  span               // the model's value in the decoded body; set by ReadFields
 	text   textMeter          // of the decoded body; set by ReadFields
-	came   *[sha256.Size]byte // the hash of the body as it came; nil until SetModel has changed it
+	sum    *[sha256.Size]byte // the hash of the body as received; nil until SetModel changes it
 }
 
-// Sum returns the hash of the body as it came.
+// Sum returns the hash of the body as received.
 func (b *Body) Sum() [sha256.Size]byte {
-	if b.came != nil {
-		return *b.came
+	if b.sum != nil {
+		return *b.sum
 	}
 	h := sha256.New()
 	for _, c := range b.chunks {
@@ -50,11 +50,12 @@ func (b *Body) Add(chunk mem.Buffer) {
 // Size returns the size of the body in bytes. Next and Take do not change it.
 func (b *Body) Size() int64 { return b.size }
 
-// TextTokens estimates how many tokens the text of the body is. ReadFields measures it.
+// TextTokens estimates the number of tokens in the text of the body. It is 0 before
+// ReadFields.
 func (b *Body) TextTokens() int64 { return b.text.tokens() }
 
-// Next takes the first chunk out of the body, for the caller to free, and reports whether
-// it was the last one. It is nil when none is left.
+// Next removes and returns the first chunk, which the caller must free, and reports whether
+// it was the last one. chunk is nil when none is left.
 func (b *Body) Next() (chunk mem.Buffer, last bool) {
 	if len(b.chunks) == 0 {
 		return nil, false
@@ -63,14 +64,14 @@ func (b *Body) Next() (chunk mem.Buffer, last bool) {
 	return chunk, len(b.chunks) == 0
 }
 
-// Take takes all chunks out of the body, for the caller to free.
+// Take removes and returns all chunks, which the caller must free.
 func (b *Body) Take() []mem.Buffer {
 	chunks := b.chunks
 	b.chunks = nil
 	return chunks
 }
 
-// Free gives the buffers back. A second call does nothing.
+// Free frees the chunks. A second call does nothing.
 func (b *Body) Free() {
 	for _, c := range b.chunks {
 		c.Free()
@@ -81,8 +82,8 @@ func (b *Body) Free() {
 // chunkSize is the size of Envoy's chunks.
 const chunkSize = 64 << 10
 
-// Settle copies the body to memory of its exact size, for a wait: pooled buffers are
-// larger than their content. It returns the copy.
+// Settle moves the body to memory of its exact size, because pooled buffers are larger than
+// their contents. It returns the whole body.
 func (b *Body) Settle() []byte {
 	all := make([]byte, 0, b.size)
 	for _, c := range b.chunks {
@@ -118,17 +119,17 @@ func (b *Body) ReadFields(kind target.Kind, c Coding, limit int64) (Fields, erro
 	return s.fields, err
 }
 
-// decodeBuffers are the memory into which bodies are decoded.
+// decodeBuffers has the buffers into which bodies are decoded.
 var decodeBuffers = sync.Pool{New: func() any { return new([decodeSize]byte) }}
 
 const decodeSize = 32 << 10
 
-// decoded calls take with the decoded body, of at most limit bytes, piece by piece. Its
-// error is take's or a *refusal.Refusal.
-func (b *Body) decoded(c Coding, limit int64, take func(piece []byte) error) error {
+// decoded calls f for each piece of the decoded body, which may have at most limit bytes.
+// Its error is f's or a *refusal.Refusal.
+func (b *Body) decoded(c Coding, limit int64, f func(piece []byte) error) error {
 	if c == Identity {
 		for _, chunk := range b.chunks {
-			if err := take(chunk.ReadOnlyData()); err != nil {
+			if err := f(chunk.ReadOnlyData()); err != nil {
 				return err
 			}
 		}
@@ -142,8 +143,8 @@ func (b *Body) decoded(c Coding, limit int64, take func(piece []byte) error) err
 	defer decodeBuffers.Put(buffer)
 	for {
 		n, err := r.Read(buffer[:])
-		if why := take(buffer[:n]); why != nil {
-			return why
+		if fErr := f(buffer[:n]); fErr != nil {
+			return fErr
 		}
 		switch {
 		case err == io.EOF:
@@ -160,15 +161,15 @@ func wronglyEncoded() *refusal.Refusal {
 	return refusal.RequestInvalid("the request body does not match its content-encoding")
 }
 
-// SetModel replaces the value of the model, and nothing else. Afterwards the body is
-// decoded. Its error is a *refusal.Refusal.
+// SetModel decodes the body and replaces the value of the model. Its error is a
+// *refusal.Refusal.
 func (b *Body) SetModel(f *Fields, model string, c Coding, limit int64) error {
 	quoted, err := jsontext.AppendQuote(nil, model)
 	if err != nil {
 		return refusal.RequestInvalid("the model has a name that cannot be sent on")
 	}
-	came := b.Sum()
-	changed := Body{model: b.model, text: b.text, came: &came}
+	sum := b.Sum()
+	changed := Body{model: b.model, text: b.text, sum: &sum}
 	if c == Identity {
 		changed.chunks, b.chunks = b.chunks, nil
 	} else if err := b.decoded(c, limit, changed.addCopy); err != nil {
@@ -181,13 +182,13 @@ func (b *Body) SetModel(f *Fields, model string, c Coding, limit int64) error {
 	return nil
 }
 
-// addCopy adds a copy of a piece.
+// addCopy adds a copy of a piece. It returns nil.
 func (b *Body) addCopy(piece []byte) error {
 	b.Add(mem.SliceBuffer(append(make([]byte, 0, len(piece)), piece...)))
 	return nil
 }
 
-// replace replaces a part of the body. Chunks outside of it stay as they are.
+// replace replaces a part of the body. Chunks outside of that part are not copied.
 func (b *Body) replace(part span, with []byte) {
 	old := b.chunks
 	b.chunks, b.size = nil, 0
@@ -211,7 +212,7 @@ func (b *Body) replace(part span, with []byte) {
 	}
 }
 
-// chunkReader reads a body and leaves its chunks as they are.
+// chunkReader reads chunks without freeing them.
 type chunkReader struct {
 	rest    []mem.Buffer
 	current []byte

@@ -43,7 +43,8 @@ func ParseCoding(contentEncoding string) Coding {
 // errDecodedTooLarge means that a body is over the limit when decoded.
 var errDecodedTooLarge = errors.New("the decoded body is too large")
 
-// limited ends with errDecodedTooLarge instead of a silent end of file.
+// limited reads at most left bytes from r. If there are more, Read returns
+// errDecodedTooLarge, where io.LimitReader would return EOF.
 type limited struct {
 	r    io.Reader
 	left int64
@@ -63,13 +64,13 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// zstdWindow is the window that a decoder must support by RFC 8878. The usual tools need
-// it from level 19 up.
+// zstdWindow is the window size that RFC 8878 wants every decoder to support. The usual
+// tools use it from level 19 up.
 const zstdWindow = 8 << 20
 
-// memory returns how much memory a decoder may take, besides the decoded bytes. Most of it
-// is the window, whose size the sender chooses: in brotli at most 16 MiB, copied from one
-// of half the size.
+// memory returns how much memory a decoder may take, apart from the decoded bytes. Most of
+// it is the window, whose size the sender chooses. Brotli's has at most 16 MiB, and while it
+// grows, the one of half the size exists too.
 func (c Coding) memory(limit int64) int64 {
 	const other = 512 << 10
 	switch c {
@@ -84,8 +85,8 @@ func (c Coding) memory(limit int64) int64 {
 	}
 }
 
-// Extra returns the memory that a body takes besides its size until its fields are read:
-// that of the decoder, and of the decoded body.
+// Extra returns how much memory reading the fields of a body may take, apart from the body
+// itself: the decoder's, and that of a decoded body of limit bytes.
 func (c Coding) Extra(limit int64) int64 {
 	if c == Identity {
 		return 0
@@ -102,8 +103,8 @@ func decode(c Coding, r io.Reader, limit int64) (io.Reader, error) {
 	return &limited{r: plain, left: limit}, nil
 }
 
-// newDecoder makes a decoder; window is the largest that zstd may have. No decoder needs to
-// be closed: zstd's has no goroutines.
+// newDecoder returns a decoder; window limits the window of zstd. No decoder needs to be
+// closed: zstd's has no goroutines with a concurrency of 1.
 func newDecoder(c Coding, r io.Reader, window uint64) (io.Reader, error) {
 	switch c {
 	case gzipCoding:

@@ -12,13 +12,14 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// LogMessage is what is read of a StreamAccessLogsMessage. Envoy sends one for each request.
+// LogMessage has the parts of a StreamAccessLogsMessage that are read. Envoy sends one for
+// each request.
 type LogMessage struct {
 	Name    string // of the log; only in a stream's first message
 	Entries []LogEntry
 }
 
-// LogEntry is what Envoy logs of a request at its end.
+// LogEntry is Envoy's record of a request that has ended.
 type LogEntry struct {
 	RequestID string
 	StreamID  string // Envoy's name of the request
@@ -28,14 +29,15 @@ type LogEntry struct {
 	Duration  time.Duration
 	Attempts  int
 	Upstream  netip.AddrPort // the last one; not valid when there was none
-	Source    netip.Addr     // of the connection
-	Client    netip.Addr     // of the client behind proxies, as Envoy has found it
-	Left      bool           // the client left
-	// EngineEnded: the engine had ended its answer. A client that left with the last event
-	// has the whole answer.
+	Source    netip.Addr     // the peer of the connection
+	Client    netip.Addr     // the client, which Envoy found behind proxies
+	Left      bool           // the client left before the end of the answer
+	// EngineEnded: the engine had ended its answer. A client that then left has received
+	// the whole answer.
 	EngineEnded bool
-	Local       bool // the router answered it
-	Native      bool // Envoy carried it; neither: the client left before Envoy had the router's answer
+	// Local: the router answered the request. Native: Envoy carried it. Neither: the client
+	// left before Envoy had a message from the router.
+	Local, Native bool
 }
 
 // Field numbers of envoy.service.accesslog.v3 and envoy.data.accesslog.v3.
@@ -69,7 +71,7 @@ const (
 	socketPort        = 3
 )
 
-// parse reads data, which the caller frees.
+// parse decodes data, which the caller frees.
 func (m *LogMessage) parse(data mem.BufferSlice) error {
 	*m = LogMessage{Entries: m.Entries[:0]}
 	buf := data.MaterializeToBuffer(Buffers)
@@ -97,7 +99,7 @@ func (m *LogMessage) parse(data mem.BufferSlice) error {
 	})
 }
 
-// each is fields for readers that cannot fail.
+// each calls f for every field of msg, as fields does. It returns false when msg is damaged.
 func each(msg []byte, f func(num protowire.Number, value []byte, varint uint64)) bool {
 	return fields(msg, func(num protowire.Number, value []byte, varint uint64, _ int) bool {
 		f(num, value, varint)
@@ -177,7 +179,7 @@ func (e *LogEntry) response(num protowire.Number, value []byte, varint uint64) {
 	}
 }
 
-// addressOf reads a core.v3.Address. That of a pipe is not valid.
+// addressOf decodes a core.v3.Address. It returns the zero value for a unix socket.
 func addressOf(msg []byte) netip.AddrPort {
 	var host netip.Addr
 	var port uint16

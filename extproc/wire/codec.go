@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Codec returns the gRPC codec of the server. It reads ext_proc requests in place and sends
-// body chunks back as the bytes that came, which saves a third of the server's time. Every
+// Codec returns the gRPC codec of the server. It reads ext_proc requests in place, and sends
+// body chunks back without copying them, which saves a third of the server's time. Every
 // other message goes through the usual codec.
 func Codec() encoding.CodecV2 {
 	return codec{CodecV2: encoding.GetCodecV2(grpcproto.Name)}
@@ -38,7 +38,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // Buffers is the pool of the server's buffers. It has a size for Envoy's chunks of 64 KiB
-// with their frame: the default pool would take 1 MiB for each.
+// with their frame, for which the default pool would use buffers of 1 MiB.
 var Buffers = mem.NewTieredBufferPool(1<<10, 4<<10, 16<<10, 72<<10, 256<<10, 1<<20)
 
 // Outbound is an encoded ProcessingResponse. gRPC frees its buffers when it has sent them.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire reads and writes the messages of Envoy's ext_proc and access-log
-// streams. What comes and goes for every request is read in place and written by
-// hand; all other messages go through the usual codec.
+// Package wire decodes and encodes the messages of Envoy's ext_proc and access-log streams.
+// Messages that every request has are read in place and encoded by hand; all others go
+// through gRPC's usual codec.
 package wire

@@ -40,7 +40,7 @@ const (
 	fieldStructValue            = 5 // Value.struct_value
 )
 
-// ForwardHead is how the headers of a request are answered that Envoy is to carry.
+// ForwardHead is the answer to the headers of a request that Envoy is to carry.
 type ForwardHead struct {
 	Metadata HeaderList // dynamic metadata in envoy.Namespace
 	Set      HeaderList
@@ -48,7 +48,7 @@ type ForwardHead struct {
 	Reroute  bool // Envoy must choose the route again, by the metadata
 }
 
-// Encode writes the HeadersResponse with its dynamic metadata.
+// Encode returns a HeadersResponse with the dynamic metadata.
 func (f *ForwardHead) Encode() *Outbound {
 	var scratch [2][512]byte
 	common := f.appendCommon(scratch[1][:0], scratch[0][:0])
@@ -57,8 +57,8 @@ func (f *ForwardHead) Encode() *Outbound {
 	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(f.appendMetadata(out))}}
 }
 
-// EncodeWith writes a HeadersResponse that replaces the body with the chunks, of size bytes
-// together. Sending the message frees the chunks.
+// EncodeWith returns a HeadersResponse that replaces the body with the chunks, which have
+// size bytes together. Sending the message frees the chunks.
 func (f *ForwardHead) EncodeWith(chunks []mem.Buffer, size int64) *Outbound {
 	n := int(size)
 	common := f.appendCommon(nil, nil)
@@ -77,8 +77,8 @@ func (f *ForwardHead) EncodeWith(chunks []mem.Buffer, size int64) *Outbound {
 	return &Outbound{data: append(data, mem.SliceBuffer(f.appendMetadata(nil)))}
 }
 
-// appendCommon writes a CommonResponse without its body; scratch is memory for the
-// HeaderMutation.
+// appendCommon appends a CommonResponse without its body. The HeaderMutation is built in
+// scratch.
 func (f *ForwardHead) appendCommon(out, scratch []byte) []byte {
 	out = appendBytes(out, fieldHeaderMutation, f.appendMutation(scratch))
 	if f.Reroute {
@@ -87,7 +87,7 @@ func (f *ForwardHead) appendCommon(out, scratch []byte) []byte {
 	return out
 }
 
-// appendMutation writes the HeaderMutation.
+// appendMutation appends the HeaderMutation.
 func (f *ForwardHead) appendMutation(out []byte) []byte {
 	var scratch [2][512]byte
 	for _, kv := range f.Set {
@@ -104,7 +104,7 @@ func (f *ForwardHead) appendMutation(out []byte) []byte {
 	return out
 }
 
-// appendMetadata writes the field with the dynamic metadata.
+// appendMetadata appends the field with the dynamic metadata.
 func (f *ForwardHead) appendMetadata(out []byte) []byte {
 	var scratch [4][512]byte
 	entries := scratch[0][:0]
@@ -116,12 +116,12 @@ func (f *ForwardHead) appendMetadata(out []byte) []byte {
 	return appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], envoy.Namespace, value))
 }
 
-// PassHeaders sends a request on as it is.
+// PassHeaders returns the answer that lets the headers of a request pass unchanged.
 func PassHeaders() *Outbound {
 	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, fieldHeadersResponse, nil))}}
 }
 
-// appendEntry writes one entry of a Struct; scratch is memory for the entry.
+// appendEntry appends one entry of a Struct, which is built in scratch.
 func appendEntry(out, scratch []byte, key string, value []byte) []byte {
 	entry := appendString(scratch, fieldMapKey, key)
 	entry = appendBytes(entry, fieldMapValue, value)
@@ -136,20 +136,21 @@ func appendBytes(b []byte, num protowire.Number, v []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), v)
 }
 
-// appendSize begins a field of n bytes.
+// appendSize appends the tag and the size of a field of n bytes.
 func appendSize(b []byte, num protowire.Number, n int) []byte {
 	b = protowire.AppendTag(b, num, protowire.BytesType)
 	return protowire.AppendVarint(b, uint64(n)) //nolint:gosec // a size is not negative
 }
 
-// ForwardBody sends a chunk back as it came: only its frame is written. Sending the message
-// frees the chunk.
+// ForwardBody returns the message that sends a chunk back unchanged: only its frame is
+// encoded. Sending the message frees the chunk.
 func ForwardBody(chunk mem.Buffer, end bool) *Outbound {
 	return sendBack(fieldBodyAnswer, chunk, end)
 }
 
-// PassResponse sends a part of an answer on as it is, back as a chunk in a duplex mode. Only
-// an Envoy whose response modes are not SKIP or NONE sends one, and waits for this.
+// PassResponse returns the message that lets a part of an answer pass unchanged; in duplex
+// mode, a chunk of the body is sent back. Only an Envoy whose response modes are not SKIP or
+// NONE sends such parts and waits for this message.
 func PassResponse(in *Inbound, duplex bool) *Outbound {
 	field := protowire.Number(fieldResponseHeadersAnswer)
 	switch {
@@ -164,6 +165,7 @@ func PassResponse(in *Inbound, duplex bool) *Outbound {
 	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, field, nil))}}
 }
 
+// sendBack returns the message that sends a chunk of a body back.
 func sendBack(field protowire.Number, chunk mem.Buffer, end bool) *Outbound {
 	n := chunk.Len()
 	streamed := protowire.SizeTag(fieldStreamedBody) + protowire.SizeBytes(n)
@@ -195,7 +197,7 @@ func sendBack(field protowire.Number, chunk mem.Buffer, end bool) *Outbound {
 	return &Outbound{data: data}
 }
 
-// ForwardTrailers sends the request's trailers on as they are.
+// ForwardTrailers returns the answer that lets the request's trailers pass unchanged.
 func ForwardTrailers() *Outbound {
 	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, fieldTrailersResponse, nil))}}
 }

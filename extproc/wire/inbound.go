@@ -28,27 +28,27 @@ const (
 // OfRequest reports whether the message is a part of the request.
 func (k Kind) OfRequest() bool { return k >= RequestHeaders && k <= RequestTrailers }
 
-// Inbound is a ProcessingRequest. What it carries stays in the buffer it came in.
+// Inbound is a ProcessingRequest. Its contents stay in the buffer in which it was received.
 type Inbound struct {
 	Kind Kind
 	End  bool // the last message of the request, or of the answer
-	// Headers and Metadata, the metadata_context, are those of a headers message. They
-	// lie in raw.
+	// Headers and Metadata, the metadata_context, are set in a headers message. They point
+	// into raw.
 	Headers  HeaderBlock
 	Metadata []byte
 	// DuplexResponse is set in the first message when chunks of the answer must be sent
 	// back, as those of the request are.
 	DuplexResponse bool
-	Body           mem.Buffer // of a body message; nil: there is none
+	Body           mem.Buffer // of a body message; nil: none
 
-	raw  mem.Buffer // of a headers message
-	seen bool       // a field of the oneof was there
-	span span       // where the body is in its message
+	raw  mem.Buffer // the whole headers message
+	seen bool       // a field of the oneof was read
+	span span       // the position of the body in its message
 }
 
 type span struct{ from, to int }
 
-// Free gives the message's buffers back. A second call does nothing.
+// Free frees the message's buffers. A second call does nothing.
 func (in *Inbound) Free() {
 	if in.raw != nil {
 		in.raw.Free()
@@ -82,7 +82,7 @@ const (
 	fieldRawValue   = 3
 )
 
-// parse reads data, which the caller frees, and references what it needs of it.
+// parse decodes data, which the caller frees. It keeps references to the parts it needs.
 func (in *Inbound) parse(data mem.BufferSlice) error {
 	*in = Inbound{}
 	buf := data.MaterializeToBuffer(Buffers)
@@ -104,7 +104,7 @@ func (in *Inbound) parse(data mem.BufferSlice) error {
 	return nil
 }
 
-// cut keeps only a part of buf, without copying.
+// cut returns a part of buf without copying it, and frees the rest.
 func cut(buf mem.Buffer, s span) mem.Buffer {
 	if s.from == s.to {
 		buf.Free()
@@ -129,7 +129,7 @@ func (in *Inbound) scan(all []byte) error {
 			return true
 		}
 		if in.seen {
-			return false // merging two is not worth the code
+			return false // two fields of the oneof would have to be merged: Envoy sends one
 		}
 		in.seen = true
 		switch num {
@@ -153,7 +153,7 @@ func (in *Inbound) scan(all []byte) error {
 	})
 }
 
-// protocol reads the ProtocolConfiguration of a first message.
+// protocol decodes the ProtocolConfiguration of a first message.
 func (in *Inbound) protocol(msg []byte) {
 	_ = fields(msg, func(num protowire.Number, _ []byte, mode uint64, _ int) bool {
 		if num == fieldResponseBodyMode {
@@ -163,7 +163,7 @@ func (in *Inbound) protocol(msg []byte) {
 	})
 }
 
-// payload reads an HttpHeaders or HttpBody that lies at offset at of its message.
+// payload decodes an HttpHeaders or HttpBody, which is at offset at of the whole message.
 func (in *Inbound) payload(msg []byte, at int, endField protowire.Number) bool {
 	err := fields(msg, func(num protowire.Number, value []byte, flag uint64, offset int) bool {
 		switch {
@@ -181,9 +181,9 @@ func (in *Inbound) payload(msg []byte, at int, endField protowire.Number) bool {
 	return err == nil
 }
 
-// fields calls f for every field of msg that is bytes or a varint: for bytes with their
-// value, which is not nil, and its offset in msg, for a varint with its number. It returns
-// errWire when msg is damaged or f returns false.
+// fields calls f for every field of msg that is bytes or a varint. For bytes, value is not
+// nil, and at is its offset in msg. It returns errWire when msg is damaged or f returns
+// false.
 func fields(msg []byte, f func(num protowire.Number, value []byte, varint uint64, at int) bool) error {
 	for rest := msg; len(rest) > 0; {
 		num, typ, n := protowire.ConsumeTag(rest)
@@ -218,8 +218,8 @@ func fields(msg []byte, f func(num protowire.Number, value []byte, varint uint64
 // HeaderBlock is an encoded HeaderMap.
 type HeaderBlock []byte
 
-// All iterates over the headers in their order. Names are in lower case, as Envoy sends
-// them. It ends early where the block is damaged.
+// All yields the names and values of the headers, in their order. Envoy sends names in lower
+// case. It ends early where the block is damaged.
 func (h HeaderBlock) All() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		_ = fields(h, func(num protowire.Number, msg []byte, _ uint64, _ int) bool {

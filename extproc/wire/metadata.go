@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// StructAt returns the Struct at a path of encoded Metadata: a namespace, and keys that
-// lead deeper. It is nil when there is none, or the path is empty.
+// StructAt returns the Struct at a path of encoded Metadata: a namespace, then keys of
+// nested structs. It returns nil when there is none, or the path is empty.
 func StructAt(metadata []byte, path []string) *structpb.Struct {
 	if len(path) == 0 {
 		return nil
@@ -27,8 +27,8 @@ func StructAt(metadata []byte, path []string) *structpb.Struct {
 	return at
 }
 
-// eachUnder calls f for the value under key of the map that is the first field of
-// msg: Metadata.filter_metadata and Struct.fields.
+// eachUnder calls f for each value of key in the map that is the first field of msg. It
+// reads Metadata.filter_metadata and Struct.fields.
 func eachUnder(msg []byte, key string, f func(value []byte)) {
 	each(msg, func(num protowire.Number, entry []byte, _ uint64) {
 		if num != fieldStructFields {
@@ -49,7 +49,7 @@ func eachUnder(msg []byte, key string, f func(value []byte)) {
 	})
 }
 
-// stringUnder returns the text under a key of a Struct, or an empty string.
+// stringUnder returns the string value of a key of a Struct, or an empty string.
 func stringUnder(fields []byte, key string) (text string) {
 	eachUnder(fields, key, func(value []byte) {
 		each(value, func(num protowire.Number, v []byte, _ uint64) {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// local marks an answer as the router's. Without it, Envoy's local_reply_config would take
-// an answer with status 400 and up for one of Envoy's.
+// local marks an answer as the router's. Without it, Envoy's local_reply_config would
+// rewrite answers with status 400 and above like Envoy's own.
 var local = &structpb.Struct{Fields: map[string]*structpb.Value{
 	envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 		envoy.ModeKey: structpb.NewStringValue(envoy.ModeLocal),
@@ -36,7 +36,7 @@ func (h HeaderList) options() []*corev3.HeaderValueOption {
 	return out
 }
 
-// Immediate returns the message that answers a request whole.
+// Immediate returns the message that answers a request with a complete answer.
 func Immediate(status int, headers HeaderList, body []byte) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
@@ -76,8 +76,8 @@ func StreamBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
 	}
 }
 
-// SetHeader sets a header of an answer, in place of an engine's of the same name. Messages
-// without a head stay as they are.
+// SetHeader sets a header of an answer, and replaces an engine's of the same name. It does
+// nothing to a message without a head.
 func SetHeader(m *extprocv3.ProcessingResponse, name, value string) {
 	if answer := m.GetImmediateResponse(); answer != nil {
 		answer.Headers.SetHeaders = append(answer.Headers.SetHeaders, HeaderList{{name, value}}.options()...)
@@ -87,6 +87,6 @@ func SetHeader(m *extprocv3.ProcessingResponse, name, value string) {
 	if head == nil {
 		return
 	}
-	engines := func(h *corev3.HeaderValue) bool { return h.GetKey() == name }
-	head.Headers = append(slices.DeleteFunc(head.GetHeaders(), engines), &corev3.HeaderValue{Key: name, RawValue: []byte(value)})
+	sameName := func(h *corev3.HeaderValue) bool { return h.GetKey() == name }
+	head.Headers = append(slices.DeleteFunc(head.GetHeaders(), sameName), &corev3.HeaderValue{Key: name, RawValue: []byte(value)})
 }
