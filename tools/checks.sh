@@ -50,4 +50,10 @@ fault 'is imported by agentreg/agent, which needs nothing of the router' < <(
 		grep -vE '^(agentreg/(agent(/.*)?|agentregpb|protocol)|internal/(certs|descriptors|mask|proc|regular|reload|settings|target|unixsocket))$' || true
 )
 
+# A reader follows docs/architecture.md from file to file.
+fault 'is named in docs/architecture.md, and does not exist' < <(
+	grep -oE '`[a-z][a-z0-9_/]*/[a-z0-9_]+\.go`' docs/architecture.md | tr -d '`' | sort -u |
+		while read -r file; do [[ -f $file ]] || echo "$file"; done
+)
+
 exit $failed
