@@ -23,7 +23,7 @@ type Fields struct {
 	MaxCompletionTokens int64 // -1: not given; max_output_tokens counts as it, the larger of both
 }
 
-// fieldSet is a set of the fields that the decision needs.
+// fieldSet is a bit set of the fields that the decision needs.
 type fieldSet uint8
 
 const (
@@ -36,14 +36,14 @@ const (
 	fieldCounts = fieldMaxTokens | fieldMaxCompletionTokens | fieldMaxOutputTokens
 )
 
-// member is a member of the top level that is read.
+// member describes a member of the top-level object that is read.
 type member struct {
 	name  string
-	field fieldSet // 0: the decision does not need it
+	field fieldSet // 0: only its text is measured
 	text  textUse
 }
 
-// members are all members that are read. Text in others is not measured.
+// members are all members that are read.
 var members = []member{
 	{name: "model", field: fieldModel},
 	{name: "stream", field: fieldStream},
@@ -62,36 +62,36 @@ var members = []member{
 }
 
 const (
-	// maxName is longer than the name of any member that is read, with all its letters
-	// escaped.
+	// maxName is more bytes than any name that is read has with all its letters escaped.
 	maxName = 256
-	// maxModel is the limit for the model's value, as it is in the body.
+	// maxModel limits the bytes of the model's value in the body.
 	maxModel = 128 << 10
 )
 
-// keepOfName returns how much of a name is kept: enough to recognize the names that are
-// read.
-func (s *scanner) keepOfName() int {
-	if len(s.objects) == 1 || s.text.looksForNames() {
+// nameLimit returns how many bytes of the next name are kept: enough to recognize the names
+// that are read.
+func (s *scanner) nameLimit() int {
+	if len(s.objects) == 1 || s.text.isText() {
 		return maxName
 	}
 	return 0
 }
 
-func (s *scanner) keepOfValue() int {
+// valueLimit returns how many bytes of the next string value are kept.
+func (s *scanner) valueLimit() int {
 	if s.reads(fieldModel) {
 		return maxModel + 1
 	}
 	return 0
 }
 
-// reads reports whether the value is that of one of these fields.
+// reads reports whether the current value is that of one of these fields.
 func (s *scanner) reads(f fieldSet) bool {
 	return s.member != nil && s.member.field&f != 0 && len(s.objects) == 1
 }
 
-// takes reports whether the member's value may begin with c.
-func (m *member) takes(c byte) bool {
+// mayBegin reports whether the member's value may begin with c.
+func (m *member) mayBegin(c byte) bool {
 	switch m.field {
 	case 0:
 		return true
@@ -108,8 +108,8 @@ func (m *member) wrongType() error {
 	return refusal.RequestInvalid("%s in the request body is empty or has the wrong type", m.name)
 }
 
-// unquoted returns the string that was kept, as an engine reads it. ok is false when it
-// has half of a surrogate pair, or was cut inside of an escape.
+// unquoted returns the string in raw, unescaped. ok is false when it has half of a surrogate
+// pair, or ends inside of an escape.
 func (s *scanner) unquoted() (text []byte, ok bool) {
 	if bytes.IndexByte(s.raw, '\\') < 0 {
 		return s.raw, true
@@ -119,14 +119,14 @@ func (s *scanner) unquoted() (text []byte, ok bool) {
 	return text, err == nil
 }
 
-// named handles the name of a member.
-func (s *scanner) named() error {
+// endName handles the end of a member's name.
+func (s *scanner) endName() error {
 	if len(s.objects) > 1 {
-		s.text.named(s)
+		s.text.endName(s)
 		return nil
 	}
 	if len(s.raw) == maxName {
-		return s.namedLong()
+		return s.endLongName()
 	}
 	name, ok := s.unquoted()
 	if !ok {
@@ -134,18 +134,19 @@ func (s *scanner) named() error {
 	}
 	for i := range members {
 		if m := &members[i]; m.name == string(name) {
-			return s.begin(m)
+			return s.beginMember(m)
 		}
 	}
 	return s.lookalike(name)
 }
 
-// maxLetters is how many letters the longest name of a member has.
+// maxLetters is the number of letters in the longest name that is read.
 const maxLetters = len("maxcompletiontokens")
 
-// namedLong handles a name of which only the beginning was kept. It is longer than any that
-// is read, unless most of it is - and _, which the readers of some engines ignore.
-func (s *scanner) namedLong() error {
+// endLongName handles a name of which only the beginning was kept. It is too long for one
+// that is read, unless most of it is - and _, which the JSON decoders of some engines
+// ignore.
+func (s *scanner) endLongName() error {
 	if i := bytes.LastIndexByte(s.raw, '\\'); i > len(s.raw)-len(`\u0000`) {
 		s.raw = s.raw[:i] // the escape may be incomplete
 	}
@@ -160,8 +161,8 @@ func (s *scanner) namedLong() error {
 	return refusal.RequestInvalid("the request body has a name of %d bytes or more that begins with %q: engines may take it for another one", maxName, name[:10])
 }
 
-// begin begins a member that is read.
-func (s *scanner) begin(m *member) error {
+// beginMember begins the value of a member in members.
+func (s *scanner) beginMember(m *member) error {
 	switch {
 	case !s.isRead(m):
 		return nil
@@ -173,14 +174,14 @@ func (s *scanner) begin(m *member) error {
 	return nil
 }
 
-// isRead reports whether a member is read in a request of this kind.
+// isRead reports whether a member is read in a request of this kind: only chat has stream.
 func (s *scanner) isRead(m *member) bool { return m.field != fieldStream || s.kind == target.Chat }
 
-// lookalike refuses a name that an engine may take for one that is read: most readers in
-// Go ignore the case of letters.
+// lookalike refuses a name that an engine may take for one that is read, because most JSON
+// decoders in Go ignore case.
 func (s *scanner) lookalike(name []byte) error {
 	if isLowercase(name) {
-		return nil // no reader takes it for another name
+		return nil // no decoder takes it for another name
 	}
 	var buffer [maxName]byte
 	folded, delimiters, ok := fold(buffer[:0], name)
@@ -192,7 +193,7 @@ func (s *scanner) lookalike(name []byte) error {
 		if !sameWithoutDelimiters(m.name, folded) || !s.isRead(m) {
 			continue
 		}
-		// maxTokens is another name, which some engines have beside max_tokens.
+		// maxTokens is a name of its own, which some engines accept beside max_tokens.
 		if delimiters >= strings.Count(m.name, "_") {
 			return refusal.RequestInvalid("the request body has the name %q, which engines may take for %s: write %s", name, m.name, m.name)
 		}
@@ -209,7 +210,7 @@ func isLowercase(name []byte) bool {
 	return true
 }
 
-// sameWithoutDelimiters reports whether the name of a member, folded, is folded.
+// sameWithoutDelimiters reports whether the name of a member without its _ equals folded.
 func sameWithoutDelimiters(name string, folded []byte) bool {
 	for i := range len(name) {
 		if name[i] == '_' {
@@ -223,9 +224,10 @@ func sameWithoutDelimiters(name string, folded []byte) bool {
 	return len(folded) == 0
 }
 
-// fold appends a name in lower case and without - and _, which it counts. ok is false when
-// a letter is in no name that is read. It folds what encoding/json, Python and JavaScript
-// fold when they ignore case, in either direction, and what a Turkish locale folds.
+// fold appends a name in lower case and without - and _, and returns how many of those it
+// had. ok is false when the name has a letter that no name that is read has. It folds what
+// encoding/json, Python and JavaScript fold when they ignore case, in either direction, and
+// what a Turkish locale folds.
 func fold(to, name []byte) (folded []byte, delimiters int, ok bool) {
 	for len(name) > 0 {
 		if c := name[0]; c >= 'a' && c <= 'z' {
@@ -255,6 +257,7 @@ func fold(to, name []byte) (folded []byte, delimiters int, ok bool) {
 	return to, delimiters, true
 }
 
+// readModel sets the model from the string in raw.
 func (s *scanner) readModel() error {
 	if len(s.raw) > maxModel {
 		return refusal.RequestInvalid("model in the request body is longer than %d bytes", maxModel)
@@ -270,8 +273,8 @@ func (s *scanner) readModel() error {
 	return nil
 }
 
-// readCount reads a number of tokens. A negative one means none: some clients send -1 for
-// no limit.
+// readCount sets a token limit from the number in raw. A negative number is ignored: some
+// clients send -1 for no limit.
 func (s *scanner) readCount() error {
 	value, err := strconv.ParseFloat(string(s.raw), 64)
 	switch {

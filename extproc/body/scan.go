@@ -9,9 +9,9 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// scanner reads a request body once, in pieces that may be cut anywhere. It checks that
+// scanner reads a request body once, in pieces with boundaries anywhere. It checks that
 // the body is one JSON object in UTF-8, reads the fields that the decision needs, and
-// measures the text. It keeps the present name or model and one bool per level of nesting,
+// measures the text. It keeps the current name or model and one bool per level of nesting,
 // so that its memory does not depend on the size of the body.
 type scanner struct {
 	kind   target.Kind
@@ -21,25 +21,25 @@ type scanner struct {
 	text   textMeter
 
 	state   scanState
-	p       []byte  // the present piece
-	i       int     // where in it the scanner is
-	before  int     // bytes of the pieces before
+	p       []byte  // the current piece
+	i       int     // the position in p
+	before  int     // bytes in earlier pieces
 	marks   int     // bytes of a byte-order mark that were seen
-	objects []bool  // the open values: true is an object, false an array
+	objects []bool  // the open objects (true) and arrays (false)
 	member  *member // the top-level member whose value is scanned; nil: it is not read
 
-	isName  bool
-	start   int // of the present string, in the body
-	keep    int // how much of the string or number is kept
-	raw     []byte
-	length  int     // bytes of the string's text
-	unit    [6]byte // an escape or a character that a piece has cut
-	cut     int     // number of bytes in unit
+	isName  bool    // the current string is the name of a member
+	start   int     // the offset of the current string in the body
+	keep    int     // how many bytes of the current string or number are kept
+	raw     []byte  // those bytes
+	length  int     // the length of the current string's text
+	unit    [6]byte // an escape or a character that began at the end of a piece
+	cut     int     // the number of bytes in unit
 	number  numberState
 	literal string // the rest of true, false or null
 }
 
-// scanState is what may come next.
+// scanState says what may follow.
 type scanState uint8
 
 const (
@@ -49,17 +49,17 @@ const (
 	beforeName
 	beforeNameOrEnd // of an object
 	beforeColon
-	behindValue
+	afterValue
 	atEnd
 	inString
 	inNumber
 	inLiteral
 )
 
-// maxDepth is how deep values may be nested, as in encoding/json.
+// maxDepth is how deeply values may be nested, as in encoding/json.
 const maxDepth = 10_000
 
-// maxKeptBuffer is the largest buffer of a scanner that goes back to the pool.
+// maxKeptBuffer is the size of the largest buffer that returns to the pool with its scanner.
 const maxKeptBuffer = 1 << 10
 
 var scanners = sync.Pool{New: func() any { return &scanner{} }}
@@ -73,7 +73,7 @@ func newScanner(kind target.Kind) *scanner {
 	return s
 }
 
-// release gives the scanner back. Its results must have been read before.
+// release returns the scanner to the pool. Its results must have been read before.
 func (s *scanner) release() {
 	if cap(s.raw) <= maxKeptBuffer && cap(s.objects) <= maxKeptBuffer {
 		scanners.Put(s)
@@ -86,20 +86,20 @@ func (s *scanner) scan(p []byte) (err error) {
 	for s.i < len(p) && err == nil {
 		switch s.state {
 		case inString:
-			err = s.inside()
+			err = s.scanString()
 		case inNumber:
-			err = s.digits()
+			err = s.scanNumber()
 		case inLiteral:
-			err = s.letters()
+			err = s.scanLiteral()
 		default:
-			err = s.outside()
+			err = s.scanOutside()
 		}
 	}
 	s.before, s.p, s.i = s.before+s.i, nil, 0
 	return err
 }
 
-// offset returns where in the body the scanner is.
+// offset returns the scanner's position in the body.
 func (s *scanner) offset() int { return s.before + s.i }
 
 // finish checks that the body is complete.
@@ -115,7 +115,7 @@ func (s *scanner) finish() error {
 	return nil
 }
 
-// invalid refuses the body because of the byte that is scanned.
+// invalid returns the refusal for invalid JSON at the scanner's position.
 func (s *scanner) invalid() error {
 	return refusal.RequestInvalid("the request body is not valid JSON near byte %d", s.offset())
 }
@@ -124,15 +124,15 @@ func (s *scanner) notUTF8() error {
 	return refusal.RequestInvalid("the request body is not valid JSON: byte %d is not UTF-8", s.offset())
 }
 
-// outside scans the piece up to the next string, number or literal.
-func (s *scanner) outside() error {
+// scanOutside scans the piece up to the beginning of the next string, number or literal.
+func (s *scanner) scanOutside() error {
 	for i, c := range s.p[s.i:] {
 		if c == ' ' || c == '\n' || c == '\r' || c == '\t' {
 			continue
 		}
 		from := s.i
 		s.i += i
-		if err := s.structure(c); err != nil {
+		if err := s.structural(c); err != nil {
 			return err
 		}
 		if s.state > atEnd {
@@ -145,19 +145,20 @@ func (s *scanner) outside() error {
 	return nil
 }
 
-func (s *scanner) structure(c byte) error {
+// structural handles a byte that is not in a string, number or literal, nor white space.
+func (s *scanner) structural(c byte) error {
 	switch s.state {
 	case beforeValue:
-		return s.value(c)
+		return s.beginValue(c)
 	case beforeValueOrEnd:
 		if c != ']' {
-			return s.value(c)
+			return s.beginValue(c)
 		}
 		return s.close(false)
 	case beforeName, beforeNameOrEnd:
 		switch {
 		case c == '"':
-			s.beginString(true, s.keepOfName())
+			s.beginString(true, s.nameLimit())
 			return nil
 		case c == '}' && s.state == beforeNameOrEnd:
 			return s.close(true)
@@ -168,7 +169,7 @@ func (s *scanner) structure(c byte) error {
 			s.text.colon(s)
 			return nil
 		}
-	case behindValue:
+	case afterValue:
 		return s.separator(c)
 	case atStart:
 		return s.first(c)
@@ -176,7 +177,7 @@ func (s *scanner) structure(c byte) error {
 		if beginsValue(c) {
 			return refusal.RequestInvalid("the request body has data after its JSON object")
 		}
-	default: // inside of something
+	default: // in a string, number or literal: not called
 	}
 	if !mayBeginCharacter(c) {
 		return s.notUTF8()
@@ -187,6 +188,7 @@ func (s *scanner) structure(c byte) error {
 // byteOrderMark is skipped at the beginning of a body.
 const byteOrderMark = "\ufeff"
 
+// first handles a byte before the JSON object.
 func (s *scanner) first(c byte) error {
 	switch {
 	case s.marks < len(byteOrderMark) && s.offset() == s.marks && c == byteOrderMark[s.marks]:
@@ -195,7 +197,7 @@ func (s *scanner) first(c byte) error {
 	case s.marks%len(byteOrderMark) != 0:
 		return s.invalid()
 	case c == '{':
-		return s.value(c)
+		return s.beginValue(c)
 	case beginsValue(c):
 		return refusal.RequestInvalid("the request body must be a JSON object")
 	case !mayBeginCharacter(c):
@@ -223,14 +225,14 @@ func (s *scanner) separator(c byte) error {
 	return s.invalid()
 }
 
-// value begins a value.
-func (s *scanner) value(c byte) error {
-	if s.member != nil && len(s.objects) == 1 && beginsValue(c) && !s.member.takes(c) {
+// beginValue begins a value.
+func (s *scanner) beginValue(c byte) error {
+	if s.member != nil && len(s.objects) == 1 && beginsValue(c) && !s.member.mayBegin(c) {
 		return s.member.wrongType()
 	}
 	switch {
 	case c == '"':
-		s.beginString(false, s.keepOfValue())
+		s.beginString(false, s.valueLimit())
 	case c == '{':
 		return s.open(true)
 	case c == '[':
@@ -282,7 +284,7 @@ func (s *scanner) close(isObject bool) error {
 		s.endMember()
 	}
 	s.objects = s.objects[:len(s.objects)-1]
-	s.state = behindValue
+	s.state = afterValue
 	if len(s.objects) == 0 {
 		s.state = atEnd
 	}
@@ -297,8 +299,8 @@ func (s *scanner) endMember() {
 	}
 }
 
-// letters scans what the piece has of true, false or null.
-func (s *scanner) letters() error {
+// scanLiteral scans the part of true, false or null that is in the piece.
+func (s *scanner) scanLiteral() error {
 	for ; s.literal != "" && s.i < len(s.p); s.i++ {
 		if s.p[s.i] != s.literal[0] {
 			return s.invalid()
@@ -306,7 +308,7 @@ func (s *scanner) letters() error {
 		s.literal = s.literal[1:]
 	}
 	if s.literal == "" {
-		s.state = behindValue
+		s.state = afterValue
 	}
 	return nil
 }

@@ -2,31 +2,31 @@
 
 package body
 
-// numberState is how much of a number was seen.
+// numberState says which part of a number was scanned last.
 type numberState uint8
 
 const (
 	noNumber numberState = iota
-	behindMinus
-	behindZero // a leading one
+	afterMinus
+	afterZero // a leading one
 	inInteger
-	behindPoint
+	afterPoint
 	inFraction
-	behindE
-	behindSign // of the exponent
+	afterE
+	afterSign // of the exponent
 	inExponent
 )
 
-// maxNumber is how much of a number is kept. A longer one is not a count of tokens.
+// maxNumber is how many bytes of a number are kept. A longer one is no number of tokens.
 const maxNumber = 1 << 10
 
 func (s *scanner) beginNumber(c byte) {
 	s.state, s.number, s.raw, s.keep = inNumber, inInteger, s.raw[:0], 0
 	switch c {
 	case '-':
-		s.number = behindMinus
+		s.number = afterMinus
 	case '0':
-		s.number = behindZero
+		s.number = afterZero
 	}
 	if s.reads(fieldCounts) {
 		s.raw, s.keep = append(s.raw, c), maxNumber
@@ -34,8 +34,9 @@ func (s *scanner) beginNumber(c byte) {
 	s.text.number()
 }
 
-// digits scans what the piece has of a number.
-func (s *scanner) digits() error {
+// scanNumber scans the part of a number that is in the piece. It scans a list of token ids
+// as one number, which is faster.
+func (s *scanner) scanNumber() error {
 	p, n := s.p, s.i
 	for n < len(p) {
 		for s.number.takesMore() && n < len(p) && isDigit(p[n]) {
@@ -47,7 +48,7 @@ func (s *scanner) digits() error {
 		if next := s.number.next(p[n]); next != noNumber {
 			s.number = next
 			n++
-		} else if s.isToken(p[n:]) {
+		} else if s.anotherFollows(p[n:]) {
 			s.number = inInteger
 			s.text.number()
 			n += 2
@@ -63,41 +64,40 @@ func (s *scanner) digits() error {
 	case !s.number.mayEnd():
 		return s.invalid()
 	}
-	s.state = behindValue
+	s.state = afterValue
 	if s.reads(fieldCounts) {
 		return s.readCount()
 	}
 	return nil
 }
 
-// isToken reports whether the number ends here and another integer follows in the same
-// array, as in a prompt of token ids.
-func (s *scanner) isToken(rest []byte) bool {
+// anotherFollows reports whether the number ends before rest, and another integer follows
+// in the same array, as in a prompt of token ids.
+func (s *scanner) anotherFollows(rest []byte) bool {
 	return len(rest) > 1 && rest[0] == ',' && rest[1] > '0' && rest[1] <= '9' &&
 		s.number.mayEnd() && !s.objects[len(s.objects)-1]
 }
 
-// mayEnd reports whether the number is complete.
-func (n numberState) mayEnd() bool { return n.takesMore() || n == behindZero }
+// mayEnd reports whether the number may end in this state.
+func (n numberState) mayEnd() bool { return n.takesMore() || n == afterZero }
 
-// takesMore reports whether any digit continues the number without a change of state.
+// takesMore reports whether any digit may follow without a change of state.
 func (n numberState) takesMore() bool { return n == inInteger || n == inFraction || n == inExponent }
 
-// numberSteps has the next state of a number for each sort of byte.
+// numberSteps has the next state of a number for each class of bytes.
 var numberSteps = [...][5]numberState{
 	//            0           1 to 9      .            e        + or -
-	behindMinus: {behindZero, inInteger, noNumber, noNumber, noNumber},
-	behindZero:  {noNumber, noNumber, behindPoint, behindE, noNumber},
-	inInteger:   {inInteger, inInteger, behindPoint, behindE, noNumber},
-	behindPoint: {inFraction, inFraction, noNumber, noNumber, noNumber},
-	inFraction:  {inFraction, inFraction, noNumber, behindE, noNumber},
-	behindE:     {inExponent, inExponent, noNumber, noNumber, behindSign},
-	behindSign:  {inExponent, inExponent, noNumber, noNumber, noNumber},
-	inExponent:  {inExponent, inExponent, noNumber, noNumber, noNumber},
+	afterMinus: {afterZero, inInteger, noNumber, noNumber, noNumber},
+	afterZero:  {noNumber, noNumber, afterPoint, afterE, noNumber},
+	inInteger:  {inInteger, inInteger, afterPoint, afterE, noNumber},
+	afterPoint: {inFraction, inFraction, noNumber, noNumber, noNumber},
+	inFraction: {inFraction, inFraction, noNumber, afterE, noNumber},
+	afterE:     {inExponent, inExponent, noNumber, noNumber, afterSign},
+	afterSign:  {inExponent, inExponent, noNumber, noNumber, noNumber},
+	inExponent: {inExponent, inExponent, noNumber, noNumber, noNumber},
 }
 
-// next returns the state after a byte, noNumber when the byte does not belong to the
-// number.
+// next returns the state after c, noNumber when c does not belong to the number.
 func (n numberState) next(c byte) numberState {
 	switch {
 	case c == '0':

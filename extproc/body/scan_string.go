@@ -8,26 +8,27 @@ import (
 	"unicode/utf8"
 )
 
-// beginString begins a string, of which keep bytes are kept.
+// beginString begins a string, of which up to keep bytes are kept.
 func (s *scanner) beginString(isName bool, keep int) {
 	s.state, s.isName, s.keep = inString, isName, keep
 	s.start, s.length, s.raw = s.offset(), 0, s.raw[:0]
 }
 
-// keepBytes keeps the bytes of the present string or number, up to its limit.
+// keepBytes keeps bytes of the current string or number, up to its limit.
 func (s *scanner) keepBytes(p []byte) {
 	if s.keep > 0 {
 		s.raw = append(s.raw, p[:min(len(p), s.keep-len(s.raw))]...)
 	}
 }
 
-// inside scans what the piece has of a string. Half of a surrogate pair is valid here.
-func (s *scanner) inside() error { //nolint:gocyclo // one loop: most of the time is spent here
+// scanString scans the part of a string that is in the piece. It accepts half of a surrogate
+// pair.
+func (s *scanner) scanString() error { //nolint:gocyclo // one loop: most of the time is spent here
 	if s.cut > 0 {
 		return s.completeUnit()
 	}
 	p, from := s.p, s.i
-	n, escaped := from, 0 // escaped: bytes by which escapes are longer than their text
+	n, escaped := from, 0 // escaped: by how many bytes the escapes are longer than their text
 	for n < len(p) {
 		switch c := p[n]; {
 		case c == '"':
@@ -67,7 +68,7 @@ func (s *scanner) inside() error { //nolint:gocyclo // one loop: most of the tim
 	return nil
 }
 
-// completeUnit adds a byte to a unit that was cut.
+// completeUnit adds a byte to the unit that began at the end of an earlier piece.
 func (s *scanner) completeUnit() error {
 	s.unit[s.cut] = s.p[s.i]
 	s.cut++
@@ -85,8 +86,8 @@ func (s *scanner) completeUnit() error {
 	return nil
 }
 
-// textOf returns the length of the text of an escape or a character. An escape counts as
-// one byte, or as three where it may be any character.
+// textOf returns the length in bytes of the text of an escape or a character. \u counts as
+// three bytes, because it may be any character, and every other escape as one.
 func textOf(unit []byte) int {
 	switch {
 	case unit[0] != '\\':
@@ -97,10 +98,11 @@ func textOf(unit []byte) int {
 	return 1
 }
 
-// isEscape has the characters that make an escape of two bytes.
+// isEscape is true for the characters that follow the backslash in an escape of two bytes.
 var isEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
-// badUnit refuses what begins with c and is neither an escape nor a character.
+// badUnit returns the refusal for bytes that begin with c and are neither an escape nor a
+// character.
 func (s *scanner) badUnit(c byte) error {
 	if c >= utf8.RuneSelf {
 		return s.notUTF8()
@@ -108,8 +110,8 @@ func (s *scanner) badUnit(c byte) error {
 	return s.invalid()
 }
 
-// unitOf returns the size of the escape or the character that b begins with, 0 when b ends
-// inside of it. ok is false when b begins with neither.
+// unitOf returns the size of the escape or the character at the beginning of b, 0 when b
+// ends before it does. ok is false when b begins with neither.
 func unitOf(b []byte) (size int, ok bool) {
 	switch {
 	case b[0] < ' ':
@@ -139,13 +141,13 @@ func unitOf(b []byte) (size int, ok bool) {
 // mayBeginCharacter reports whether a character of UTF-8 may begin with c.
 func mayBeginCharacter(c byte) bool { return c < utf8.RuneSelf || c >= 0xc2 && c < 0xf5 }
 
-// endString ends a string behind its closing quote.
+// endString handles the end of a string.
 func (s *scanner) endString() error {
 	if s.isName {
 		s.state = beforeColon
-		return s.named()
+		return s.endName()
 	}
-	s.state = behindValue
+	s.state = afterValue
 	if s.reads(fieldModel) {
 		s.model = span{from: s.start, to: s.offset()}
 		return s.readModel()
@@ -154,8 +156,8 @@ func (s *scanner) endString() error {
 	return nil
 }
 
-// plainPrefix returns how many bytes at the beginning of b are plain ASCII: no quote, no
-// backslash, no control character. It looks at eight bytes at once.
+// plainPrefix returns how many bytes at the beginning of b are ASCII, without quotes,
+// backslashes and control characters. It tests eight bytes at once.
 func plainPrefix(b []byte) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	n := 0

@@ -2,17 +2,17 @@
 
 package body
 
-// textUse is which part of a top-level member is text.
+// textUse says which part of a top-level member is text.
 type textUse uint8
 
 const (
 	textNone    textUse = iota
 	textStrings         // its strings
-	textWhole           // every byte: engines get it as JSON
+	textWhole           // every byte: the model gets it as JSON
 )
 
 // isNotText reports whether the strings in a member of this name, at any depth, are media
-// or words of the protocol.
+// or identifiers of the protocol instead of text.
 func isNotText(name []byte) bool {
 	switch string(name) {
 	case "image_url", "input_audio", "audio", "video_url", "source", "file", "file_data",
@@ -27,18 +27,15 @@ type textMeter struct {
 	bytes int64 // of text
 	ids   int64 // tokens in a prompt of token ids
 
-	strings bool // inside a member whose strings are text
-	from    int  // where a member begins of which every byte counts; 0: not inside one
-	muted   int  // the depth of the object with a member that is not text; 0: none
+	strings bool // in a member whose strings are text
+	from    int  // where the current member of textWhole begins; 0: in no such member
+	muted   int  // the depth of the object that has the current member for isNotText; 0: none
 }
 
 // tokens estimates the number of tokens: one for each 3.2 bytes of text.
 func (m *textMeter) tokens() int64 { return (m.bytes*10+31)/32 + m.ids }
 
-// looksForNames reports whether the names of deeper members matter.
-func (m *textMeter) looksForNames() bool { return m.strings && m.muted == 0 }
-
-// isText reports whether strings are text here.
+// isText reports whether strings are text at the scanner's position.
 func (m *textMeter) isText() bool { return m.strings && m.muted == 0 }
 
 // colon handles the beginning of a member's value.
@@ -55,9 +52,9 @@ func (m *textMeter) colon(s *scanner) {
 	}
 }
 
-// named handles the name of a member below the top level.
-func (m *textMeter) named(s *scanner) {
-	if !m.looksForNames() {
+// endName handles the name of a member below the top level.
+func (m *textMeter) endName(s *scanner) {
+	if !m.isText() {
 		return
 	}
 	if name, _ := s.unquoted(); isNotText(name) {
