@@ -17,8 +17,8 @@ type Grant interface {
 	// Replica returns the replica that the slot is on.
 	Replica() Replica
 	// Failed takes the replica out of routing until it reports itself healthy. died means
-	// that it had taken the request, or answered that it does not take it: the request gets
-	// a slot on another replica then, or on this one after a pause.
+	// that it failed with the request, or answered that it did not take it: the request is
+	// then sent to another replica, or to this one only after a pause.
 	Failed(reason string, died bool)
 	// CameBack takes the replica out of routing for good: the request came back to this
 	// router, so the replica's address is the router's own.
@@ -39,12 +39,12 @@ type TakeResult uint8
 // The results.
 const (
 	Taken TakeResult = iota
-	// Unfit: no slot is free that the request may have. Another request may get one.
+	// Unfit: slots are free, but none that this request may have.
 	Unfit
 	// Full: no slot is free for any request.
 	Full
-	// Later: the request is not sent to a replica that died under it before its pause is
-	// over. Update is called then.
+	// Later: the request may not have a slot now, because replicas that died under it are
+	// left out during a pause. Update is called when a pause ends.
 	Later
 )
 
@@ -57,11 +57,12 @@ type Slots interface {
 // Claim gets one request a reservation and a slot.
 type Claim interface {
 	// Admit returns a reservation of the admission gate, or nil when the request does not
-	// fit at this moment. An error means that it will never fit. With behind, others that
-	// came before do not fit yet: nothing is reserved, and only the error counts.
+	// fit now. An error means that it will never fit. behind means that an earlier request
+	// does not fit yet: then it returns nil unless there is an error, or the request is a
+	// retry.
 	Admit(behind bool) (Reservation, error)
 	// Take takes a slot. The grant owns the reservation.
 	Take(r Reservation) (Grant, TakeResult)
-	// Next opens further replicas to the request, and reports whether there are any.
+	// Next lets the request have further replicas, and reports whether there were any.
 	Next() bool
 }

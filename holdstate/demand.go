@@ -10,8 +10,8 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// identity is what a waiter counts as in the demand: waiters with the same key and the
-// same client request id are one request, which the client tries again.
+// identity identifies a request in the demand: waiters with the same key and the same client
+// request id are tries of one request.
 type identity struct {
 	key string
 	id  uuid.UUID
@@ -31,26 +31,25 @@ func identityOf(key string, clientIDs ...string) identity {
 	return identity{key: key, id: uuid.New()}
 }
 
-// model is what is known of a model, from its first waiter, need or failed wake until it
-// has none of them.
+// model is the state of a model that has waiters, a need or a recent failed wake.
 type model struct {
 	m          *Machine
 	name       string
-	held       int            // waiters of Hold without a slot
-	byKey      map[string]int // the same by key
-	identities map[identity]int
+	held       int              // waiters of Hold without a slot
+	byKey      map[string]int   // the same waiters by key
+	identities map[identity]int // the same waiters by request
 
-	wantedUntil time.Time
-	want        uint64      // the number of the want that lasts until then
-	wantEnd     *time.Timer // fires then
-	reported    target.Need // what OnWanted was last called for
+	wantedUntil time.Time   // until when it is wanted without a waiting request
+	want        uint64      // the number of that want
+	wantEnd     *time.Timer // fires at wantedUntil
+	reported    target.Need // the need at the last call of OnWanted
 
 	failedUntil time.Time
 	failure     string
 	wake        wake
 }
 
-// model returns the model with a name, which it adds if there is none.
+// model returns the model with a name. It adds one if there is none.
 func (m *Machine) model(name string) *model {
 	mod := m.models[name]
 	if mod == nil {
@@ -85,7 +84,7 @@ func (m *Machine) Need(name string) target.Need {
 // Wanted reports whether the model should be up.
 func (m *Machine) Wanted(name string) bool { return m.Need(name).Wanted() }
 
-// Want keeps the model wanted for at least d from now.
+// Want makes the model wanted for at least d from now.
 func (m *Machine) Want(name string, d time.Duration) {
 	m.change(func() {
 		mod := m.model(name)
@@ -102,7 +101,7 @@ func (mod *model) need(now time.Time) target.Need {
 	return n
 }
 
-// join counts a waiter against the limits and in the demand.
+// join starts counting a waiter against the limits and in the demand.
 func (mod *model) join(w *Waiter) {
 	w.placed = true
 	mod.m.held++
@@ -115,7 +114,8 @@ func (mod *model) join(w *Waiter) {
 	mod.report()
 }
 
-// leave stops counting a waiter. One that left unserved keeps the model wanted.
+// leave stops counting a waiter. If it leaves unserved, the model stays wanted for
+// Options.Linger.
 func (mod *model) leave(w *Waiter) {
 	w.placed = false
 	mod.m.held--
@@ -136,8 +136,8 @@ func decrement[K comparable](counts map[K]int, k K) {
 	}
 }
 
-// report calls OnWanted if the need has changed, and forgets a model of which nothing is
-// left to know.
+// report calls OnWanted if the need has changed, and deletes a model without need and
+// recent failure.
 func (mod *model) report() {
 	m, now := mod.m, time.Now()
 	need := mod.need(now)
@@ -152,14 +152,14 @@ func (mod *model) report() {
 	if now.Before(mod.failedUntil) {
 		return
 	}
-	// A late timer may hold a model that was since replaced under the same name.
+	// The caller may be a late timer of a model that was deleted and added again.
 	if m.models[mod.name] == mod {
 		delete(m.models, mod.name)
 	}
 }
 
-// wantFor keeps the model wanted for at least d, and reports the end of that. Its caller
-// reports the start.
+// wantFor makes the model wanted for at least d, and calls report when that ends. The caller
+// must call report for the beginning.
 func (mod *model) wantFor(d time.Duration) {
 	until := time.Now().Add(d)
 	if d <= 0 || !until.After(mod.wantedUntil) {
@@ -173,7 +173,7 @@ func (mod *model) wantFor(d time.Duration) {
 	mod.wantEnd = mod.reportIn(d)
 }
 
-// reportIn reports mod when d is over.
+// reportIn calls report after d.
 func (mod *model) reportIn(d time.Duration) *time.Timer {
 	return time.AfterFunc(d, func() { mod.m.change(mod.report) })
 }

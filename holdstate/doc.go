@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package holdstate keeps the requests that wait. A request whose model sleeps is held;
-// when a replica registers, all waiters of its target are released at once and take the
-// slots one by one, in a fair order. The package owns the limits of what may wait, the
-// order, the demand and the learned wake times. It has no gRPC, Envoy or HTTP in it.
+// Package holdstate manages the requests that wait. A request whose model sleeps is held;
+// when a replica registers, all waiters of its target are released at once and get slots one
+// by one, in a fair order. The package owns the limits on waiting requests, their order, the
+// demand and the learned wake times. It does not depend on gRPC, Envoy or HTTP.
 //
 // A waiter's states. Hold starts in Held; Queue starts in Released, or in Admitted with
 // the reservation that the request has already:
@@ -14,8 +14,9 @@
 //	 └──────────────────┴───────────────────┴──────────────┘
 //	         Down               Back
 //
-// All steps of the table in table.go, with the outcome of a waiter that ends. Without one
-// a waiter of Queue would have to be held: its caller decides again.
+// These are all rows of the table in table.go, with the outcome of a waiter that ends. A
+// waiter of Queue ends without an outcome when it would have to be held: its caller must
+// decide the request again.
 //
 //	Held --Up--> Released
 //	Held --Expire--> Ended (expired)
@@ -45,12 +46,12 @@
 //	Granted --Done--> Ended (released)
 //	Granted --Leave--> Ended (released)
 //
-// Retry-After comes from how long the last wakes of each model took, which outlives the
-// waiters.
+// Retry-After is computed from how long the last wakes of each model took. These durations
+// are kept when the model has no waiters.
 //
-// No goroutine lives here. The machine has one lock: exported methods take it, unexported
-// ones run under it, except change. A waiter's state changes in Waiter.apply alone, and its
-// Changed channel reports that. Callbacks run after the lock is released, on the goroutine
-// that caused the change, and may call the machine. Slots and Claim are called under the
-// lock and must not call the machine.
+// The package starts no goroutine. The machine has one lock: exported methods take it,
+// unexported ones run under it, except change. Only Waiter.apply changes the state of a
+// waiter, and its Changed channel then gets a value. Callbacks run after the lock is
+// released, on the goroutine that caused the change, and may call the machine. Slots and
+// Claim are called under the lock and must not call the machine.
 package holdstate

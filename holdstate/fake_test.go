@@ -317,7 +317,7 @@ func (r *rig) requireAtRest(t require.TestingT) {
 	require.Zero(t, r.waking.Load(), "waking")
 	require.Zero(t, r.Machine.held, "held")
 	require.Zero(t, r.bytes, "bytes")
-	require.Empty(t, r.bytesOf, "bytes of models")
+	require.Empty(t, r.bytesByModel, "bytes of models")
 	require.Empty(t, r.models, "models")
 	require.Empty(t, r.queues, "queues")
 	require.Empty(t, r.after, "callbacks")

@@ -5,13 +5,13 @@ package holdstate
 // queues are the two queues of a target.
 type queues struct {
 	serving bool // a replica serves the target
-	recheck bool // the gate is tried for every waiter, not only for the head of each queue
+	recheck bool // the next advance calls Admit for every waiter, not only up to the first that does not fit
 	// priority has the requests that were held, and those whose replica gave no answer.
 	priority queue
 	ordinary queue
 }
 
-// all returns both queues, the one that is served first in front.
+// all returns both queues in the order in which they are served.
 func (qs *queues) all() [2]*queue { return [...]*queue{&qs.priority, &qs.ordinary} }
 
 func (qs *queues) empty() bool { return qs.priority.n+qs.ordinary.n == 0 }
@@ -23,7 +23,7 @@ func (qs *queues) each(f func(*Waiter)) {
 	}
 }
 
-// advance gives waiters reservations and free slots, in the order of the queues.
+// advance gives waiters reservations and free slots, in order. depth is Limits.QueueDepth.
 func (qs *queues) advance(depth int) {
 	blocked := false
 	for _, q := range qs.all() {
@@ -44,9 +44,10 @@ func (qs *queues) advance(depth int) {
 	}
 }
 
-// reserve makes reservations until a waiter does not fit, because nobody overtakes it. It
-// reports whether one did not fit. blocked means that one before this queue did not. Those
-// behind it are tried only with recheck, since each freed slot would try all of them.
+// reserve makes reservations for waiters in order until one does not fit, and reports
+// whether one did not: no other waiter may overtake it. blocked means that one of an earlier
+// queue did not fit. Waiters after the first that does not fit are checked, for errors, only
+// with recheck, because checking all of them at every freed slot would take too long.
 func (q *queue) reserve(blocked, recheck bool) bool {
 	for w := range q.inTurn() {
 		if w.state != Released {
@@ -69,29 +70,30 @@ func (q *queue) reserve(blocked, recheck bool) bool {
 	return blocked
 }
 
-// grant gives out free slots, and reports whether none is left. A slot ends the turn of
-// its key, so the search for the next waiter starts again.
+// grant gives out free slots, and reports whether none is left. Each slot that is taken ends
+// the turn of a key and changes the order, so the search then starts again.
 func (q *queue) grant() (full bool) {
-	for more := q.n > q.gated; more; {
-		more = false
+	for again := q.n > q.gated; again; {
+		again = false
 		for w := range q.inTurn() {
 			if w.state != Admitted {
 				continue
 			}
 			result := w.take()
-			if more = result == Taken; more {
-				break
-			}
 			if result == Full {
 				return true
+			}
+			if result == Taken {
+				again = true
+				break
 			}
 		}
 	}
 	return false
 }
 
-// refuseUnserved refuses the waiters that have a reservation and no slot. It is for a
-// machine without queue.
+// refuseUnserved refuses the waiters that have a reservation and no slot, where requests may
+// not wait for a slot.
 func (q *queue) refuseUnserved() {
 	for w := range q.inTurn() {
 		for w.state == Admitted {
@@ -116,7 +118,7 @@ func (w *Waiter) take() TakeResult {
 	return result
 }
 
-// refuse ends a waiter that can get no reservation or no slot.
+// refuse ends a waiter that will never get a reservation or a slot.
 func (w *Waiter) refuse(why error) {
 	w.err = why
 	w.apply(Refuse)

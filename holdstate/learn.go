@@ -13,40 +13,40 @@ import (
 )
 
 const (
-	wakesKept    = 20                     // wakes remembered per model
-	wakesNeeded  = 3                      // wakes seen before they are used
-	modelsKept   = 10_000                 // models whose wakes are remembered
-	unknownRetry = 30                     // Retry-After in seconds, before that
+	wakesKept    = 20                     // durations stored per model
+	wakesNeeded  = 3                      // durations before the first estimate
+	modelsKept   = 10_000                 // models with stored durations
+	unknownRetry = 30                     // Retry-After in seconds without an estimate
 	maxRetry     = 60                     // the highest Retry-After, in seconds
-	noWake       = 100 * time.Millisecond // a wake is longer
+	minWake      = 100 * time.Millisecond // a shorter wait for a replica was no wake
 )
 
-// wake is a model's wake that is going on. It starts with a request for a model that no
-// other request waits for and no replica serves, and ends with the first replica for the
-// request's target.
+// wake is the current wake of a model. It begins with a request for a target without a
+// replica, when no other request waits for the model, and ends with the first replica for
+// that target.
 type wake struct {
 	running bool
 	target  target.Target
 	since   time.Time
 }
 
-// wakes remembers how long the last wakes of each model took, also without waiters.
+// wakes stores how long the last wakes of each model took.
 type wakes struct {
-	of     map[string]*list.Element
-	recent list.List // of *history, the most recently used in front
+	byModel map[string]*list.Element
+	recent  list.List // of *history, the most recently used in front
 }
 
-// history is the last wakes of one model.
+// history has the durations of the last wakes of one model.
 type history struct {
 	model string
 	took  []time.Duration // a ring once it is full
 	next  int             // the index of the oldest then
-	p90   time.Duration   // 0 until enough were seen
+	p90   time.Duration   // 0 with fewer than wakesNeeded durations
 }
 
-// startWake starts the wake of the model if w is the request that wakes it. A request that
-// had a replica before does not count: a replica that was lost for a moment would be
-// learned as a very short wake.
+// startWake starts the wake of the model if w is the request that causes it. A request that
+// waited before does not count: a replica that was gone for a moment would be recorded as a
+// very short wake.
 func (mod *model) startWake(w *Waiter) {
 	t := w.request.Target
 	if mod.wake.running || w.returning || mod.held != 1 || mod.m.o.Slots.Serving(t) {
@@ -56,23 +56,23 @@ func (mod *model) startWake(w *Waiter) {
 	mod.m.waking.Add(1)
 }
 
-// endWake ends the wake that waited for a replica of t, and learns how long it took. A
-// replica that is up sooner than any engine starts was up before: it belongs to a backend
-// that was not checked yet.
+// endWake ends the wake if it is for t, and stores how long it took. A replica that comes
+// faster than any engine starts was up before: it belongs to a backend that had not been
+// checked yet.
 func (mod *model) endWake(t target.Target) {
 	if !mod.wake.running || mod.wake.target != t {
 		return
 	}
 	m, took := mod.m, time.Since(mod.wake.since)
 	mod.stopWake()
-	if took < noWake {
+	if took < minWake {
 		return
 	}
 	m.wakes.learn(mod.name, took)
 	m.after = append(m.after, func() { m.o.OnWake(mod.name, took) })
 }
 
-// stopWake forgets the wake: it is over, it failed, or the model is not wanted any more.
+// stopWake ends the wake without storing its duration.
 func (mod *model) stopWake() {
 	if mod.wake.running {
 		mod.wake = wake{}
@@ -81,9 +81,9 @@ func (mod *model) stopWake() {
 }
 
 // RetryAfter returns in how many seconds a client should retry a request for a model that
-// sleeps: 30 until three wakes of it were seen, then what is left of the time in which nine
-// of ten of its wakes ended, less a random part of up to a tenth, which spreads the
-// clients. It is from 1 to 60.
+// sleeps: 30 until three wakes of the model were measured, then the 90th percentile of its
+// wakes, less the time that the current wake has taken. A random part of up to a tenth is
+// subtracted to spread the clients. The result is from 1 to 60.
 func (m *Machine) RetryAfter(name string) int {
 	if seconds, learned := m.Learned(name); learned {
 		return seconds
@@ -91,7 +91,8 @@ func (m *Machine) RetryAfter(name string) int {
 	return unknownRetry
 }
 
-// Learned is RetryAfter for a model of which three wakes were seen.
+// Learned returns RetryAfter, and false while fewer than three wakes of the model were
+// measured.
 func (m *Machine) Learned(name string) (seconds int, learned bool) {
 	m.mu.Lock()
 	h := m.wakes.find(name)
@@ -114,9 +115,9 @@ func spread(d time.Duration) int {
 	return seconds - rand.IntN(seconds/10+1) //nolint:gosec // it spreads load and keeps no secret
 }
 
-// find returns what was learned of a model, or nil.
+// find returns the history of a model, or nil, and marks it as used.
 func (k *wakes) find(name string) *history {
-	e := k.of[name]
+	e := k.byModel[name]
 	if e == nil {
 		return nil
 	}
@@ -124,20 +125,21 @@ func (k *wakes) find(name string) *history {
 	return e.Value.(*history)
 }
 
-// learn adds a wake. Beyond modelsKept the least recently used model is forgotten.
+// learn stores the duration of a wake. With modelsKept models, it deletes the least recently
+// used one for a new one.
 func (k *wakes) learn(name string, took time.Duration) {
 	h := k.find(name)
 	if h == nil {
-		if k.of == nil {
-			k.of = map[string]*list.Element{}
+		if k.byModel == nil {
+			k.byModel = map[string]*list.Element{}
 		}
-		if len(k.of) == modelsKept {
+		if len(k.byModel) == modelsKept {
 			last := k.recent.Back()
-			delete(k.of, k.recent.Remove(last).(*history).model)
+			delete(k.byModel, k.recent.Remove(last).(*history).model)
 		}
 		// A clone, because name may be a part of a request's body.
 		h = &history{model: strings.Clone(name)}
-		k.of[h.model] = k.recent.PushFront(h)
+		k.byModel[h.model] = k.recent.PushFront(h)
 	}
 	h.add(took)
 }

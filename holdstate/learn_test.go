@@ -95,8 +95,8 @@ func TestRetryAfterIsFromOneToSixtyAndSpread(t *testing.T) {
 	t.Parallel()
 	tests := map[time.Duration][]int{
 		0:                       {30}, // it was up all the time
-		noWake - 1:              {30},
-		noWake:                  {1},
+		minWake - 1:             {30},
+		minWake:                 {1},
 		time.Second:             {1},
 		1001 * time.Millisecond: {2},
 		9 * time.Second:         {9},
@@ -339,7 +339,7 @@ func TestTheModelUnusedForLongestIsForgotten(t *testing.T) {
 	for i := range 3 * modelsKept {
 		require.Equal(t, 30, r.RetryAfter(fmt.Sprint("never held ", i)))
 	}
-	require.Len(t, r.wakes.of, modelsKept)
+	require.Len(t, r.wakes.byModel, modelsKept)
 	require.Equal(t, modelsKept, r.wakes.recent.Len())
 }
 

@@ -4,8 +4,8 @@ package holdstate
 
 import "time"
 
-// enter puts w in its queue. It goes on at once if it can. w stands in the queue before
-// the replicas are looked up, so that a registration in between finds it.
+// enter puts w in its queue, and lets it proceed if it can. The replicas are looked up after
+// w is in the queue, so that a registration in between is not missed.
 func (w *Waiter) enter() {
 	m, t := w.m, w.request.Target
 	qs := m.queues[t]
@@ -69,7 +69,7 @@ func (w *Waiter) apply(e Event) {
 	}
 }
 
-// leaveState ends what the waiter had in a state.
+// leaveState undoes what belongs to the state that the waiter leaves.
 func (w *Waiter) leaveState(was, to State) {
 	switch was { //nolint:exhaustive // nothing is done for the others
 	case Released:
@@ -84,7 +84,7 @@ func (w *Waiter) leaveState(was, to State) {
 	}
 }
 
-// enterState does what the waiter needs in a state.
+// enterState does what belongs to the state that the waiter enters.
 func (w *Waiter) enterState(was, to State) {
 	switch to { //nolint:exhaustive // stateEnd is no state
 	case Held:
@@ -106,7 +106,7 @@ func (w *Waiter) enterState(was, to State) {
 	}
 }
 
-// depart takes w out of its queue and of the counts.
+// depart removes w from its queue and from the counts.
 func (w *Waiter) depart() {
 	m, t := w.m, w.request.Target
 	if w.queue != nil {
@@ -122,7 +122,7 @@ func (w *Waiter) depart() {
 	}
 }
 
-// end reports the end of w.
+// end reports the end of w to the callbacks.
 func (w *Waiter) end() {
 	m := w.m
 	w.addBytes(-w.bytes)

@@ -14,16 +14,16 @@ type Limits struct {
 	// BytesPerModel is body bytes held for one model while Others may be held; 0: as
 	// many as Bytes allows.
 	BytesPerModel int64
-	// QueueDepth is how many ordinary requests wait for a slot, per model and kind; 0:
-	// nobody waits for a slot.
+	// QueueDepth is how many ordinary requests may wait, per model and kind; 0: none may
+	// wait for a slot.
 	QueueDepth int
 }
 
 // usage is what counts against the limits, apart from what counts per model.
 type usage struct {
-	held    int              // waiters of Hold without a slot
-	bytes   int64            // body bytes of all waiters
-	bytesOf map[string]int64 // body bytes by model; a model with none has no entry
+	held         int              // waiters of Hold without a slot
+	bytes        int64            // body bytes of all waiters
+	bytesByModel map[string]int64 // body bytes by model; a model with none has no entry
 }
 
 // addBytes counts body bytes of w; n is negative for bytes that are freed.
@@ -31,8 +31,8 @@ func (w *Waiter) addBytes(n int64) {
 	u, model := &w.m.usage, w.request.Target.Model
 	w.bytes += n
 	u.bytes += n
-	if u.bytesOf[model] += n; u.bytesOf[model] == 0 {
-		delete(u.bytesOf, model)
+	if u.bytesByModel[model] += n; u.bytesByModel[model] == 0 {
+		delete(u.bytesByModel, model)
 	}
 }
 
@@ -44,17 +44,18 @@ func (m *Machine) WouldHold(r Request) error {
 	if mod == nil {
 		mod = &model{}
 	}
-	return m.mayHold(mod, r)
+	return m.checkHold(mod, r)
 }
 
 // WouldQueue returns the error with which Queue would refuse r at this moment, or nil.
 func (m *Machine) WouldQueue(r Request) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.mayQueue(r)
+	return m.checkQueue(r)
 }
 
-func (m *Machine) mayHold(mod *model, r Request) error {
+// checkHold returns the error with which Hold refuses r, or nil.
+func (m *Machine) checkHold(mod *model, r Request) error {
 	l := m.o.Limits
 	switch {
 	case m.draining:
@@ -68,16 +69,16 @@ func (m *Machine) mayHold(mod *model, r Request) error {
 	return nil
 }
 
-// hasModelBytes reports whether the model may also keep the body of r, so that no model
-// uses up the bytes that others may need.
+// hasModelBytes reports whether BytesPerModel allows the body of r too. It is for
+// fairness: no model may use up the bytes that others need.
 func (m *Machine) hasModelBytes(r Request) bool {
 	model, l := r.Target.Model, m.o.Limits.BytesPerModel
-	return l == 0 || r.Bytes == 0 || m.bytesOf[model]+r.Bytes <= l || !m.o.Others(model)
+	return l == 0 || r.Bytes == 0 || m.bytesByModel[model]+r.Bytes <= l || !m.o.Others(model)
 }
 
-// mayQueue applies the depth of the queue, except to a retry. Where nobody waits for a
-// slot, requests still wait for a reservation, for a limited time.
-func (m *Machine) mayQueue(r Request) error {
+// checkQueue returns the error with which Queue refuses r, or nil. A retry may always wait.
+// With a depth of 0 requests may still wait for a reservation, only not for a slot.
+func (m *Machine) checkQueue(r Request) error {
 	qs, depth := m.queues[r.Target], m.o.Limits.QueueDepth
 	switch {
 	case m.draining:

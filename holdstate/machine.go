@@ -13,12 +13,12 @@ import (
 // Options are a machine's settings and collaborators. Slots is required.
 type Options struct {
 	Limits   Limits
-	Linger   time.Duration // how long a model stays wanted after a waiter left unserved
+	Linger   time.Duration // how long a model stays wanted after a waiter has left unserved
 	Cooldown time.Duration // how long a failed wake refuses new holds
 	InOrder  bool          // slots by arrival alone instead of fairly across keys
 	Slots    Slots
-	// Others reports whether requests for other models than this one may be held too;
-	// nil: they may. It is called under the lock, only where BytesPerModel would refuse.
+	// Others reports whether requests for models other than this one may be held; nil: they
+	// may. It is called under the lock, and only if BytesPerModel would refuse a request.
 	Others func(model string) bool
 	// OnWanted is called when Need(model) may have changed.
 	OnWanted func(model string)
@@ -29,7 +29,8 @@ type Options struct {
 	OnWake func(model string, took time.Duration)
 	// OnQueued is called with how long a request waited for a slot, when that wait ends.
 	OnQueued func(model string, waited time.Duration)
-	// OnRefused is called when a waiter got no reservation or no slot.
+	// OnRefused is called when a waiter ends without a reservation or a slot that it waited
+	// for.
 	OnRefused func(model string, why error)
 	// OnOutcome is called once for every held or refused request.
 	OnOutcome func(o Outcome, held time.Duration)
@@ -47,7 +48,7 @@ type Machine struct {
 	models   map[string]*model
 	queues   map[target.Target]*queues
 	wakes    wakes
-	wants    uint64 // how often a model was wanted without a waiting request
+	wants    uint64 // the number of the last want without a waiting request
 	draining bool
 	holdable func(target.Target) bool // the last argument of Reconcile
 	after    []func()                 // callbacks, run when the lock is released
@@ -77,7 +78,7 @@ func New(o Options) *Machine {
 		o.OnOutcome = func(Outcome, time.Duration) {}
 	}
 	return &Machine{
-		o: o, bytesOf: map[string]int64{}, models: map[string]*model{}, queues: map[target.Target]*queues{},
+		o: o, bytesByModel: map[string]int64{}, models: map[string]*model{}, queues: map[target.Target]*queues{},
 		holdable: func(target.Target) bool { return true },
 	}
 }
@@ -95,14 +96,13 @@ func (m *Machine) change(f func()) {
 }
 
 // Hold adds a request for a model that sleeps. Its errors are ErrFull, ErrDraining and
-// *FailedError; then nothing was added. Otherwise the caller must bring the waiter to its
-// end with Report.
+// *FailedError. The caller must bring the waiter to its end with Report.
 func (m *Machine) Hold(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
 	m.change(func() {
 		mod := m.model(r.Target.Model)
-		if err = m.mayHold(mod, r); err != nil {
+		if err = m.checkHold(mod, r); err != nil {
 			mod.report()
 			return
 		}
@@ -116,13 +116,12 @@ func (m *Machine) Hold(r Request) (*Waiter, error) {
 }
 
 // Queue adds a request for a target that a replica serves. Its errors are ErrNoQueue and
-// ErrDraining; then nothing was added. Otherwise the caller must bring the waiter to its
-// end with Report.
+// ErrDraining. The caller must bring the waiter to its end with Report.
 func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
 	m.change(func() {
-		if err = m.mayQueue(r); err != nil {
+		if err = m.checkQueue(r); err != nil {
 			return
 		}
 		w = m.newWaiter(r, ofQueue)
@@ -135,8 +134,8 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	return w, err
 }
 
-// Place returns the next place in the queue, for the Seq of a request that need not wait
-// now and may have to later.
+// Place returns the next place in the order of arrival. It is for the Seq of a request that
+// got a slot without waiting, and may have to wait later.
 func (m *Machine) Place() uint64 { return m.seq.Add(1) }
 
 // Waiting reports whether requests wait for t, so that a new one must queue.
@@ -171,9 +170,9 @@ func (m *Machine) Depths(model string) (gated, queued int) {
 // reservations and free slots. It must be called after every change of a replica and
 // whenever a slot became free.
 func (m *Machine) Update(t target.Target) {
-	// The caller changed the replicas before this load, and a waiter is counted before it
-	// looks them up: one of the two sees the other.
-	// A wake may go on without waiters. It is learned all the same.
+	// No change is missed without the lock: the caller changed the replicas before this
+	// load, and a waiter is counted before it looks at the replicas.
+	// A wake without waiters is measured too.
 	if m.waiting.Load() == 0 && m.waking.Load() == 0 {
 		return
 	}
@@ -245,7 +244,7 @@ func (m *Machine) Fail(name, reason string) {
 }
 
 // Reconcile ends the held waiters whose target may not be held any more. holdable is
-// called under the lock. It is kept for waiters that a replica serves now.
+// called under the lock, now and later, when a waiter that a replica serves is held again.
 func (m *Machine) Reconcile(holdable func(target.Target) bool) {
 	m.change(func() {
 		m.holdable = holdable

@@ -7,11 +7,11 @@ import (
 	"iter"
 )
 
-// queue has waiters of one target in the order in which they get slots: strictly by
-// arrival inside a key, round-robin across keys. Only a granted slot ends a key's turn.
+// queue has waiters of one target in the order in which they get slots: by arrival inside a
+// key, round-robin across keys. A key's turn ends only when it gets a slot.
 type queue struct {
 	byKey map[string]*keyQueue
-	turns list.List // of *keyQueue, the next to get a slot in front
+	turns list.List // of *keyQueue; the front gets the next slot
 	n     int
 	gated int // waiters in state Released
 }
@@ -23,8 +23,7 @@ type keyQueue struct {
 	turn    *list.Element
 }
 
-// add puts w at the place of its Seq: a waiter that returns stands before those that
-// arrived after it.
+// add inserts w by its seq: a waiter that returns comes before those that arrived after it.
 func (q *queue) add(w *Waiter) {
 	if q.byKey == nil {
 		q.byKey = map[string]*keyQueue{}
@@ -48,7 +47,7 @@ func (q *queue) add(w *Waiter) {
 	q.n++
 }
 
-// remove takes w out. A key without waiters has no turn.
+// remove removes w, and its key if that has no other waiter.
 func (q *queue) remove(w *Waiter) {
 	k := q.byKey[w.turnKey]
 	k.waiters.Remove(w.place)
@@ -61,7 +60,7 @@ func (q *queue) remove(w *Waiter) {
 }
 
 // inTurn yields the waiters in the order in which they would get slots: the first of each
-// key, then the second of each. The loop may remove the waiter that it is at.
+// key, then the second of each, and so on. The loop may remove the current waiter.
 func (q *queue) inTurn() iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
 		var round []*list.Element
@@ -92,7 +91,7 @@ func (q *queue) inTurn() iter.Seq[*Waiter] {
 	}
 }
 
-// endTurn moves the key of w behind the others. w must still be in the queue.
+// endTurn moves the key of w after the others. w must still be in the queue.
 func (q *queue) endTurn(w *Waiter) { q.turns.MoveToBack(q.byKey[w.turnKey].turn) }
 
 // each calls f for every waiter; f may remove the one it is called with.

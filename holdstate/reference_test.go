@@ -266,7 +266,7 @@ func (ref *reference) end(q *refRequest, o Outcome) {
 func (ref *reference) update(t target.Target) {
 	if w := ref.wakes[t.Model]; w.running && w.target == t && len(ref.replicas[t]) > 0 {
 		delete(ref.wakes, t.Model)
-		if took := time.Since(w.since); took >= noWake {
+		if took := time.Since(w.since); took >= minWake {
 			ref.woke[t.Model] = append(ref.woke[t.Model], took)
 		}
 	}

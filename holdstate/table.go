@@ -17,12 +17,12 @@ type step struct {
 	to      State
 	outcome Outcome // of a waiter that ends; Pending: its caller decides again
 	err     error   // why it ended without a slot; with Refuse the caller of apply sets it
-	further bool    // if further replicas can be opened to the request, it stays and may take theirs
-	frees   bool    // others may get what it had or waited for: its target is updated
-	missed  bool    // if the machine drains, or the target was unplaced, that event follows
+	further bool    // the event has no effect if Claim.Next lets the request have further replicas
+	frees   bool    // other waiters may proceed, so the target is updated
+	missed  bool    // Drain or Unplace follows if it came while it had no effect on this waiter
 }
 
-// row is an event that changes the waiters of a kind in a state.
+// row is an event that changes waiters of a kind in a state.
 type row struct {
 	state State
 	event Event

@@ -15,11 +15,12 @@ type Request struct {
 	Key    string // the caller's key, by which turns and PerKey are counted; empty: none
 	// ClientIDs are the client's own request ids. The first UUID counts.
 	ClientIDs [2]string
-	Bytes     int64  // body bytes that are kept while it waits
-	Seq       uint64 // its place in the queue from an earlier wait; 0: it has none
-	// Retry: a replica gave no answer to it. The queue takes it whatever the depth.
+	Bytes     int64  // the size of the body that is kept in memory while it waits
+	Seq       uint64 // its place in the order of arrival, from an earlier wait or from Place; 0: none
+	// Retry: a replica gave no answer to the request. QueueDepth does not apply to it.
 	Retry bool
-	// Counted: OnOutcome was called for an earlier wait of it, and is not called again.
+	// Counted: OnOutcome was called for an earlier wait of the request. It is not called
+	// again.
 	Counted bool
 	// Claim gets the request its reservation and its slot. It is called under the
 	// machine's lock and must not call the machine.
@@ -34,7 +35,7 @@ type Waiter struct {
 	m         *Machine
 	request   Request
 	kind      kind
-	turnKey   string // the key with which it shares turns; empty when the order is by arrival alone
+	turnKey   string // the key whose turns it shares; empty: the order is by arrival alone
 	id        identity
 	seq       uint64
 	returning bool // it waited, or had a slot, before
@@ -49,7 +50,7 @@ type Waiter struct {
 	reservation Reservation // in state Admitted
 	grant       Grant
 	bytes       int64
-	placed      bool // counts against the limits and in the demand
+	placed      bool // it counts against the limits and in the demand
 	queue       *queue
 	place       *list.Element // in queue
 	released    time.Time
@@ -84,11 +85,11 @@ func (m *Machine) newWaiter(r Request, k kind) *Waiter {
 	return w
 }
 
-// Changed has a value whenever Status may have changed.
+// Changed returns a channel that gets a value when Status may have changed.
 func (w *Waiter) Changed() <-chan struct{} { return w.changed }
 
-// Waited returns how long the waiter was held, and how long it has waited since for a
-// reservation and a slot. Both stop when it has the slot, and when it ends.
+// Waited returns how long the waiter was held, and how long it then waited for a reservation
+// and a slot. Both stop when it gets the slot, and when it ends.
 func (w *Waiter) Waited() (held, queued time.Duration) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
@@ -102,17 +103,16 @@ func (w *Waiter) Waited() (held, queued time.Duration) {
 	return w.released.Sub(w.joined), now.Sub(w.released)
 }
 
-// Status returns the waiter's status at this moment.
+// Status returns the waiter's current status.
 func (w *Waiter) Status() Status {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	return Status{State: w.state, Outcome: w.outcome, Reason: w.reason, Err: w.err, Grant: w.grant, Seq: w.seq}
 }
 
-// Report applies an event that the caller saw: Expire, TimeOut, Leave, Back or Done. It
-// returns the status after it. A grant that the waiter had, or got in the same moment, is
-// the caller's to release. A waiter that is still Admitted after TimeOut may wait once
-// more: further replicas are open to it.
+// Report applies an event that the caller observed: Expire, TimeOut, Leave, Back or Done. It
+// returns the status after the event. The caller must release a grant in that status. A
+// waiter that is still Admitted after TimeOut may have further replicas and waits on.
 func (w *Waiter) Report(e Event) Status {
 	w.m.change(func() { w.apply(e) })
 	return w.Status()
