@@ -122,9 +122,9 @@ func BenchmarkPick(b *testing.B) {
 				q := Query{Model: "m-0", Kind: target.Chat, Key: "acme-prod", Scopes: []string{"eu"}}
 				// The longest way: the homes are not known, all others are warm.
 				_, list := m.Explain(q, noon)
-				for i, s := range m.hints.of(q.Target) {
+				for i, s := range m.hints.sightingsOf(q.Target) {
 					if id := m.sites[s.site].ID; id == list[0].Site || id == list[1].Site {
-						m.hints.of(q.Target)[i].life = 0
+						m.hints.sightingsOf(q.Target)[i].life = 0
 					}
 				}
 				b.ReportAllocs()

@@ -29,7 +29,7 @@ func (e *PersistError) Error() string {
 // Unwrap returns the cause.
 func (e *PersistError) Unwrap() error { return e.Err }
 
-// DamagedError is the error of a map on disk that is invalid and was not loaded.
+// DamagedError is the error of a map file that is invalid and was not loaded.
 type DamagedError struct {
 	Path string
 	// SetAside is the file's new path, empty if it could not be renamed.
@@ -37,7 +37,7 @@ type DamagedError struct {
 	Err      error
 }
 
-// Error names the file, where it went, and what is wrong with it.
+// Error names the file, its new path and the cause.
 func (e *DamagedError) Error() string {
 	if e.SetAside == "" {
 		return fmt.Sprintf("the map in %s was not loaded: %v", e.Path, e.Err)
@@ -48,19 +48,19 @@ func (e *DamagedError) Error() string {
 // Unwrap returns the cause.
 func (e *DamagedError) Unwrap() error { return e.Err }
 
-// ErrForeign is the error of a map file that no store has written.
+// ErrForeign is the error of a file that was not written by a Store.
 var ErrForeign = errors.New("the file is no sibling map")
 
-// begun matches the beginning of a map, also of one that is cut off or damaged.
-var begun = regexp.MustCompile(`^[\s\x00]*(\{\s*("(generation|sites|placements|hints)"|\}|$)|$)`)
+// mapStart matches the beginning of a map, even if the rest is cut off or damaged.
+var mapStart = regexp.MustCompile(`^[\s\x00]*(\{\s*("(generation|sites|placements|hints)"|\}|$)|$)`)
 
-// disk is the copy of the map in force.
+// disk is the file with a copy of the map in force.
 type disk struct {
-	mu   sync.Mutex // held while writing, so the newest map is written last
+	mu   sync.Mutex // held while writing, so that the newest map is written last
 	path string
-	// held is the tag of the map in the file without its hints, empty if unknown. New
+	// savedTag is the tag of the map in the file without its hints, empty if unknown. New
 	// hints alone are not written, because those of a restored map are stale.
-	held string
+	savedTag string
 }
 
 // Persist sets the file to which each accepted push is written.
@@ -68,7 +68,7 @@ func (s *Store) Persist(path string) {
 	s.disk.mu.Lock()
 	defer s.disk.mu.Unlock()
 	if s.disk.path != path {
-		s.disk.path, s.disk.held = path, ""
+		s.disk.path, s.disk.savedTag = path, ""
 	}
 }
 
@@ -87,18 +87,18 @@ func (s *Store) Restore(path string) error {
 		return fmt.Errorf("reading the map file: %w", err)
 	}
 	m, err := Parse(data, s.self)
-	if err != nil && !begun.Match(data) {
+	if err != nil && !mapStart.Match(data) {
 		return ErrForeign
 	}
 	if err != nil {
 		return setAside(path, err)
 	}
-	s.restored(m, info.ModTime())
-	s.tell()
+	s.putRestored(m, info.ModTime())
+	s.reportChanges()
 	return nil
 }
 
-func (s *Store) restored(m *Map, written time.Time) {
+func (s *Store) putRestored(m *Map, written time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.Current() != nil {
@@ -124,19 +124,19 @@ func setAside(path string, cause error) error {
 	return &DamagedError{Path: path, SetAside: aside, Err: cause}
 }
 
-// save writes the map in force, unless the file has it already. Getting the map under
-// the lock keeps an older push from overwriting a newer one.
+// save writes the map in force, unless the file has it already. It calls current with the
+// lock held, so that an older push cannot overwrite a newer one.
 func (d *disk) save(current func() *Map) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := current()
-	if d.path == "" || d.held == m.tag {
+	if d.path == "" || d.savedTag == m.tag {
 		return nil
 	}
-	d.held = ""
+	d.savedTag = ""
 	if err := regular.Write(d.path, m.JSON(), 0o600); err != nil {
 		return &PersistError{Path: d.path, Err: err}
 	}
-	d.held = m.tag
+	d.savedTag = m.tag
 	return nil
 }

@@ -59,7 +59,7 @@ func (c *core) encode() (err error) {
 	return err
 }
 
-// canonical marshals one part of a map. Half of a SHA-256 is enough for its tag, and the
+// canonical marshals one part of a map and returns its tag: half of a SHA-256, so that the
 // tags of both parts together have the usual length.
 func canonical(v any) (text []byte, tag string, err error) {
 	if text, err = json.Marshal(v); err != nil {
@@ -89,7 +89,7 @@ func (c *core) wire() wireMap {
 	return w
 }
 
-// withHints appends the hints to the rest of the object.
+// withHints returns the JSON of the whole map: the core's with the hints as last member.
 func (m *Map) withHints() []byte {
 	const name = `,"hints":`
 	text := make([]byte, 0, len(m.json)+len(name)+len(m.hints.json)+1)
@@ -120,7 +120,7 @@ func (h *hintSet) encode() (err error) {
 	return err
 }
 
-// durationText returns the Go form without parts that are zero: 4m, not 4m0s.
+// durationText formats d like Duration.String, without parts that are zero: 4m, not 4m0s.
 func durationText(d time.Duration) string {
 	if d == 0 {
 		return ""

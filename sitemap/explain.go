@@ -8,35 +8,35 @@ import (
 	"time"
 )
 
-// Candidate is a sibling that has the model, and what a choice made of it.
+// Candidate is a sibling that has the model, and why it was chosen or not.
 type Candidate struct {
 	Site    string `json:"site"`
 	URL     string `json:"url"`
 	InScope bool   `json:"in_scope"`
-	// Home is 1 or 2 for the home set of the key.
+	// Home is 1 or 2 for the first and second home of the key, 0 for other sites.
 	Home int `json:"home,omitzero"`
 	// State is warm or cold by a fresh hint, stale by an older one, or unknown; empty for
 	// a site that is out of scope.
 	State string `json:"state,omitzero"`
-	// Chosen has at most one of them.
+	// Chosen is true for at most one candidate.
 	Chosen bool `json:"chosen"`
-	// Why is the reason in words.
+	// Why is the reason as a sentence.
 	Why string `json:"why"`
 }
 
-// Explain is Pick with an account of each sibling that it ranked: the best first, those
-// out of scope last.
+// Explain returns the choice of Pick and all siblings that it considered: in the order of
+// their rank, those out of scope last.
 func (m *Map) Explain(q Query, now time.Time) (Choice, []Candidate) {
-	var all []runner
+	var all []ranked
 	choice := m.pick(q, now, &all)
-	slices.SortStableFunc(all, func(a, b runner) int { return cmp.Compare(b.rank, a.rank) })
+	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Compare(b.rank, a.rank) })
 	elapsed := now.Sub(m.hints.received)
 	list := make([]Candidate, 0, len(all))
 	for i, r := range all {
 		site := &m.sites[r.site]
 		one := Candidate{Site: site.ID, URL: site.URL, InScope: r.found(), Chosen: choice.Site == site}
 		if one.InScope {
-			one.State = lastSeen(m.hints.of(q.Target), r.site, elapsed)
+			one.State = candidateState(m.hints.sightingsOf(q.Target), r.site, elapsed)
 			if i < homeSet {
 				one.Home = i + 1
 			}
@@ -47,7 +47,7 @@ func (m *Map) Explain(q Query, now time.Time) (Choice, []Candidate) {
 	return choice, list
 }
 
-// homeSet is how many homes a key has.
+// homeSet is how many homes a key has per model.
 const homeSet = 2
 
 // The states of a candidate beyond those of a hint.
@@ -56,8 +56,8 @@ const (
 	stateStale   = "stale"
 )
 
-// lastSeen returns the state of a candidate. It distinguishes a stale hint from none.
-func lastSeen(seen []sighting, site int32, elapsed time.Duration) string {
+// candidateState returns the state of a candidate. It distinguishes a stale hint from none.
+func candidateState(seen []sighting, site int32, elapsed time.Duration) string {
 	switch stateAt(seen, site, elapsed) {
 	case warm:
 		return stateWarm

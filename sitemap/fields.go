@@ -4,15 +4,15 @@ package sitemap
 
 import "encoding/json/jsontext"
 
-// field is one member of an object of the map. The tables of fields are the whole
-// grammar: anything else is an unknown field.
+// field is one member of an object of the map. The tables of fields are the whole grammar:
+// every other member is an unknown field.
 type field[T any] struct {
 	name     string
 	required bool
 	read     func(*reader, *T)
 }
 
-// document is a map as it was written, in the writer's order.
+// document is a map as it was read, in the writer's order.
 type document struct {
 	generation int64
 	numbered   bool
@@ -26,7 +26,7 @@ type document struct {
 }
 
 var documentFields = []field[document]{
-	{name: "generation", read: func(r *reader, d *document) { d.generation, d.numbered = r.whole() }},
+	{name: "generation", read: func(r *reader, d *document) { d.generation, d.numbered = r.wholeNumber() }},
 	{name: "sites", read: func(r *reader, d *document) {
 		var ok bool
 		d.sites, ok = array(r, readSite)
@@ -38,8 +38,8 @@ var documentFields = []field[document]{
 	{name: "hints", read: readHints},
 }
 
-// hintsFields are those of a document with hints alone. They are required: an empty
-// object must not delete all hints.
+// hintsFields are the fields of a document that has only hints. The field is required, so
+// that an empty object does not delete all hints.
 var hintsFields = []field[document]{
 	{name: "hints", required: true, read: readHints},
 }
@@ -60,14 +60,14 @@ var placementFields = []field[Placement]{
 	{name: "kind", required: true, read: func(r *reader, p *Placement) { p.Kind = r.kind() }},
 	{name: "site", required: true, read: func(r *reader, p *Placement) { p.Site = r.name() }},
 	{name: "scale_from_zero", read: func(r *reader, p *Placement) { p.ScaleFromZero = r.boolean() }},
-	{name: "hold_budget", read: func(r *reader, p *Placement) { p.HoldBudget = r.upToAnHour() }},
+	{name: "hold_budget", read: func(r *reader, p *Placement) { p.HoldBudget = r.duration() }},
 	{name: "wake", read: func(r *reader, p *Placement) { p.Wake = readWake(r) }},
 }
 
 var wakeFields = []field[Wake]{
 	{name: "url", required: true, read: func(r *reader, w *Wake) { w.URL = r.wakeURL() }},
 	{name: "method", read: func(r *reader, w *Wake) { w.Method = r.method() }},
-	{name: "cooldown", read: func(r *reader, w *Wake) { w.Cooldown = r.upToAnHour() }},
+	{name: "cooldown", read: func(r *reader, w *Wake) { w.Cooldown = r.duration() }},
 }
 
 var hintFields = []field[Hint]{
@@ -75,17 +75,18 @@ var hintFields = []field[Hint]{
 	{name: "kind", required: true, read: func(r *reader, h *Hint) { h.Kind = r.kind() }},
 	{name: "site", required: true, read: func(r *reader, h *Hint) { h.Site = r.name() }},
 	{name: "state", required: true, read: func(r *reader, h *Hint) { h.Warm = r.warm() }},
-	{name: "observed_at", required: true, read: func(r *reader, h *Hint) { h.ObservedAt = r.instant() }},
+	{name: "observed_at", required: true, read: func(r *reader, h *Hint) { h.ObservedAt = r.time() }},
 }
 
-// readSite checks the URL last: insecure, which allows http, may come after it.
+// readSite reads a site. It checks the URL last, since insecure, which allows http, may
+// come after it.
 func readSite(r *reader, s *Site) {
 	known := len(r.found)
-	if !object(r, siteFields, s) || reported(r.found[known:], joinPath(r.where(), "url")) {
+	if !object(r, siteFields, s) || reported(r.found[known:], joinPath(r.currentPath(), "url")) {
 		return
 	}
 	if message := checkURL(s.URL, s.Insecure); message != "" {
-		r.add(joinPath(r.where(), "url"), message)
+		r.add(joinPath(r.currentPath(), "url"), message)
 	}
 }
 
@@ -107,7 +108,7 @@ func readScopes(r *reader) []string {
 		}
 		if before, again := first[s]; again {
 			r.path = append(r.path, step{index: i})
-			r.note("repeats the scope %s of number %d", quote(s), before)
+			r.addHere("repeats the scope %s of number %d", quote(s), before)
 			r.path = r.path[:len(r.path)-1]
 			continue
 		}
@@ -116,14 +117,14 @@ func readScopes(r *reader) []string {
 	return scopes
 }
 
-// array reads every element. A bad one keeps its place in the list, so that later checks
-// can name it. It reports whether there was an array.
+// array reads an array. An invalid element keeps its index in the list, so that later
+// checks report the right indexes. The result is false if there was no array.
 func array[T any](r *reader, read func(*reader, *T)) ([]T, bool) {
 	if !r.open(jsontext.KindBeginArray, "an array") {
 		return nil, false
 	}
 	var list []T
-	for r.more(jsontext.KindEndArray) {
+	for r.hasMore(jsontext.KindEndArray) {
 		list = append(list, *new(T))
 		r.path = append(r.path, step{index: len(list) - 1})
 		read(r, &list[len(list)-1])
@@ -132,26 +133,26 @@ func array[T any](r *reader, read func(*reader, *T)) ([]T, bool) {
 	return list, true
 }
 
-// object reads one object by its table of fields. It reports whether there was one and it
-// was read to its end.
+// object reads an object by its table of fields. It reports whether there was one that
+// could be read to its end.
 func object[T any](r *reader, fields []field[T], out *T) bool {
 	if !r.open(jsontext.KindBeginObject, "an object") {
 		return false
 	}
 	var seen uint
-	for r.more(jsontext.KindEndObject) {
+	for r.hasMore(jsontext.KindEndObject) {
 		seen |= member(r, fields, seen, out)
 	}
 	for i, f := range fields {
 		if f.required && seen&(1<<i) == 0 && !r.stopped() {
-			r.add(joinPath(r.where(), f.name), "is missing")
+			r.add(joinPath(r.currentPath(), f.name), "is missing")
 		}
 	}
 	return !r.stopped()
 }
 
-// member reads one member of an object. It returns the bit of its field, which must not be
-// among those seen.
+// member reads one member of an object. It returns the bit of its field, or 0 if the field
+// is unknown or among those seen.
 func member[T any](r *reader, fields []field[T], seen uint, out *T) uint {
 	name, ok := r.unquoted()
 	if !ok {
@@ -159,12 +160,12 @@ func member[T any](r *reader, fields []field[T], seen uint, out *T) uint {
 	}
 	i := find(fields, name)
 	if i < 0 {
-		r.add(joinPath(r.where(), string(name)), "is not a known field")
+		r.add(joinPath(r.currentPath(), string(name)), "is not a known field")
 		r.skip()
 		return 0
 	}
 	if seen&(1<<i) != 0 {
-		r.add(joinPath(r.where(), fields[i].name), "is given more than once")
+		r.add(joinPath(r.currentPath(), fields[i].name), "is given more than once")
 		r.skip()
 		return 0
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// ErrNoMap refuses hints while there is no map.
+// ErrNoMap is the error of a push of hints while there is no map.
 var ErrNoMap = errors.New("there is no map in force: push one before its hints")
 
-// Hint is the state of a model at a site, as a map writer saw it.
+// Hint is the state of a model at a site, as a writer of maps observed it.
 type Hint struct {
 	target.Target
 
@@ -25,47 +25,46 @@ type Hint struct {
 // HintsSummary is the answer to accepted hints.
 type HintsSummary struct {
 	Hints int `json:"hints"`
-	// Warm counts those that say warm.
+	// Warm counts the hints whose state is warm.
 	Warm int `json:"warm"`
-	// Unplaced counts those of a model that the map does not place at their site, and
-	// those of this site: no choice uses them.
+	// Unplaced counts the hints that no choice uses: of a model that the map does not place
+	// at the hint's site, or of this site.
 	Unplaced int `json:"unplaced"`
 }
 
-// hintSet is the part of a map that is replaced by hints alone.
+// hintSet is the part of a map that PushHints replaces.
 type hintSet struct {
 	list []Hint // sorted by model, kind and site
 
-	targets   map[target.Target]stretch
+	targets   map[target.Target]hintSpan
 	sightings []sighting
-	// received is when the hints came; zero: they are stale.
+	// received is when the hints were pushed; zero: they are stale.
 	received time.Time
 
 	json []byte
 	tag  string
 }
 
-// stretch is where the sightings of one target are: from first up to end.
-type stretch struct {
+// hintSpan is the range of one target in hintSet.sightings, without end.
+type hintSpan struct {
 	first, end int
 }
 
-// sighting is a hint as a choice uses it. Hints of this site, and of a model at a site
-// where it is not placed, have none.
+// sighting is a hint in the form that a choice uses. Hints that no choice uses have none.
 type sighting struct {
-	site int32 // its index in core.sites, ascending inside a stretch
-	hint int32 // its index in list
+	site int32 // index in core.sites; ascending within a target
+	hint int32 // index in hintSet.list
 	warm bool
-	// life is how long after its receipt the hint is fresh.
+	// life is how long the hint is fresh after hintSet.received.
 	life time.Duration
 }
 
-// buildHints indexes hints for a map that has all their sites.
+// buildHints indexes hints for a map. The map must have all their sites.
 func buildHints(list []Hint, c *core) (*hintSet, error) {
-	h := &hintSet{list: slices.Clip(list), targets: map[target.Target]stretch{}}
+	h := &hintSet{list: slices.Clip(list), targets: map[target.Target]hintSpan{}}
 	slices.SortFunc(h.list, func(a, b Hint) int { return compare(a.Target, a.Site, b.Target, b.Site) })
 	for i, one := range h.list {
-		if !c.atSibling(one.Target, one.Site) {
+		if !c.placedAtSibling(one.Target, one.Site) {
 			continue
 		}
 		s, ok := h.targets[one.Target]
@@ -79,9 +78,9 @@ func buildHints(list []Hint, c *core) (*hintSet, error) {
 	return h, h.encode()
 }
 
-// receive makes the hints fresh. The age of a hint is its age at its receipt plus the time
-// since then. The first part is computed now, so that setting the clock later changes
-// nothing. A time in the future counts as now.
+// receive makes the hints fresh. The age of a hint is its age when it is received plus the
+// time since then. The first part is computed here, so that setting the clock later does not
+// change it. A time in the future counts as now.
 func (h *hintSet) receive(now time.Time, freshFor time.Duration) {
 	h.received = now
 	for i := range h.sightings {
@@ -90,8 +89,8 @@ func (h *hintSet) receive(now time.Time, freshFor time.Duration) {
 	}
 }
 
-// of returns the sightings of a target.
-func (h *hintSet) of(t target.Target) []sighting {
+// sightingsOf returns the sightings of a target.
+func (h *hintSet) sightingsOf(t target.Target) []sighting {
 	s := h.targets[t]
 	return h.sightings[s.first:s.end]
 }
@@ -108,9 +107,9 @@ func (h *hintSet) summary() HintsSummary {
 	return sum
 }
 
-// PushHints replaces the hints of the map in force and nothing else. It fails
-// with Problems, ErrTooLarge or ErrNoMap; then nothing was applied. Hints are
-// not written to disk, since they are stale after a restart.
+// PushHints replaces only the hints of the map in force. If it returns an error, Problems,
+// ErrTooLarge or ErrNoMap, nothing was applied. Hints are not written to disk, since they are
+// stale after a restart.
 func (s *Store) PushHints(data []byte) (HintsSummary, error) {
 	if len(data) > MaxBytes {
 		return HintsSummary{}, ErrTooLarge

@@ -11,9 +11,9 @@ import (
 // hopName is the query parameter with the number of redirects, or a signed token.
 const hopName = "hg_hop"
 
-// Hops removes the parameter hg_hop from a path with its query, and returns its value. Of
-// several it removes all and returns the first; a name that is written with escapes
-// counts, because the next reader would decode it. The rest is unchanged.
+// Hops removes the parameter hg_hop from a path with query, and returns its value. If there
+// are several, it removes all and returns the first value. It also recognises an escaped
+// name, because the next reader would decode it. The rest is unchanged.
 func Hops(pathAndQuery string) (value, stripped string) {
 	path, query, ok := strings.Cut(pathAndQuery, "?")
 	if !ok || !strings.Contains(query, hopName) && !strings.Contains(query, "%") {
@@ -40,8 +40,8 @@ func Hops(pathAndQuery string) (value, stripped string) {
 	return value, path + "?" + strings.Join(kept, "&")
 }
 
-// HopCount parses the value of hg_hop if no secret signs it: a small number. It returns 0
-// for anything else.
+// HopCount parses an unsigned value of hg_hop, a small number. It returns 0 if the value is
+// not one.
 func HopCount(value string) int {
 	n, err := strconv.ParseUint(value, 10, 7)
 	if err != nil {
@@ -50,7 +50,7 @@ func HopCount(value string) int {
 	return int(n)
 }
 
-// unescape decodes a name or a value. It returns an invalid one unchanged.
+// unescape decodes a name or a value of a query. It returns an invalid one unchanged.
 func unescape(s string) string {
 	if !strings.ContainsAny(s, "%+") {
 		return s
@@ -62,12 +62,12 @@ func unescape(s string) string {
 	return decoded
 }
 
-// Location returns the URL of a redirect: that of the site, the path and the query of the
-// request, and the token as hg_hop in place of any in the request. Bytes that are not
-// allowed in a URL are escaped, so that the result is always a URL at the site.
+// Location returns the URL of a redirect: the site's URL with the path and the query of the
+// request, in which hg_hop is replaced by token. Bytes that are not allowed in a URL are
+// escaped, so that the result is always a URL at the site.
 func Location(site *Site, pathAndQuery, token string) string {
 	_, rest := Hops(pathAndQuery)
-	path, query, asked := strings.Cut(rest, "?")
+	path, query, _ := strings.Cut(rest, "?")
 	var b strings.Builder
 	b.Grow(len(site.URL) + len(rest) + len(hopName) + len(token) + 4)
 	b.WriteString(strings.TrimRight(site.URL, "/"))
@@ -76,7 +76,7 @@ func Location(site *Site, pathAndQuery, token string) string {
 	}
 	writeClean(&b, path, true)
 	b.WriteByte('?')
-	if asked && query != "" {
+	if query != "" {
 		writeClean(&b, query, false)
 		b.WriteByte('&')
 	}
@@ -86,8 +86,9 @@ func Location(site *Site, pathAndQuery, token string) string {
 	return b.String()
 }
 
-// writeClean writes a path or a query and escapes what is not allowed there. In a path,
-// readers also reject a percent sign that is not part of an escape.
+// writeClean writes a path or a query and escapes bytes that are not allowed in a URL. In a
+// path it also escapes a percent sign that is not part of an escape, since URL parsers
+// reject it.
 func writeClean(b *strings.Builder, s string, path bool) {
 	const digits = "0123456789ABCDEF"
 	for i := range len(s) {

@@ -20,21 +20,21 @@ type Site struct {
 	Scopes   []string
 }
 
-// Placement is a model that is served at a site when it is awake.
+// Placement is a target that a site serves while the model is awake there.
 type Placement struct {
 	target.Target
 
 	Site string
 	// ScaleFromZero: requests may be held at the site while no agent serves it.
 	ScaleFromZero bool
-	// HoldBudget is how long; 0 means the router's default.
+	// HoldBudget is how long requests may be held; 0 means the router's default.
 	HoldBudget time.Duration
-	// Wake is the webhook that wakes the model there, nil without one.
+	// Wake is the webhook that wakes the model at the site, nil if there is none.
 	Wake *Wake
 }
 
-// Map is a valid map, as seen from one site. It is immutable, so any number of goroutines
-// may read it. Maps that differ only in their hints share the rest.
+// Map is a valid map, indexed for one site. It is immutable, so any number of goroutines may
+// read it. Maps that differ only in their hints share the core.
 type Map struct {
 	*core
 
@@ -57,13 +57,13 @@ type core struct {
 	tag  string
 }
 
-// span is where the placements of one target are: from first up to end, and
-// this site's at here, or -1.
+// span is the range of one target in core.placements, without end. here is the index of this
+// site's placement, -1 if there is none.
 type span struct {
 	first, end, here int
 }
 
-// siblings counts the placements elsewhere.
+// siblings returns the number of placements at other sites.
 func (s span) siblings() int {
 	if s.here < 0 {
 		return s.end - s.first
@@ -71,7 +71,7 @@ func (s span) siblings() int {
 	return s.end - s.first - 1
 }
 
-// build indexes a valid document.
+// build returns the Map of a valid document.
 func build(d document, self string) (*Map, error) {
 	c, err := buildCore(d, self)
 	if err != nil {
@@ -108,8 +108,8 @@ func compare(a target.Target, aSite string, b target.Target, bSite string) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Kind, b.Kind), cmp.Compare(aSite, bSite))
 }
 
-// index adds a placement to the lookups. They come sorted by model, so the
-// lists of names do too.
+// index adds the placement with index i to the lookup tables. Placements are added in the
+// order of their models, so the lists of names are sorted too.
 func (c *core) index(i int, p Placement, self string) {
 	s, ok := c.targets[p.Target]
 	if !ok {
@@ -140,36 +140,34 @@ func (m *Map) Here(t target.Target) (Placement, bool) {
 	return m.placements[s.here], true
 }
 
-// Holdable lists the models placed here with scale_from_zero under any kind,
-// sorted.
+// Holdable returns the models placed here with scale_from_zero for any kind, sorted.
 func (m *Map) Holdable() []string {
 	return slices.Clone(m.holdable)
 }
 
-// Has reports whether a model is placed at any site, under any kind.
+// Has reports whether a model is placed at any site, for any kind.
 func (m *Map) Has(model string) bool {
 	_, found := slices.BinarySearch(m.models, model)
 	return found
 }
 
-// Models lists the names of all placed models, sorted.
+// Models returns the names of all placed models, sorted.
 func (m *Map) Models() []string {
 	return slices.Clone(m.models)
 }
 
-// Hints lists the hints, sorted by model, kind and site.
+// Hints returns the hints, sorted by model, kind and site.
 func (m *Map) Hints() []Hint {
 	return slices.Clone(m.hints.list)
 }
 
-// Generation is the writer's number of the map; 0 also when it has none.
+// Generation returns the generation of the map, 0 if it has none.
 func (m *Map) Generation() int64 {
 	return m.generation
 }
 
-// JSON returns the map in its canonical form: with a fixed order of fields and entries,
-// and without defaults. Equivalent maps have the same form. The caller must not change
-// it.
+// JSON returns the map in its canonical form: with a fixed order of fields and entries, and
+// without defaults. Equivalent maps have the same form. The caller must not change the bytes.
 func (m *Map) JSON() []byte {
 	if len(m.hints.list) == 0 {
 		return m.json
@@ -177,7 +175,7 @@ func (m *Map) JSON() []byte {
 	return m.withHints()
 }
 
-// ETag is the strong entity tag of JSON, with its quotes, as the header has it.
+// ETag returns the strong entity tag of JSON, in quotes.
 func (m *Map) ETag() string {
 	return `"` + m.tag + m.hints.tag + `"`
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// MaxBytes is the largest map that is read.
+// MaxBytes is the largest size of a pushed map.
 const MaxBytes = 8 << 20
 
-// Parse reads and checks a map for the site self, which needs no entry in
-// sites. Every problem is reported at once, as Problems; then there is no map.
-// Parse does not limit the size: [Store.Push] does.
+// Parse parses and checks a map for the site self, which needs no entry in sites. If the map
+// is invalid, it returns all problems as Problems. Parse does not limit the size: [Store.Push]
+// does.
 func Parse(data []byte, self string) (*Map, error) {
 	r := newReader(data)
 	var doc document
@@ -28,8 +28,8 @@ func Parse(data []byte, self string) (*Map, error) {
 	return build(doc, self)
 }
 
-// check finds what is wrong between the entries of a document. A name that is
-// empty and a kind that is bad have been reported while reading.
+// check finds the problems between entries of a document, such as duplicates. It ignores
+// empty names and invalid kinds, which were reported while reading.
 func (d *document) check(c *collector, self string) {
 	known := map[string]int{}
 	for i, s := range d.sites {
@@ -57,7 +57,7 @@ func (d *document) check(c *collector, self string) {
 	}
 }
 
-// entryKey is what no two placements and no two hints have in common.
+// entryKey must be unique among placements and among hints.
 type entryKey struct {
 	target.Target
 	site string

@@ -10,25 +10,25 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// MaxHops is how often a request may be redirected.
+// MaxHops is how many times a request may be redirected.
 const MaxHops = 2
 
-// Query is a request for which a sibling is looked for.
+// Query describes a request for which a sibling is to be chosen.
 type Query struct {
 	target.Target
 
-	// Key is the id of the caller's key, or the tenant. Each caller has two home sites per
-	// model, so that few sites wake a model.
+	// Key is the id of the caller's key, or the tenant. It determines the caller's two home
+	// sites per model; they exist so that few sites wake a model.
 	Key string
-	// Scopes are those of the key; none: all sites are in scope.
+	// Scopes are the scopes of the key; none: all sites are in scope.
 	Scopes []string
-	// Hops is how often the request was redirected already.
+	// Hops is how many times the request has been redirected.
 	Hops int
 	// CanHoldHere: this site may hold the request if it is not redirected.
 	CanHoldHere bool
 }
 
-// Reason is why a choice was made.
+// Reason is the reason for a choice.
 type Reason uint8
 
 // The reasons. The first four choose no site.
@@ -60,20 +60,20 @@ func (r Reason) Text() string {
 	return ""
 }
 
-// Choice is whether to redirect a request, and where.
+// Choice is whether to redirect a request, and to which site.
 type Choice struct {
 	Redirect bool
-	// Site is nil without a redirect. It must not be changed.
+	// Site is nil if Redirect is false. It must not be changed.
 	Site   *Site
 	Reason Reason
 }
 
-// Pick chooses the sibling to which a request is redirected that is not served here. It
-// depends only on its arguments and the map, takes no lock and allocates nothing.
+// Pick chooses whether to redirect a request that cannot be served here, and to which
+// sibling. It depends only on its arguments and the map, takes no lock and allocates nothing.
 func (m *Map) Pick(q Query, now time.Time) Choice { return m.pick(q, now, nil) }
 
-// pick is Pick. It adds each sibling that it ranked to a list, nil for none.
-func (m *Map) pick(q Query, now time.Time, list *[]runner) Choice {
+// pick is Pick. If list is not nil, it appends each sibling of the target to it.
+func (m *Map) pick(q Query, now time.Time, list *[]ranked) Choice {
 	placed, ok := m.targets[q.Target]
 	request := requestHash(q.Key, q.Target)
 	first, second := m.homes(placed, q.Scopes, request, list)
@@ -86,9 +86,9 @@ func (m *Map) pick(q Query, now time.Time, list *[]runner) Choice {
 		return Choice{Reason: ReasonOutOfScope}
 	}
 
-	seen, elapsed := m.hints.of(q.Target), now.Sub(m.hints.received)
+	seen, elapsed := m.hints.sightingsOf(q.Target), now.Sub(m.hints.received)
 	one := stateAt(seen, first.site, elapsed)
-	two := one // with one home, that one is all of them
+	two := one // if there is only one home
 	if second.found() {
 		two = stateAt(seen, second.site, elapsed)
 	}
@@ -108,11 +108,11 @@ func (m *Map) pick(q Query, now time.Time, list *[]runner) Choice {
 	return m.redirect(first, ReasonFirstHome)
 }
 
-func (m *Map) redirect(to runner, why Reason) Choice {
+func (m *Map) redirect(to ranked, why Reason) Choice {
 	return Choice{Redirect: true, Site: &m.sites[to.site], Reason: why}
 }
 
-// state is the state of a model at a site, by a fresh hint.
+// state is the state of a model at a site by a fresh hint; unknown if there is none.
 type state uint8
 
 const (
@@ -133,24 +133,24 @@ func stateAt(seen []sighting, site int32, elapsed time.Duration) state {
 	return cold
 }
 
-// runner is a sibling with its rank for a request. No rank is 0, so the zero runner, which
-// is no sibling, ranks below all.
-type runner struct {
+// ranked is a sibling with its rank for a request. Siblings in scope have a rank above 0, so
+// the zero value, which stands for no sibling, ranks below them.
+type ranked struct {
 	rank uint64
 	site int32
 }
 
-func (r runner) found() bool { return r.rank != 0 }
+func (r ranked) found() bool { return r.rank != 0 }
 
-// homes returns the two siblings in scope that rank highest. It adds all siblings to a
-// list, nil for none; those out of scope have no rank.
-func (c *core) homes(placed span, scopes []string, request uint64, list *[]runner) (first, second runner) {
+// homes returns the two siblings in scope with the highest rank. If list is not nil, it
+// appends all siblings of the target to it; those out of scope have rank 0.
+func (c *core) homes(placed span, scopes []string, request uint64, list *[]ranked) (first, second ranked) {
 	for i := placed.first; i < placed.end; i++ {
 		if i == placed.here {
 			continue
 		}
-		r := runner{site: c.siblings.at[i]}
-		if c.within(r.site, scopes) {
+		r := ranked{site: c.siblings.siteOf[i]}
+		if c.inScope(r.site, scopes) {
 			r.rank = rank(request, c.siblings.hashes[r.site])
 		}
 		if list != nil {
@@ -166,15 +166,15 @@ func (c *core) homes(placed span, scopes []string, request uint64, list *[]runne
 	return first, second
 }
 
-// warmest returns the sibling in reach that ranks highest among the warm.
-func (c *core) warmest(seen []sighting, elapsed time.Duration, scopes []string, request uint64) (best runner) {
+// warmest returns the warm sibling in scope with the highest rank.
+func (c *core) warmest(seen []sighting, elapsed time.Duration, scopes []string, request uint64) (best ranked) {
 	for i := range seen {
 		s := &seen[i]
-		if !s.warm || !s.fresh(elapsed) || !c.within(s.site, scopes) {
+		if !s.warm || !s.fresh(elapsed) || !c.inScope(s.site, scopes) {
 			continue
 		}
 		if rank := rank(request, c.siblings.hashes[s.site]); rank > best.rank {
-			best = runner{rank, s.site}
+			best = ranked{rank, s.site}
 		}
 	}
 	return best

@@ -301,7 +301,7 @@ func TestPickKeepsItsPromises(t *testing.T) {
 		}
 		require.Less(t, q.Hops, MaxHops)
 		require.NotEqual(t, "s0", got.Site.ID)
-		require.True(t, m.atSibling(q.Target, got.Site.ID))
+		require.True(t, m.placedAtSibling(q.Target, got.Site.ID))
 		if len(q.Scopes) > 0 {
 			require.True(t, slices.ContainsFunc(sites[got.Site.ID].Scopes, func(s string) bool { return slices.Contains(q.Scopes, s) }))
 		}

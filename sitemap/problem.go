@@ -10,22 +10,21 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// maxProblems limits the answer to a push in which everything is wrong: 8 MiB
-// of commas would otherwise become gigabytes of explanations.
+// maxProblems is how many problems of a push are listed. Without a limit, 8 MiB of commas
+// would become gigabytes of messages.
 const maxProblems = 1000
 
-// maxQuoted is how much of a bad value a message repeats.
+// maxQuoted is how many bytes of an invalid value a message quotes.
 const maxQuoted = 64
 
-// Problem is one thing that is wrong with a map. An empty path is the whole
-// document.
+// Problem is one problem of a map. An empty path stands for the whole document.
 type Problem = settings.Problem
 
-// Problems is everything that is wrong with a map. After the first 1,000 one
-// last entry says that the rest is not listed.
+// Problems is all problems of a map. After the first 1,000 there is one last entry, which
+// says that the rest is not listed.
 type Problems []Problem //nolint:errname // a list that is an error
 
-// Lines returns one line for each problem.
+// Lines returns the problems, one line each.
 func (p Problems) Lines() []string {
 	lines := make([]string, len(p))
 	for i, one := range p {
@@ -47,7 +46,7 @@ func (p Problems) Error() string {
 	return text
 }
 
-// collector gathers problems up to the limit.
+// collector collects problems up to the limit.
 type collector struct{ found settings.Problems }
 
 func (c *collector) full() bool { return len(c.found) > maxProblems }
@@ -57,7 +56,7 @@ func (c *collector) add(path, message string) {
 		fmt.Sprintf("has more problems: only the first %d are listed", maxProblems))
 }
 
-// quote quotes a value of the map and shortens it.
+// quote returns a value of the map in quotes, shortened to maxQuoted bytes.
 func quote(s string) string {
 	if len(s) <= maxQuoted {
 		return strconv.Quote(s)
@@ -65,8 +64,8 @@ func quote(s string) string {
 	return strconv.Quote(settings.Cut(s, maxQuoted)) + "..."
 }
 
-// joinPath appends a member to a path: dotted when it reads as a field, in
-// brackets and quoted otherwise.
+// joinPath appends a member to a path: after a dot if it looks like a field name, otherwise
+// quoted and in brackets.
 func joinPath(path, member string) string {
 	if !plainMember(member) {
 		return path + "[" + quote(member) + "]"

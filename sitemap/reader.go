@@ -12,8 +12,8 @@ import (
 )
 
 // reader reads a document token by token. Decoding into structs would stop at the first
-// wrong type or unknown field; the reader adds a problem, skips the value and goes on, so
-// that a push reports everything. Only a syntax error ends it early.
+// wrong type or unknown field; the reader adds a problem, skips the value and continues, so
+// that all problems are reported. Only a syntax error ends the reading early.
 type reader struct {
 	collector
 
@@ -42,13 +42,13 @@ func newReader(data []byte) *reader {
 	}
 }
 
-// stopped reports whether nothing more is read.
+// stopped reports whether the reading has ended early.
 func (r *reader) stopped() bool {
 	return r.broken || r.full()
 }
 
-// where returns the path of the value that is being read.
-func (r *reader) where() string {
+// currentPath returns the path of the value that is being read.
+func (r *reader) currentPath() string {
 	path := ""
 	for _, s := range r.path {
 		if s.name == "" {
@@ -60,11 +60,11 @@ func (r *reader) where() string {
 	return path
 }
 
-func (r *reader) note(format string, args ...any) {
-	r.add(r.where(), fmt.Sprintf(format, args...))
+func (r *reader) addHere(format string, args ...any) {
+	r.add(r.currentPath(), fmt.Sprintf(format, args...))
 }
 
-// fail ends the reading after a syntax error.
+// fail ends the reading with a syntax error.
 func (r *reader) fail(err error) {
 	if r.broken {
 		return
@@ -73,16 +73,17 @@ func (r *reader) fail(err error) {
 	var syntax *jsontext.SyntacticError
 	switch {
 	case errors.As(err, &syntax):
-		r.note("is not valid JSON at byte %d: %v", syntax.ByteOffset, syntax.Err)
+		r.addHere("is not valid JSON at byte %d: %v", syntax.ByteOffset, syntax.Err)
 	case errors.Is(err, io.EOF):
-		r.note("is empty")
+		r.addHere("is empty")
 	default:
-		r.note("is not valid JSON: %v", err)
+		r.addHere("is not valid JSON: %v", err)
 	}
 }
 
-// at reports whether a value of this kind comes next. Any other is a problem and skipped.
-func (r *reader) at(want jsontext.Kind, what string) bool {
+// expect reports whether the next value is of this kind. If it is not, expect adds a problem
+// and skips the value.
+func (r *reader) expect(want jsontext.Kind, what string) bool {
 	if r.stopped() {
 		return false
 	}
@@ -94,13 +95,13 @@ func (r *reader) at(want jsontext.Kind, what string) bool {
 		r.fail(err)
 		return false
 	}
-	r.note("must be %s, not %s", what, kindText(got))
+	r.addHere("must be %s, not %s", what, kindText(got))
 	return false
 }
 
-// open enters an object or an array.
+// open reads the beginning of an object or an array, and reports whether there was one.
 func (r *reader) open(kind jsontext.Kind, what string) bool {
-	return r.at(kind, what) && r.step()
+	return r.expect(kind, what) && r.step()
 }
 
 func (r *reader) step() bool {
@@ -111,8 +112,9 @@ func (r *reader) step() bool {
 	return true
 }
 
-// more reports whether another element comes before the end. It consumes the end.
-func (r *reader) more(end jsontext.Kind) bool {
+// hasMore reports whether another element follows. If not, it consumes the end of the array
+// or object.
+func (r *reader) hasMore(end jsontext.Kind) bool {
 	if r.stopped() {
 		return false
 	}
@@ -129,8 +131,7 @@ func (r *reader) skip() {
 	}
 }
 
-// unquoted reads a string or a member name into the reader's buffer, which is
-// valid until the next call.
+// unquoted reads a string or a member name. The bytes are valid until the next call.
 func (r *reader) unquoted() ([]byte, bool) {
 	raw, err := r.dec.ReadValue()
 	if err == nil {
@@ -145,7 +146,7 @@ func (r *reader) unquoted() ([]byte, bool) {
 
 // text reads a string.
 func (r *reader) text() (string, bool) {
-	if !r.at(jsontext.KindString, "a string") {
+	if !r.expect(jsontext.KindString, "a string") {
 		return "", false
 	}
 	b, ok := r.unquoted()
@@ -166,12 +167,12 @@ func (r *reader) boolean() bool {
 		r.step()
 		return false
 	}
-	return r.at(jsontext.KindTrue, "true or false") && r.step()
+	return r.expect(jsontext.KindTrue, "true or false") && r.step()
 }
 
-// whole reads a number without fraction and exponent that is not negative.
-func (r *reader) whole() (int64, bool) {
-	if !r.at(jsontext.KindNumber, "a whole number") {
+// wholeNumber reads a number that is not negative and has no fraction and no exponent.
+func (r *reader) wholeNumber() (int64, bool) {
+	if !r.expect(jsontext.KindNumber, "a whole number") {
 		return 0, false
 	}
 	raw, err := r.dec.ReadValue()
@@ -181,20 +182,20 @@ func (r *reader) whole() (int64, bool) {
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil || n < 0 {
-		r.note("must be a whole number from 0 to 9223372036854775807, without fraction or exponent")
+		r.addHere("must be a whole number from 0 to 9223372036854775807, without fraction or exponent")
 		return 0, false
 	}
 	return n, true
 }
 
-// end adds a problem if anything follows the document.
+// end adds a problem if there is data after the document.
 func (r *reader) end() {
 	if r.stopped() {
 		return
 	}
 	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
 		r.broken = true
-		r.note("is followed by more data")
+		r.addHere("is followed by more data")
 	}
 }
 

@@ -14,28 +14,28 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// The limits of single values.
+// The limits of values.
 const (
 	maxName     = 256
 	maxURL      = 2048
 	maxDuration = time.Hour // of a hold budget and of a cooldown
 )
 
-// rfc3339 excludes what time.Parse accepts beyond the RFC: a short hour, a comma before
-// the fraction, an offset of 99 hours.
+// rfc3339 rejects times that time.Parse accepts and the RFC does not allow: an hour of one
+// digit, a comma before the fraction, an offset of 99 hours.
 var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
 
-// badKind marks an entry whose kind was reported, for the checks that follow.
+// badKind marks an entry whose kind is invalid, for the checks that follow.
 const badKind target.Kind = 255
 
-// name reads the name of a model, a site or a scope. It returns "" for a bad one.
+// name reads the name of a model, a site or a scope. It returns "" if the name is invalid.
 func (r *reader) name() string {
 	s, ok := r.text()
 	if !ok {
 		return ""
 	}
 	if message := checkName(s); message != "" {
-		r.note("%s", message)
+		r.addHere("%s", message)
 		return ""
 	}
 	return s
@@ -61,20 +61,20 @@ func (r *reader) kind() target.Kind {
 	}
 	k, err := target.ParseKind(s)
 	if err != nil {
-		r.note("must be chat, embedding or rerank, not %s", quote(s))
+		r.addHere("must be chat, embedding or rerank, not %s", quote(s))
 		return badKind
 	}
 	return k
 }
 
-func (r *reader) upToAnHour() time.Duration {
+func (r *reader) duration() time.Duration {
 	s, ok := r.text()
 	if !ok {
 		return 0
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 || d > maxDuration {
-		r.note("must be a Go duration above 0 and at most 1h, like 240s, not %s", quote(s))
+		r.addHere("must be a Go duration above 0 and at most 1h, like 240s, not %s", quote(s))
 		return 0
 	}
 	return d
@@ -83,30 +83,31 @@ func (r *reader) upToAnHour() time.Duration {
 func (r *reader) warm() bool {
 	s, ok := r.text()
 	if ok && s != stateWarm && s != stateCold {
-		r.note("must be warm or cold, not %s", quote(s))
+		r.addHere("must be warm or cold, not %s", quote(s))
 	}
 	return s == stateWarm
 }
 
-func (r *reader) instant() time.Time {
+func (r *reader) time() time.Time {
 	s, ok := r.text()
 	if !ok {
 		return time.Time{}
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	t = t.UTC()
-	// The offset may move the first and the last day of the calendar out of it.
+	// The conversion to UTC may move the year out of the range of RFC 3339.
 	if err != nil || t.Year() < 1 || t.Year() > 9999 || !rfc3339.MatchString(s) {
-		r.note("must be an RFC 3339 time, like 2026-11-29T20:00:00Z, not %s", quote(s))
+		r.addHere("must be an RFC 3339 time, like 2026-11-29T20:00:00Z, not %s", quote(s))
 		return time.Time{}
 	}
 	return t
 }
 
-// checkURL returns what is wrong with a site's URL. It becomes the start of a Location, so
-// nothing is valid that another reader could take for another host.
+// checkURL returns what is wrong with a site's URL, "" if it is valid. The URL becomes the
+// start of a Location header, so it must not be one that another parser could understand as
+// another host.
 func checkURL(s string, insecure bool) string {
-	u, message := absolute(s)
+	u, message := parseURL(s)
 	switch {
 	case message != "":
 		return message
@@ -120,8 +121,8 @@ func checkURL(s string, insecure bool) string {
 	return checkURLParts(s, u)
 }
 
-// absolute parses a URL and checks the rules that all URLs share.
-func absolute(s string) (u *url.URL, message string) {
+// parseURL parses a URL and checks the rules that all URLs share.
+func parseURL(s string) (u *url.URL, message string) {
 	if s == "" {
 		return nil, "must not be empty"
 	}
@@ -151,7 +152,7 @@ func checkURLParts(s string, u *url.URL) string {
 	return ""
 }
 
-// notInURL reports whether RFC 3986 does not allow a character in a URL.
+// notInURL reports whether RFC 3986 forbids a character in a URL.
 func notInURL(c rune) bool {
 	return c <= ' ' || c > '~' || strings.ContainsRune("\"<>\\^`{|}", c)
 }

@@ -10,8 +10,8 @@ import (
 //go:embed schema.json
 var schema []byte
 
-// Schema returns the JSON Schema of a map. What it accepts Parse may still
-// refuse: the description of the schema says which rules it cannot express.
+// Schema returns the JSON Schema of a map. Parse may refuse a map that the schema accepts:
+// the schema's description lists the rules that it cannot express.
 func Schema() []byte {
 	return slices.Clone(schema)
 }

@@ -11,40 +11,42 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// siblings is the data of the sites for a choice, which compares numbers instead of names.
+// siblings is the data of the sites in the form that a choice needs: with numbers instead of
+// names.
 type siblings struct {
 	numbers map[string]int32 // a site's index in core.sites
 	hashes  []uint64         // of each site's id
-	at      []int32          // the site of each placement; -1 for one that is not listed
+	siteOf  []int32          // the site of each placement; -1 for one that is not listed
 }
 
 func newSiblings(sites []Site, placements []Placement) siblings {
 	sb := siblings{
 		numbers: make(map[string]int32, len(sites)),
 		hashes:  make([]uint64, len(sites)),
-		at:      make([]int32, len(placements)),
+		siteOf:  make([]int32, len(placements)),
 	}
 	for i, s := range sites {
 		sb.numbers[s.ID] = int32(i)
 		sb.hashes[i] = xxhash.Sum64String(s.ID)
 	}
 	for i, p := range placements {
-		sb.at[i] = -1
+		sb.siteOf[i] = -1
 		if n, listed := sb.numbers[p.Site]; listed {
-			sb.at[i] = n
+			sb.siteOf[i] = n
 		}
 	}
 	return sb
 }
 
-// within reports whether a key with these scopes may be sent to a site. A key without
-// scopes may be sent to all sites, and one with scopes to none that has no scopes.
-func (c *core) within(site int32, scopes []string) bool {
-	return len(scopes) == 0 || meet(c.sites[site].Scopes, scopes)
+// inScope reports whether requests of a key with these scopes may be sent to a site. Without
+// scopes they may be sent to all sites; otherwise the key and the site must have a scope in
+// common.
+func (c *core) inScope(site int32, scopes []string) bool {
+	return len(scopes) == 0 || intersect(c.sites[site].Scopes, scopes)
 }
 
-// meet needs the first list sorted.
-func meet(sorted, others []string) bool {
+// intersect reports whether the lists have an element in common. The first must be sorted.
+func intersect(sorted, others []string) bool {
 	for _, s := range others {
 		if _, found := slices.BinarySearch(sorted, s); found {
 			return true
@@ -53,8 +55,8 @@ func meet(sorted, others []string) bool {
 	return false
 }
 
-// atSibling reports whether another site has a placement of a target.
-func (c *core) atSibling(t target.Target, site string) bool {
+// placedAtSibling reports whether a target is placed at a site that is not this one.
+func (c *core) placedAtSibling(t target.Target, site string) bool {
 	s := c.targets[t]
 	i, found := slices.BinarySearchFunc(c.placements[s.first:s.end], site, func(p Placement, site string) int {
 		return compare(p.Target, p.Site, t, site)
@@ -62,7 +64,7 @@ func (c *core) atSibling(t target.Target, site string) bool {
 	return found && s.first+i != s.here
 }
 
-// requestHash is the part of a rank that is the same for all sites.
+// requestHash returns the part of a rank that is the same for all sites.
 func requestHash(key string, t target.Target) uint64 {
 	var b [17]byte
 	binary.LittleEndian.PutUint64(b[0:], xxhash.Sum64String(key))
@@ -71,11 +73,10 @@ func requestHash(key string, t target.Target) uint64 {
 	return xxhash.Sum64(b[:])
 }
 
-// rank returns the rank of a site for a request: the highest is its first home. It depends
-// only on this request and this site (rendezvous hashing), so that a site that is added or
-// removed moves no request between two others. Both hashes are good ones, so combining
-// them need only spread each bit over all: it is the finish of SplitMix64. The result is
-// never 0.
+// rank returns the rank of a site for a request: the site with the highest is its first
+// home. It depends only on the request and the site (rendezvous hashing), so adding or
+// removing a site moves no request between two others. Both hashes are well distributed, so
+// it is enough to mix their bits with the finalizer of SplitMix64. The result is never 0.
 func rank(request, site uint64) uint64 {
 	x := request ^ site
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

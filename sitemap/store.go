@@ -16,10 +16,11 @@ const (
 	SourceRestored = "restored"
 )
 
-// ErrTooLarge refuses a push of more than MaxBytes.
+// ErrTooLarge is the error of a push of more than MaxBytes.
 var ErrTooLarge = errors.New("the map is larger than 8 MiB")
 
-// ConflictError refuses a push whose generation is not newer than that of the map in force.
+// ConflictError is the error of a push whose generation is not newer than that of the map in
+// force.
 type ConflictError struct {
 	Pushed, InForce int64
 }
@@ -33,14 +34,14 @@ func (e *ConflictError) Error() string {
 		e.Pushed, e.InForce)
 }
 
-// MismatchError refuses a push whose If-Match does not name the map in force.
+// MismatchError is the error of a push whose If-Match does not name the map in force.
 type MismatchError struct {
 	// IfMatch is the header; InForce is the tag of the map in force, empty when
 	// there is none.
 	IfMatch, InForce string
 }
 
-// Error tells the writer what to do.
+// Error says what is wrong and what the writer must do.
 func (e *MismatchError) Error() string {
 	if e.InForce == "" {
 		return "no map is in force, so none that If-Match names: push without If-Match"
@@ -53,14 +54,13 @@ type Summary struct {
 	Generation int64 `json:"generation"`
 	Sites      int   `json:"sites"`
 	Placements int   `json:"placements"`
-	// Holdable counts the models this site may hold.
+	// Holdable counts the models whose requests this site may hold.
 	Holdable int `json:"holdable"`
-	// Unchanged: the same map, apart from its hints, was in force before.
+	// Unchanged: the map differs from the previous one at most in its hints.
 	Unchanged bool `json:"unchanged"`
 }
 
-// State is the map in force and where it came from. All of it is zero while
-// there is none.
+// State is the map in force and its source. It is the zero value while there is no map.
 type State struct {
 	Map    *Map
 	Source string
@@ -77,9 +77,9 @@ type Store struct {
 	current  atomic.Pointer[State]
 	disk     disk
 
-	mu      sync.Mutex // guards swaps and what follows
-	changes []change
-	telling bool
+	mu        sync.Mutex // held during swaps; guards the fields below
+	changes   []change
+	reporting bool
 }
 
 type change struct {
@@ -97,11 +97,11 @@ func HintsFreshFor(d time.Duration) Option {
 	return func(s *Store) { s.freshFor = d }
 }
 
-// NewStore returns an empty store for the site self. onChange, which may be nil,
-// is called after each swap with another map, in the order of the swaps, one call at a
-// time and with no lock held: it may call the store. A push returns after its own call,
-// unless another goroutine is in onChange at that moment, which then makes the call next.
-// New hints alone are not another map.
+// NewStore returns an empty store for the site self. onChange, which may be nil, is called
+// for each swap to another map, in the order of the swaps, one call at a time and with no
+// lock held: it may call the store. A push returns after its call of onChange, unless
+// another goroutine is in onChange at that moment: that goroutine then makes the call. A map
+// that differs only in its hints causes no call.
 func NewStore(self string, onChange func(old, new *Map), options ...Option) *Store {
 	s := &Store{self: self, freshFor: DefaultHintsFreshFor, onChange: onChange}
 	for _, set := range options {
@@ -123,18 +123,18 @@ func (s *Store) State() State {
 	return State{}
 }
 
-// Push puts a map in force. A map whose generation is lower, or equal with
-// other content, is a *ConflictError unless force is set or, for the equal
-// one, the map in force was restored. A map without generation is always
-// accepted, and always replaced. After a *PersistError the map is in force and
-// the summary is valid.
+// Push puts a map in force. If its generation is lower than that of the map in force, or
+// equal with other content, the error is a *ConflictError, unless force is set or the
+// generation is equal and the map in force was restored. A map without a generation is
+// always accepted, and always replaced. After a *PersistError the map is in force and the
+// summary is valid.
 func (s *Store) Push(data []byte, force bool) (Summary, error) {
 	return s.PushIf("", data, force)
 }
 
 // PushIf is Push with an If-Match header, which is checked atomically with the swap. If it
-// does not name the map in force, the error is a *MismatchError.
-// An empty header is no condition.
+// does not name the map in force, the error is a *MismatchError. An empty header always
+// matches.
 func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error) {
 	if len(data) > MaxBytes {
 		return Summary{}, ErrTooLarge
@@ -147,7 +147,7 @@ func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error)
 	if err != nil {
 		return Summary{}, err
 	}
-	s.tell()
+	s.reportChanges()
 	sum := Summary{
 		Generation: m.generation,
 		Sites:      len(m.sites),
@@ -158,24 +158,24 @@ func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error)
 	return sum, s.disk.save(s.Current)
 }
 
-// accept swaps the map in, or returns why not.
+// accept puts the map in force, or returns why it must not be.
 func (s *Store) accept(m *Map, ifMatch string, force bool) (unchanged bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.State()
-	if err := matching(old.Map, ifMatch); err != nil {
+	if err := checkIfMatch(old.Map, ifMatch); err != nil {
 		return false, err
 	}
 	now := time.Now()
 	m.hints.receive(now, s.freshFor)
 	if old.Map != nil && old.Map.tag == m.tag {
-		// The same map again: no call of onChange, but its hints are new.
+		// The map is the same, so onChange is not called, but its hints are new.
 		m = &Map{core: old.Map.core, hints: m.hints}
 		s.current.Store(&State{Map: m, Source: SourcePushed, ReceivedAt: now})
 		return true, nil
 	}
 	if !force {
-		if err := newer(old, m); err != nil {
+		if err := checkGeneration(old, m); err != nil {
 			return false, err
 		}
 	}
@@ -183,7 +183,7 @@ func (s *Store) accept(m *Map, ifMatch string, force bool) (unchanged bool, err 
 	return false, nil
 }
 
-func matching(m *Map, ifMatch string) error {
+func checkIfMatch(m *Map, ifMatch string) error {
 	switch {
 	case ifMatch == "":
 		return nil
@@ -195,8 +195,9 @@ func matching(m *Map, ifMatch string) error {
 	return nil
 }
 
-// newer is the rule of generations for a map with other content.
-func newer(old State, m *Map) error {
+// checkGeneration returns an error if m, which has other content, is not newer than the map in
+// force.
+func checkGeneration(old State, m *Map) error {
 	if old.Map == nil || !old.Map.numbered || !m.numbered || m.generation > old.Map.generation {
 		return nil
 	}
@@ -206,7 +207,7 @@ func newer(old State, m *Map) error {
 	return &ConflictError{Pushed: m.generation, InForce: old.Map.generation}
 }
 
-// swap needs the lock.
+// swap puts st in force and queues the call of onChange. The lock must be held.
 func (s *Store) swap(st State) {
 	old := s.Current()
 	s.current.Store(&st)
@@ -215,9 +216,9 @@ func (s *Store) swap(st State) {
 	}
 }
 
-// tell calls onChange for each swap, unless another goroutine is doing so.
-func (s *Store) tell() {
-	if !s.startTelling() {
+// reportChanges calls onChange for each queued swap, unless another goroutine is doing so.
+func (s *Store) reportChanges() {
+	if !s.startReporting() {
 		return
 	}
 	for {
@@ -229,23 +230,23 @@ func (s *Store) tell() {
 	}
 }
 
-func (s *Store) startTelling() bool {
+func (s *Store) startReporting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.telling {
+	if s.reporting {
 		return false
 	}
-	s.telling = true
+	s.reporting = true
 	return true
 }
 
-// nextChange returns the next swap to report. It ends the reporting atomically with
-// finding none left, so that no swap is missed between two reporting goroutines.
+// nextChange returns the next swap to report. If there is none, it ends the reporting under
+// the same lock, so that a swap that is queued later is reported by its own goroutine.
 func (s *Store) nextChange() (change, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.changes) == 0 {
-		s.telling = false
+		s.reporting = false
 		return change{}, false
 	}
 	c := s.changes[0]

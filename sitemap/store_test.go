@@ -97,7 +97,7 @@ func TestGenerations(t *testing.T) {
 				model = "a"
 			}
 			if c.restored {
-				s.restored(first, time.Now())
+				s.putRestored(first, time.Now())
 			} else {
 				push(t, s, first.JSON())
 			}

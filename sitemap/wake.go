@@ -46,7 +46,7 @@ func (w *Wake) wire() *wireWake {
 func (r *reader) method() string {
 	s, ok := r.text()
 	if ok && s != methodPost && s != methodGet {
-		r.note("must be POST or GET, not %s", quote(s))
+		r.addHere("must be POST or GET, not %s", quote(s))
 	}
 	return s
 }
@@ -57,12 +57,12 @@ func (r *reader) wakeURL() string {
 		return ""
 	}
 	if message := checkWakeURL(s); message != "" {
-		r.note("%s", message)
+		r.addHere("%s", message)
 	}
 	return s
 }
 
-// CheckWakeURL returns what is wrong with the URL of a webhook, nil if nothing is.
+// CheckWakeURL returns an error if s is not valid as the URL of a webhook.
 func CheckWakeURL(s string) error {
 	if message := checkWakeURL(s); message != "" {
 		return errors.New(message)
@@ -70,10 +70,11 @@ func CheckWakeURL(s string) error {
 	return nil
 }
 
-// checkWakeURL allows http and a query, because hooks are in clusters and behind gateways.
-// Secrets do not belong in the URL: they come from a file.
+// checkWakeURL returns what is wrong with the URL of a webhook, "" if it is valid. It allows
+// http and a query, because hooks may be inside a cluster or behind a gateway. Secrets do not
+// belong in the URL: they come from the file of headers.
 func checkWakeURL(s string) string {
-	u, message := absolute(s)
+	u, message := parseURL(s)
 	if message != "" {
 		return message
 	}
