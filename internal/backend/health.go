@@ -4,13 +4,13 @@ package backend
 
 import "sync"
 
-// health is the state of a backend by its health checks since it was last wanted.
+// health is the result of a backend's health checks since it was last idle.
 type health struct {
-	mu      sync.Mutex
-	running bool // a check runs
-	known   bool // a check has ended
-	down    bool // the last check failed
-	then    []func()
+	mu        sync.Mutex
+	running   bool // a check runs
+	known     bool // a check has ended
+	down      bool // the last check failed
+	onFailure []func()
 }
 
 // begin records the start of a check.
@@ -25,8 +25,8 @@ func (h *health) end(err error) (changed bool) {
 	h.mu.Lock()
 	changed = h.down != (err != nil)
 	h.running, h.known, h.down = false, true, err != nil
-	then := h.then
-	h.then = nil
+	then := h.onFailure
+	h.onFailure = nil
 	h.mu.Unlock()
 	if err != nil {
 		for _, f := range then {
@@ -36,12 +36,13 @@ func (h *health) end(err error) (changed bool) {
 	return changed
 }
 
-// reset is for a backend that is no longer wanted. It reports whether it had failed.
+// reset forgets all checks, since the backend is no longer checked. It reports whether the
+// last one had failed.
 func (h *health) reset() (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	changed = h.down
-	h.running, h.known, h.down, h.then = false, false, false, nil
+	h.running, h.known, h.down, h.onFailure = false, false, false, nil
 	return changed
 }
 
@@ -51,13 +52,13 @@ func (h *health) failed() bool {
 	return h.down
 }
 
-// unlessUp calls f when the running check, or the first one, fails, and at once if the
-// last one failed. It does not call f if that check succeeds.
+// unlessUp calls f if the backend's check fails: at once if no check is running and the last
+// one failed, or after the running check or, if there has been none, the first one.
 func (h *health) unlessUp(f func()) {
 	h.mu.Lock()
 	switch {
 	case h.running || !h.known:
-		h.then = append(h.then, f)
+		h.onFailure = append(h.onFailure, f)
 		h.mu.Unlock()
 	case h.down:
 		h.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Read reads a list of backends. It adds what is wrong to the problems of the file.
+// Read reads a list of backends. It adds what is invalid to the problems of the file.
 func Read(v settings.Value) []Config {
 	var all []Config
 	first := map[string]string{}
@@ -78,7 +78,8 @@ func readID(v settings.Value) string {
 	return name
 }
 
-// checkAbsolute checks the path of a file that Envoy reads too.
+// checkAbsolute returns an error unless the path of a file, which Envoy reads too, is
+// absolute.
 func checkAbsolute(path string) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("must be an absolute path, for Envoy reads it too, is %q", path)

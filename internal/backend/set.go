@@ -34,58 +34,60 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// quietAfter is how long after its last request a backend is still checked. For KEDA it
-// is in use for as long.
+// quietAfter is how long a backend is still checked after its last request. It is the time
+// for which KEDA considers it active, too.
 const quietAfter = wake.DefaultWindow
 
 // Options are the options of a running Set.
 type Options struct {
 	Registry *agentreg.Registry
-	// Wanted reports whether requests wait for the model, and Used whether a replica of it
-	// has a request, or had one a moment ago.
+	// Wanted reports whether requests wait for the model, Used whether a replica of it has
+	// a request or recently had one.
 	Wanted, Used func(model string) bool
-	// OnHealth is called when the health checks of a backend begin or cease to fail.
+	// OnHealth is called for each model of a backend when its health checks begin to fail,
+	// and when they no longer fail.
 	OnHealth func(model string)
 	// OnModels is called when a backend has listed its models.
 	OnModels func()
-	// Client is for requests to the engines; nil: each backend has its own.
+	// Client sends the requests to the engines; nil: each backend has its own.
 	Client *http.Client
 	Log    zerolog.Logger
 }
 
-// Set is all backends.
+// Set is the set of all backends.
 type Set struct{ all []*Backend }
 
 // Backend is one of a Set.
 type Backend struct {
 	Config
 
-	id      string // of its agent
-	key     string
-	tls     *tls.Config // nil without https
-	wants   Wants
-	offer   atomic.Pointer[offer]
-	changed chan struct{} // the need of its models may have changed
-	health  health
+	id       string // of its agent
+	key      string
+	tls      *tls.Config // nil without https
+	upstream Upstream
+	offer    atomic.Pointer[offer]
+	changed  chan struct{} // receives a token when the need of its models may have changed
+	health   health
 }
 
-// Wants is what a backend needs of its requests and of the connection.
-type Wants struct {
+// Upstream is how Envoy must send a request to a backend.
+type Upstream struct {
 	Key, Host, Prefix string
-	// CAFile has the authorities of its certificate, envoy.SystemCA for those of the
-	// machine, and nothing without TLS.
+	// CAFile is the file with the authorities of its certificate: envoy.SystemCA for the
+	// system's, empty without TLS.
 	CAFile, SNI string
-	// NotTaken are statuses with commas between them.
+	// NotTaken is a list of statuses, separated by commas.
 	NotTaken string
 }
 
-// offer is what a backend serves.
+// offer is the models and kinds that a backend serves.
 type offer struct {
 	models []string
 	kinds  []target.Kind
 }
 
-// New returns a Set of valid backends. It reads the files of their keys.
+// New returns a Set of backends, which Read has checked. It reads the files of their keys
+// and authorities.
 func New(configs []Config) (*Set, error) {
 	s := &Set{}
 	var errs []error
@@ -106,23 +108,23 @@ func New(configs []Config) (*Set, error) {
 	return s, errors.Join(errs...)
 }
 
-// prepare sets wants and tls. Its error is that of CAFile.
+// prepare sets upstream and tls. Its errors are about CAFile.
 func (m *Backend) prepare() error {
 	u, err := url.Parse(m.BackendURL)
 	if err != nil {
-		return err // not after Read
+		return err // cannot happen: Read has parsed the URL
 	}
-	m.wants = Wants{
+	m.upstream = Upstream{
 		Key: m.key, Host: cmp.Or(m.Host, u.Host), Prefix: strings.TrimSuffix(u.Path, "/"), SNI: m.SNI,
 		NotTaken: strings.Trim(strings.ReplaceAll(fmt.Sprint(m.NotTaken), " ", ","), "[]"),
 	}
 	if !m.Secure() {
 		return nil
 	}
-	m.wants.CAFile = cmp.Or(m.CAFile, envoy.SystemCA)
-	name, _, err := net.SplitHostPort(m.wants.Host)
+	m.upstream.CAFile = cmp.Or(m.CAFile, envoy.SystemCA)
+	name, _, err := net.SplitHostPort(m.upstream.Host)
 	if err != nil {
-		name = m.wants.Host
+		name = m.upstream.Host
 	}
 	m.tls = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cmp.Or(m.SNI, strings.Trim(name, "[]"))}
 	if m.CAFile == "" {
@@ -136,7 +138,7 @@ func (m *Backend) prepare() error {
 	return err
 }
 
-// Run runs the backends until ctx ends and the registry has been notified.
+// Run runs the backends until ctx ends. When it returns, they have left the registry.
 func (s *Set) Run(ctx context.Context, o Options) {
 	if len(s.all) == 0 {
 		return
@@ -145,10 +147,10 @@ func (s *Set) Run(ctx context.Context, o Options) {
 	agentregpb.RegisterAgentRegistryServer(server, o.Registry.OwnService())
 	inMemory := bufconn.Listen(1 << 16)
 	var serving, running sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(inMemory) }) // only Stop ends it
+	serving.Go(func() { _ = server.Serve(inMemory) }) // returns only after Stop
 	for _, m := range s.all {
 		running.Go(func() {
-			if err := agent.RunBackend(ctx, m.agent(o), m.demand(o), inMemory.Dial); err != nil {
+			if err := agent.RunBackend(ctx, m.agentConfig(o), m.demand(o), inMemory.Dial); err != nil {
 				o.Log.Error().Err(err).Msg("a backend cannot be used")
 			}
 		})
@@ -158,20 +160,21 @@ func (s *Set) Run(ctx context.Context, o Options) {
 	serving.Wait()
 }
 
-// agent returns the Config of an agent beside the backend.
-func (m *Backend) agent(o Options) agent.Config {
+// agentConfig returns the Config of the backend's agent.
+func (m *Backend) agentConfig(o Options) agent.Config {
 	c := m.Config.Config
 	c.ID, c.APIKey, c.HTTPClient, c.Log = m.id, m.key, o.Client, o.Log
-	c.Host, c.BackendTLS = m.wants.Host, m.tls
+	c.Host, c.BackendTLS = m.upstream.Host, m.tls
 	return c
 }
 
 func (m *Backend) demand(o Options) agent.Demand {
-	tell := func(changed bool) {
+	report := func(changed bool) {
+		if !changed {
+			return
+		}
 		for _, model := range m.offer.Load().models {
-			if changed {
-				o.OnHealth(model)
-			}
+			o.OnHealth(model)
 		}
 	}
 	return agent.Demand{
@@ -180,16 +183,16 @@ func (m *Backend) demand(o Options) agent.Demand {
 		InUse:    func(id string) bool { return o.Registry.IdleFor(id) < quietAfter },
 		Changed:  m.changed,
 		OnCheck:  m.health.begin,
-		OnResult: func(err error) { tell(m.health.end(err)) },
-		OnIdle:   func() { tell(m.health.reset()) },
+		OnResult: func(err error) { report(m.health.end(err)) },
+		OnIdle:   func() { report(m.health.reset()) },
 		OnModels: func(models, names []string) {
-			of := &offer{models: models}
+			listed := &offer{models: models}
 			for _, name := range names {
 				if k, err := protocol.ParseKind(name); err == nil {
-					of.kinds = append(of.kinds, k)
+					listed.kinds = append(listed.kinds, k)
 				}
 			}
-			m.offer.Store(of)
+			m.offer.Store(listed)
 			o.OnModels()
 		},
 	}
@@ -203,26 +206,26 @@ func (s *Set) Changed(model string) {
 		}
 		select {
 		case m.changed <- struct{}{}:
-		default: // it has not checked yet, and will see this change too
+		default: // it has yet to check for an earlier change, and will see this one too
 		}
 	}
 }
 
-// of returns the backends that have the target.
-func (s *Set) of(t target.Target) []*Backend {
+// withTarget returns the backends that serve the target.
+func (s *Set) withTarget(t target.Target) []*Backend {
 	var found []*Backend
 	for _, m := range s.all {
-		if of := m.offer.Load(); slices.Contains(of.models, t.Model) && slices.Contains(of.kinds, t.Kind) {
+		if o := m.offer.Load(); slices.Contains(o.models, t.Model) && slices.Contains(o.kinds, t.Kind) {
 			found = append(found, m)
 		}
 	}
 	return found
 }
 
-// Here returns the target as a placement at this site: requests for it may be held. Of
-// several backends the longest MaxWait counts.
+// Here returns the target as a placement at this site whose requests may be held. If several
+// backends serve it, the longest MaxWait is used.
 func (s *Set) Here(t target.Target) (p sitemap.Placement, ok bool) {
-	for _, m := range s.of(t) {
+	for _, m := range s.withTarget(t) {
 		p.Target, p.ScaleFromZero, ok = t, true, true
 		p.HoldBudget = max(p.HoldBudget, m.MaxWait)
 	}
@@ -232,12 +235,13 @@ func (s *Set) Here(t target.Target) (p sitemap.Placement, ok bool) {
 // All returns the backends in the order of the configuration.
 func (s *Set) All() []*Backend { return s.all }
 
-// Targets returns what the backend serves, as far as that is known.
+// Targets returns the targets that the backend serves. There are none until its models are
+// known.
 func (m *Backend) Targets() []target.Target {
-	of := m.offer.Load()
+	o := m.offer.Load()
 	var targets []target.Target
-	for _, model := range of.models {
-		for _, kind := range of.kinds {
+	for _, model := range o.models {
+		for _, kind := range o.kinds {
 			targets = append(targets, target.Target{Model: model, Kind: kind})
 		}
 	}
@@ -247,13 +251,13 @@ func (m *Backend) Targets() []target.Target {
 // Failing reports whether the last health check of the backend failed.
 func (m *Backend) Failing() bool { return m.health.failed() }
 
-// AllFailing reports whether every backend of the target is Failing.
+// AllFailing reports whether all backends of the target are failing.
 func (s *Set) AllFailing(t target.Target) bool {
-	return !slices.ContainsFunc(s.of(t), func(m *Backend) bool { return !m.Failing() })
+	return !slices.ContainsFunc(s.withTarget(t), func(m *Backend) bool { return !m.Failing() })
 }
 
-// UnlessUp calls f when the health checks of all backends of the model have failed: at
-// once, or after those that run.
+// UnlessUp calls f if the health checks of all backends of the model fail: at once, or after
+// those that are running.
 func (s *Set) UnlessUp(model string, f func()) {
 	for _, m := range s.all {
 		if slices.Contains(m.offer.Load().models, model) {
@@ -275,21 +279,21 @@ func (s *Set) Models() []string {
 	return slices.Sorted(maps.Keys(models))
 }
 
-// Has reports whether a backend has the model.
+// Has reports whether a backend serves the model.
 func (s *Set) Has(model string) bool {
 	return slices.ContainsFunc(s.all, func(m *Backend) bool { return slices.Contains(m.offer.Load().models, model) })
 }
 
-// Wants returns what the backend of an agent id needs; ok is false if the id is not that
-// of a backend.
-func (s *Set) Wants(agentID string) (w *Wants, ok bool) {
+// Upstream returns how requests are sent to the backend with this agent id; ok is false if
+// the id is not that of a backend.
+func (s *Set) Upstream(agentID string) (u *Upstream, ok bool) {
 	if !strings.HasPrefix(agentID, protocol.BackendPrefix) {
 		return nil, false
 	}
 	id, _, _ := strings.Cut(agentID, agent.ReplicaMark)
 	for _, m := range s.all {
 		if m.id == id {
-			return &m.wants, true
+			return &m.upstream, true
 		}
 	}
 	return nil, false

@@ -49,7 +49,7 @@ func TestNoBackendsAreNothing(t *testing.T) {
 	s.Run(t.Context(), Options{})
 	s.Changed("m")
 	require.Empty(t, s.Models())
-	_, own := s.Wants("backend/a")
+	_, own := s.Upstream("backend/a")
 	require.False(t, own)
 }
 
@@ -66,13 +66,13 @@ func TestABackendWantsItsRequestsInItsWay(t *testing.T) {
 		{Name: "six", BackendURL: "https://[2001:db8::1]", Engine: "vllm"},
 	})
 	require.NoError(t, err)
-	for id, want := range map[string]Wants{
+	for id, want := range map[string]Upstream{
 		"backend/plain": {Host: "gpu:8000"},
 		"backend/api#7": {Host: "llm.example", Prefix: "/serve/m", CAFile: "system", NotTaken: "503,502"},
 		"backend/own":   {Host: "llm.example:80", CAFile: ca, SNI: "inside.example"},
 		"backend/six":   {Host: "[2001:db8::1]", CAFile: "system"},
 	} {
-		w, own := s.Wants(id)
+		w, own := s.Upstream(id)
 		require.True(t, own, id)
 		require.Equal(t, want, *w, id)
 	}
@@ -140,10 +140,10 @@ func TestABackendNamesItsModels(t *testing.T) {
 	s, err := New([]Config{{Name: "a", BackendURL: engine.URL, Engine: "custom", Slots: 3, APIKeyFile: key}})
 	require.NoError(t, err)
 	require.Empty(t, s.Models())
-	w, own := s.Wants("backend/a")
+	w, own := s.Upstream("backend/a")
 	require.True(t, own)
-	require.Equal(t, Wants{Key: "secret", Host: engine.Listener.Addr().String()}, *w)
-	_, own = s.Wants("a")
+	require.Equal(t, Upstream{Key: "secret", Host: engine.Listener.Addr().String()}, *w)
+	_, own = s.Upstream("a")
 	require.False(t, own)
 
 	ctx, cancel := context.WithCancel(t.Context())

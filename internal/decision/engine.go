@@ -15,7 +15,7 @@ func (c *call) Engine(model string, g holdstate.Grant) (e extproc.Engine) {
 	if at.Engine == engines.Ollama { // it refuses names and pages that it does not know
 		e.Host, e.NoOrigin = at.Address, true
 	}
-	if w, own := o.Backends.Wants(at.ID); own {
+	if w, own := o.Backends.Upstream(at.ID); own {
 		e.Host, e.Prefix, e.TLS, e.SNI, e.NotTaken = w.Host, w.Prefix, w.CAFile, w.SNI, w.NotTaken
 		if w.Key != "" {
 			e.KeyHeader, e.Key = "authorization", "Bearer "+w.Key

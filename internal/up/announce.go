@@ -11,7 +11,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// announce prints the addresses, and a command for each model to try.
+// announce prints the addresses, and for each model a command that sends it a request.
 func (r *run) announce() {
 	base := &url.URL{Scheme: "http", Host: r.envoy.EdgeAddr()}
 	if r.EdgeCertFile != "" {
@@ -44,8 +44,8 @@ func (m *Model) curl(base *url.URL) string {
 		return ""
 	}
 	body := fmt.Sprintf(`{"model":%s,%s}`, name, rest)
-	return fmt.Sprintf("curl %s -H 'content-type: application/json' -d %s", base.JoinPath(path), quoted(body))
+	return fmt.Sprintf("curl %s -H 'content-type: application/json' -d %s", base.JoinPath(path), shellQuote(body))
 }
 
-// quoted quotes s for a shell.
-func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// shellQuote returns s in single quotes, as one word of a shell.
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -25,7 +25,7 @@ func TestAddressInUseSaysWhatToDo(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, lis.Close()) }()
 	address := lis.Addr().String()
-	require.EqualError(t, free(t.Context(), "admin", address, "change it"),
+	require.EqualError(t, checkFree(t.Context(), "admin", address, "change it"),
 		"admin: "+address+" cannot be used: listen tcp "+address+": bind: address already in use: end what listens there, or change it")
 }
 

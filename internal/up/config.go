@@ -20,12 +20,12 @@ type File struct {
 	Listen string
 	// Admin is the host:port of metrics and health; empty: the usual one if it is free.
 	Admin string
-	// Serve are flags of holdgate serve, without their dashes.
+	// Serve has the flags for holdgate serve, by name without dashes.
 	Serve map[string]string
-	// backends is the text of a file of holdgate serve with the backends, empty without
-	// any.
+	// backends is the text of a configuration file for holdgate serve with the backends,
+	// empty if there are none.
 	backends []byte
-	// backendCAs are the authorities of the https backends, for Envoy.
+	// backendCAs are the files with the authorities of https backends, for Envoy.
 	backendCAs []string
 	Models     []Model
 }
@@ -36,11 +36,11 @@ type Model struct {
 	agent.Config
 
 	Name       string
-	HoldBudget time.Duration // 0: that of holdgate serve
+	HoldBudget time.Duration // 0: the default of holdgate serve
 	Wake       *sitemap.Wake // the webhook that is called when the model is wanted; nil: none
 }
 
-// Load reads and checks a file. All problems are reported at once.
+// Load reads and checks a file. The error has all problems.
 func Load(path string) (*File, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // the user names the file
 	if err != nil {
@@ -53,7 +53,7 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-// command returns the engine's command, in which {python} is filled in and {port} is not.
+// command returns the engine's command with {python} replaced. {port} is not replaced yet.
 func (m *Model) command() []string {
 	python := cmp.Or(os.Getenv("HOLDGATE_PYTHON"), "python3")
 	words := make([]string, len(m.Exec))
@@ -81,7 +81,7 @@ type hook struct {
 	Cooldown string `json:"cooldown,omitzero"`
 }
 
-// siteMap returns the sibling map that lets every model be held.
+// siteMap returns a sibling map by which requests for every model may be held.
 func (f *File) siteMap() ([]byte, error) {
 	m := struct {
 		Placements []placement `json:"placements"`

@@ -14,8 +14,8 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// group is a group of models that cannot all be awake at once, because of their number
-// or their memory.
+// group is a group of models that cannot all be awake at once. Their number or their memory
+// is limited.
 type group struct {
 	value
 
@@ -24,7 +24,7 @@ type group struct {
 	used     bool
 }
 
-// member is a model where the file names its group.
+// member is a model that is in a group, with its place in the file.
 type member struct {
 	value
 
@@ -47,7 +47,7 @@ func (f *file) group(key *yaml.Node, v value) {
 // checkGroups completes the group of every model, once all of them are read.
 func (f *file) checkGroups() {
 	var members []member
-	for i, v := range f.places {
+	for i, v := range f.modelValues {
 		m := member{v, &f.Models[i]}
 		name, own := m.model.Group.Name, m.model.Group
 		if name == "" {
@@ -69,10 +69,10 @@ func (f *file) checkGroups() {
 		g.maxAwake = cmp.Or(g.maxAwake, own.MaxAwake)
 	}
 	for _, m := range members {
-		of := &m.model.Group
-		g := f.groups[of.Name]
-		m.checkMemory(of, g.memory)
-		of.MaxAwake, of.TotalMemory = g.maxAwake, g.memory
+		own := &m.model.Group
+		g := f.groups[own.Name]
+		m.checkMemory(own, g.memory)
+		own.MaxAwake, own.TotalMemory = g.maxAwake, g.memory
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
 		if g := f.groups[name]; !g.used {
@@ -81,7 +81,7 @@ func (f *file) checkGroups() {
 	}
 }
 
-// checkMemory checks the memory of a model against that of its group.
+// checkMemory checks the memory of a model against the total of its group.
 func (m member) checkMemory(own *agent.Group, total int64) {
 	switch {
 	case total == 0 && own.Memory > 0:

@@ -22,20 +22,20 @@ import (
 
 const defaultTimeout = 5 * time.Minute
 
-// value is a place in a file.
+// value is a value in a file, with its path and line.
 type value = settings.Value
 
 var rules = settings.Rules{Show: settings.Values, EmptyOK: true}
 
-// file is a File that is being read.
+// file is a File while it is read.
 type file struct {
 	*File
 
-	groups map[string]*group
-	places []value // of the models
+	groups      map[string]*group
+	modelValues []value // the places of File.Models in the file
 }
 
-// parse reads and checks a file. Every problem is reported at once.
+// parse parses and checks a file. The error has all problems.
 func parse(text []byte) (*File, error) {
 	f := file{File: &File{Listen: "127.0.0.1:8080"}, groups: map[string]*group{}}
 	if err := rules.Parse(text, f.read); err != nil {
@@ -82,7 +82,8 @@ func (f *file) read(top value) {
 	}
 }
 
-// readBackends checks the backends as holdgate serve does, which gets them unchanged.
+// readBackends checks the backends as holdgate serve does, and keeps their text, which is
+// passed on to it unchanged.
 func (f *file) readBackends(v value) {
 	all := backend.Read(v)
 	if len(all) == 0 {
@@ -97,19 +98,20 @@ func (f *file) readBackends(v value) {
 	f.backends = text
 }
 
-// wakeMargin is how long before the end of a request's hold budget a wake fails, so that
-// the request is answered with the reason.
+// wakeMargin is how much shorter the wake timeout is than the hold budget, so that requests
+// are answered with the reason why the wake failed.
 const wakeMargin = 10 * time.Second
 
-// limitWake sets the wake timeout if the file does not: the wake fails, with its reason,
-// before requests are answered that the model is still waking.
+// limitWake sets the wake timeout if the file does not, to less than the hold budget: a wake
+// then fails before the requests that wait for it are answered. serveBudget is the flag of
+// holdgate serve for the default budget.
 func (m *Model) limitWake(serveBudget string) {
 	if m.WakeTimeout > 0 {
 		return
 	}
 	budget := m.HoldBudget
 	if budget == 0 {
-		budget, _ = time.ParseDuration(serveBudget) // serve reports what is wrong with it
+		budget, _ = time.ParseDuration(serveBudget) // serve reports if it is invalid
 	}
 	if budget <= 0 {
 		budget = defaultTimeout
@@ -140,10 +142,10 @@ func (f *file) model(v value) {
 		m.readCommand(command)
 	}
 	f.Models = append(f.Models, m)
-	f.places = append(f.places, v)
+	f.modelValues = append(f.modelValues, v)
 }
 
-// name reads the name of a model, which must differ from those before it.
+// name reads the name of a model, which must be unique.
 func (f *file) name(v value) string {
 	name := v.Name()
 	for _, m := range f.Models {
@@ -154,8 +156,8 @@ func (f *file) name(v value) string {
 	return name
 }
 
-// readKinds reads the kinds of the model at v, which are the engine's usual one if it
-// names none, and checks that it has what a warm-up needs.
+// readKinds reads the kinds of the model at v, by default the usual one of the engine. It
+// also checks that a model that is to be warmed up has the kind chat.
 func (m *Model) readKinds(v, kinds value) {
 	if _, unknown := engines.Find(m.Engine); unknown != nil {
 		return
@@ -171,8 +173,8 @@ func (m *Model) readKinds(v, kinds value) {
 	}
 }
 
-// readCommand splits a command like a shell, and checks its program and that it uses the
-// port. The directory and the environment must have been read.
+// readCommand splits a command like a shell. It checks that its program exists and that it
+// uses {port}. The directory and the environment must have been read before.
 func (m *Model) readCommand(v value) {
 	var err error
 	if m.Exec, err = shellquote.Split(v.Word()); err != nil || len(m.Exec) == 0 {
@@ -189,7 +191,7 @@ func hasPort(texts []string) bool {
 	return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "{port}") })
 }
 
-// ownFlags are the flags of holdgate serve that connect the parts with each other.
+// ownFlags are the flags of holdgate serve that holdgate up sets itself.
 var ownFlags = []string{
 	"site-id", "extproc-listen", "relay", "agents-listen", "admin-listen", "envoy-admin", "map-file", "ports-file", "group-grace", "config",
 }

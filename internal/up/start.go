@@ -18,8 +18,7 @@ import (
 	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
-// lock locks the directory for this run, and creates it if necessary. It protects the
-// files of another run.
+// lock creates the directory if necessary and locks it, so that no other run uses it.
 func lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of sockets and logs: %w", err)
@@ -35,7 +34,8 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// checkSockets checks that the path of the directory is not too long for its sockets.
+// checkSockets returns an error if the directory's path is too long for the paths of its
+// sockets.
 func (r *run) checkSockets() error {
 	for _, name := range []string{envoy.ExtProcSocket, envoy.RelaySocket, envoy.ReholdSocket, envoy.AdminSocket, agentsSocket} {
 		if err := unixsocket.CheckPath(r.path(name)); err != nil {
@@ -45,11 +45,11 @@ func (r *run) checkSockets() error {
 	return nil
 }
 
-// usualAdmin is the default address of the commands that call a router.
+// usualAdmin is the address at which commands such as holdgate status expect a router.
 const usualAdmin = "127.0.0.1:9003"
 
-// adminAddress returns the address of serve's admin API: that of the file, else the usual
-// one, else one that the system chooses if that is in use.
+// adminAddress returns the address of serve's admin API: the one that the file names, or
+// else usualAdmin, or a port that the system chooses if that is in use.
 func adminAddress(ctx context.Context, named string) string {
 	if named != "" {
 		return named
@@ -61,9 +61,9 @@ func adminAddress(ctx context.Context, named string) string {
 	return "127.0.0.1:0"
 }
 
-// free checks that no process listens on an address of the file. Two Envoys would share
-// one for clients, and each would get some of the requests.
-func free(ctx context.Context, key, address, advice string) error {
+// checkFree returns an error if a process listens on an address of the file. The check is
+// needed since two Envoys can listen on one address: each would get some of the requests.
+func checkFree(ctx context.Context, key, address, advice string) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		err = fmt.Errorf("%s: %s cannot be used: %w", key, address, err)

@@ -63,7 +63,7 @@ func TestHangUpEndsTheRunOrReachesServe(t *testing.T) {
 	r.File, r.Hangups = f, hangups
 	ctx, end := context.WithCancel(t.Context())
 	hangups <- os.Interrupt
-	r.hangUp(ctx, end)
+	r.handleHangups(ctx, end)
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
 }
 

@@ -3,8 +3,8 @@
 // Package up runs everything that a machine with one GPU needs: Envoy, holdgate serve and
 // an agent for each model, whose engine starts with the first request.
 //
-// serve and Envoy are child processes, the agents are goroutines. When one of the
-// parts ends by itself, the rest is stopped and the reason reported.
+// serve and Envoy are child processes, the agents are goroutines. When one of them ends by
+// itself, the others are stopped and the reason is returned.
 package up
 
 import (
@@ -35,17 +35,17 @@ import (
 // Options are the settings of a run.
 type Options struct {
 	File *File
-	Dir  string // of sockets and engine logs; empty: a temporary one
+	Dir  string // directory of sockets and engine logs; empty: a temporary one
 	// Program is the name by which this program was called.
 	Program string
-	// Hangups receives each SIGHUP. It ends the run, unless the file has flags of holdgate
-	// serve or backends: then it is sent on to serve, which reads its files again.
+	// Hangups receives each SIGHUP. A SIGHUP ends the run, unless the file has flags of
+	// holdgate serve or backends: then it is forwarded to serve, which reloads its files.
 	Hangups <-chan os.Signal
 	Out     io.Writer
 	ErrOut  io.Writer
 	Log     zerolog.Logger
-	// EdgeCertFile and EdgeKeyFile are the certificate that clients see and its key;
-	// both are empty for plain text.
+	// EdgeCertFile and EdgeKeyFile are the certificate for clients and its key; both are
+	// empty for plain text.
 	EdgeCertFile, EdgeKeyFile string
 }
 
@@ -63,7 +63,7 @@ type run struct {
 	}
 }
 
-// An engine's log is rotated at a size, and a number of old ones is kept.
+// An engine's log is rotated at engineLogMiB, and engineLogs old files are kept.
 const (
 	engineLogMiB = 50
 	engineLogs   = 2
@@ -76,8 +76,8 @@ const (
 	drainGrace = 40 * time.Second
 )
 
-// Run starts everything and returns when ctx ends, or with an error when a part ends by
-// itself. It stops everything that it started.
+// Run starts everything and waits until ctx ends, or returns an error when a part ends by
+// itself. Before it returns, it stops everything that it started.
 func Run(ctx context.Context, o Options) error {
 	r := &run{Options: o}
 	ctx, end := context.WithCancel(ctx)
@@ -110,7 +110,7 @@ func Run(ctx context.Context, o Options) error {
 	case err != nil:
 		return err
 	}
-	go r.hangUp(ctx, end)
+	go r.handleHangups(ctx, end)
 	return r.runAgents(ctx)
 }
 
@@ -123,11 +123,11 @@ func (r *run) start(ctx context.Context) error {
 	if err := r.checkSockets(); err != nil {
 		return err
 	}
-	if err := free(ctx, "listen", r.File.Listen, "change listen in the file, or give --listen"); err != nil {
+	if err := checkFree(ctx, "listen", r.File.Listen, "change listen in the file, or give --listen"); err != nil {
 		return err
 	}
 	if r.File.Admin != "" && !strings.HasPrefix(r.File.Admin, "unix:") {
-		if err := free(ctx, "admin", r.File.Admin, "change or remove admin in the file"); err != nil {
+		if err := checkFree(ctx, "admin", r.File.Admin, "change or remove admin in the file"); err != nil {
 			return err
 		}
 	}
@@ -138,8 +138,8 @@ func (r *run) start(ctx context.Context) error {
 	return r.startEnvoy(ctx, bin)
 }
 
-// hangUp handles SIGHUPs until ctx ends.
-func (r *run) hangUp(ctx context.Context, end func()) {
+// handleHangups handles SIGHUPs until ctx ends.
+func (r *run) handleHangups(ctx context.Context, end func()) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -238,8 +238,8 @@ func (r *run) startEnvoy(ctx context.Context, bin envoy.Binary) error {
 	return err
 }
 
-// bootstrap renders Envoy's bootstrap and writes the files with the paths of its
-// certificates.
+// bootstrap returns Envoy's bootstrap, and writes the files in which Envoy finds the paths of
+// its certificates.
 func (r *run) bootstrap() ([]byte, error) {
 	c := envoy.Config{EdgeListen: r.File.Listen, LanesDir: r.Dir, SecretsDir: r.Dir, EdgeCertFile: r.EdgeCertFile, EdgeKeyFile: r.EdgeKeyFile, BackendCAs: r.File.backendCAs}
 	b, err := envoy.Render(c)
@@ -258,11 +258,11 @@ func (r *run) bootstrap() ([]byte, error) {
 	return envoy.YAML(b)
 }
 
-// runAgents serves until ctx ends or a part fails.
+// runAgents runs the agents until ctx ends or a part ends by itself.
 func (r *run) runAgents(ctx context.Context) error {
 	parent := ctx
 	group, ctx := errgroup.WithContext(ctx)
-	// Running answers need their engines until serve has drained.
+	// Requests that are being answered need their engines until serve has drained.
 	agents, stopAgents := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAgents()
 	for i := range r.File.Models {
@@ -299,7 +299,7 @@ func (r *run) runAgents(ctx context.Context) error {
 
 func (r *run) runAgent(ctx context.Context, m *Model) error {
 	path := r.path(logName(m.Name))
-	first, err := regular.Append(path) // it must be a file
+	first, err := regular.Append(path) // fails unless the path is a regular file or new
 	if err != nil {
 		return fmt.Errorf("opening the engine's log: %w", err)
 	}
@@ -313,8 +313,8 @@ func (r *run) runAgent(ctx context.Context, m *Model) error {
 	return agent.Run(ctx, c)
 }
 
-// agentLog returns the log of an agent, with warnings and errors. While the run stops it
-// has no warnings, because the agents lose their router then.
+// agentLog returns an agent's log, which has only warnings and errors. While the run stops
+// warnings are dropped, because the agents lose their router then.
 func (r *run) agentLog() zerolog.Logger {
 	return r.Log.Level(zerolog.WarnLevel).Hook(zerolog.HookFunc(func(e *zerolog.Event, level zerolog.Level, _ string) {
 		if level == zerolog.WarnLevel && r.stopping.Load() {
@@ -323,8 +323,8 @@ func (r *run) agentLog() zerolog.Logger {
 	}))
 }
 
-// logName returns the name of an engine's log file, which is never too long for a file
-// system. Models whose names differ only after many characters share a file.
+// logName returns the name of an engine's log file. It is cut so that it is not too long for
+// a file system; models whose names differ only after that share a file.
 func logName(model string) string { return fmt.Sprintf("%.200s.log", url.PathEscape(model)) }
 
 func (r *run) stopServe() {
@@ -335,8 +335,7 @@ func (r *run) stopServe() {
 	}
 }
 
-// waitForAnswers waits until Envoy has no active request, at most as long as serve may
-// drain.
+// waitForAnswers waits until Envoy has no active request, at most drainGrace.
 func (r *run) waitForAnswers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainGrace)
 	defer cancel()

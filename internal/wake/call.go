@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	// callTimeout is the limit of one call, including its answer.
+	// callTimeout is the timeout of one call, including reading the response.
 	callTimeout = 10 * time.Second
-	// firstBackoff limits the wait before the second call. Each further limit is twice
-	// the one before, up to lastBackoff and the cooldown.
+	// firstBackoff is the longest wait before the first retry. It doubles with each retry,
+	// up to lastBackoff and the cooldown.
 	firstBackoff = 500 * time.Millisecond
 	lastBackoff  = 30 * time.Second
-	// maxAnswer is how much of an answer is read, so that the connection can be reused.
-	// The content is ignored.
+	// maxAnswer is how many bytes of a response are read, so that the connection can be
+	// reused. The content is ignored.
 	maxAnswer = 64 << 10
 	// maxRedirects is how many redirects of one call are followed.
 	maxRedirects = 5
@@ -41,15 +41,15 @@ type outcome int
 
 const (
 	succeeded   outcome = iota
-	refused             // and a retry would be too: the hook or its URL is wrong
+	refused             // a retry would be refused too: the hook or its URL is wrong
 	unavailable         // 5xx, 408 or 429
 	unreachable         // no answer
 )
 
 var outcomes = [...]string{succeeded: "succeeded", refused: "refused", unavailable: "unavailable", unreachable: "unreachable"}
 
-func (o outcome) String() string { return outcomes[o] }
-func (o outcome) retried() bool  { return o == unavailable || o == unreachable }
+func (o outcome) String() string  { return outcomes[o] }
+func (o outcome) retryable() bool { return o == unavailable || o == unreachable }
 
 // call is one call of a hook. It is immutable.
 type call struct {
@@ -57,7 +57,7 @@ type call struct {
 	hook   *Hook
 	key    string
 	since  time.Time
-	tries  int // failed calls before this one that it retries
+	tries  int // number of failed calls that this one retries
 }
 
 // result is the result of a call.
@@ -66,11 +66,11 @@ type result struct {
 	status     int
 	err        error
 	reason     string        // of a refusal; it contains no secret
-	retryAfter time.Duration // from the answer
+	retryAfter time.Duration // from the response
 }
 
-// delay returns the time until the next call: with full jitter, so that routers whose
-// calls failed together do not retry together, and no less than the answer's Retry-After.
+// delay returns the time until the retry of a call: with full jitter, so that routers whose
+// calls failed together do not retry together, and no less than the response's Retry-After.
 func (r result) delay(c *call) time.Duration {
 	limit := min(firstBackoff<<min(c.tries, 16), lastBackoff, c.hook.Cooldown)
 	wait := rand.N(max(limit, 1)) //nolint:gosec // it need not be unpredictable
@@ -89,8 +89,8 @@ func newClient(o WebhookOptions) *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 }
 
-// checkRedirect follows a redirect only if the method, the scheme and the host stay the
-// same, because the headers are secret.
+// checkRedirect allows a redirect only if the method, the scheme and the host stay the same,
+// because the headers are secret.
 func checkRedirect(next *http.Request, before []*http.Request) error {
 	first := before[0]
 	if len(before) > maxRedirects || next.Method != first.Method || next.URL.Scheme != first.URL.Scheme || next.URL.Host != first.URL.Host {
@@ -99,7 +99,7 @@ func checkRedirect(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// call makes one call, counts it and logs it.
+// call makes one call, and counts and logs it.
 func (w *Webhooks) call(c *call) result {
 	begin := time.Now()
 	r := w.send(c)
@@ -126,7 +126,7 @@ func (w *Webhooks) report(c *call, r result, took time.Duration) {
 }
 
 func (w *Webhooks) send(c *call) result {
-	ctx, cancel := context.WithTimeout(w.calls, callTimeout)
+	ctx, cancel := context.WithTimeout(w.callCtx, callTimeout)
 	defer cancel()
 	req, err := w.request(ctx, c)
 	if err != nil {
@@ -138,7 +138,7 @@ func (w *Webhooks) send(c *call) result {
 	}
 	defer resp.Body.Close()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // only the status matters
-	return judge(resp)
+	return resultOf(resp)
 }
 
 func (w *Webhooks) request(ctx context.Context, c *call) (*http.Request, error) {
@@ -160,7 +160,7 @@ func (w *Webhooks) request(ctx context.Context, c *call) (*http.Request, error) 
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if w.o.Headers != nil {
-		w.o.Headers.Current().put(req.URL, req.Header)
+		w.o.Headers.Current().addTo(req.URL, req.Header)
 	}
 	return req, nil
 }
@@ -173,8 +173,8 @@ type notice struct {
 	Demand      int       `json:"demand"`
 }
 
-// notice names the model for which most requests wait, and how many wait for all of the
-// hook's models.
+// notice returns the body of a call: the model of the hook for which most requests wait, and
+// how many requests wait for all its models.
 func (w *Webhooks) notice(c *call) notice {
 	n := notice{Model: c.models[0], Kind: c.hook.Kind, WantedSince: c.since.UTC()}
 	most := 0
@@ -188,8 +188,8 @@ func (w *Webhooks) notice(c *call) notice {
 	return n
 }
 
-// judge returns the result of a call that was answered.
-func judge(resp *http.Response) result {
+// resultOf returns the result of a call with this response.
+func resultOf(resp *http.Response) result {
 	r := result{status: resp.StatusCode}
 	switch code := resp.StatusCode; {
 	case code >= 200 && code < 300, code == http.StatusConflict: // 409: the model is being woken already
@@ -207,7 +207,7 @@ func judge(resp *http.Response) result {
 	return r
 }
 
-// retryAfter parses seconds or a date. It returns 0 for anything else.
+// retryAfter parses a Retry-After header: seconds or a date. It returns 0 if it is invalid.
 func retryAfter(s string) time.Duration {
 	if n, err := strconv.ParseUint(s, 10, 32); err == nil {
 		return time.Duration(n) * time.Second

@@ -235,7 +235,7 @@ func TestHostsOfHeaders(t *testing.T) {
 		u, err := url.Parse(raw)
 		require.NoError(t, err)
 		head := http.Header{}
-		h.put(u, head)
+		h.addTo(u, head)
 		require.Equal(t, want, head.Get("A"), raw)
 	}
 }

@@ -238,7 +238,7 @@ func TestTheWebhookExample(t *testing.T) {
 	h, err := ParseHeaders(data)
 	require.NoError(t, err)
 	head := http.Header{}
-	h.put(u, head)
+	h.addTo(u, head)
 	require.Equal(t, "Bearer replace-me", head.Get("Authorization"))
 
 	// The README shows the call as it is made.

@@ -30,12 +30,12 @@ func LoadHeaders(path string, o reload.Options) (*HeadersFile, error) {
 	return reload.Load(path, func(data []byte, _ *Headers) (*Headers, error) { return ParseHeaders(data) }, o)
 }
 
-// headerRules keep the words of the file out of messages; those that name a host or a
-// header do so themselves.
+// headerRules keep values of the file out of messages. Messages that name a host or a header
+// contain it themselves.
 var headerRules = settings.Rules{Show: settings.Nothing}
 
-// ParseHeaders reads host: {name: value}. A host with a port is for that port, and
-// there it replaces the entry of the host alone. No error contains a value.
+// ParseHeaders parses a mapping of the form host: {name: value}. For a host with a port, the
+// entry with this port is used instead of the entry without one. No error contains a value.
 func ParseHeaders(data []byte) (*Headers, error) {
 	h := &Headers{byHost: map[string]http.Header{}}
 	err := headerRules.Parse(data, func(top settings.Value) {
@@ -50,9 +50,9 @@ func ParseHeaders(data []byte) (*Headers, error) {
 				v.At(host).Add("%s is given twice", host.Value)
 				return
 			}
-			of := http.Header{}
-			h.byHost[key] = of
-			v.Mapping(func(name *yaml.Node, v settings.Value) { addHeader(of, name.Value, v) })
+			header := http.Header{}
+			h.byHost[key] = header
+			v.Mapping(func(name *yaml.Node, v settings.Value) { addHeader(header, name.Value, v) })
 		})
 	})
 	if err != nil {
@@ -61,7 +61,7 @@ func ParseHeaders(data []byte) (*Headers, error) {
 	return h, nil
 }
 
-// reserved are headers that the call itself sets, or that HTTP sets for it.
+// reserved are the headers that a call sets itself, or that net/http sets.
 var reserved = map[string]bool{
 	"Connection": true, "Content-Length": true, "Content-Type": true, "Host": true,
 	"Idempotency-Key": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
@@ -87,8 +87,8 @@ func addHeader(h http.Header, name string, v settings.Value) {
 	}
 }
 
-// put sets the secret headers of a call's host.
-func (h *Headers) put(u *url.URL, to http.Header) {
+// addTo sets the secret headers for the host of u. h may be nil.
+func (h *Headers) addTo(u *url.URL, to http.Header) {
 	if h == nil {
 		return
 	}
@@ -103,7 +103,7 @@ var defaultPorts = map[string]string{"http": "80", "https": "443"}
 
 func hostKey(name, port string) string { return strings.ToLower(name) + ":" + port }
 
-// parseHost parses a name or an address, with or without a port.
+// parseHost parses a host name or an IP address, with or without a port.
 func parseHost(s string) (*url.URL, bool) {
 	u, err := url.Parse("//" + s)
 	if err != nil || u.Host != s || strings.HasSuffix(s, ":") {

@@ -24,7 +24,7 @@ const (
 	// MetricName is the only metric of the scaler. It does not contain the model's name,
 	// because it becomes a part of a path in the Kubernetes API.
 	MetricName = "holdgate-demand"
-	// repeat is the time after which an unchanged state is sent again.
+	// repeat is the interval at which an unchanged state is sent again.
 	repeat = 30 * time.Second
 )
 
@@ -33,10 +33,10 @@ type Models interface {
 	// Known reports whether the model can be woken here by requests of a kind, or of any
 	// kind if kind is empty.
 	Known(model, kind string) bool
-	// Wanted reports whether the model should be up: requests wait for it, or did a moment
-	// ago, or it was woken ahead of traffic.
+	// Wanted reports whether the model should be up: requests wait for it or did so
+	// recently, or it was woken ahead of requests.
 	Wanted(model string) bool
-	// Demand returns how many distinct requests wait for it.
+	// Demand returns how many distinct requests wait for the model.
 	Demand(model string) int
 	// Active reports whether the model is wanted, has requests in flight, or had one
 	// routed to it within the last window.
@@ -81,14 +81,14 @@ func (k *KEDA) Changed(model string) {
 	for changed := range k.watchers[model] {
 		select {
 		case changed <- struct{}{}:
-		default: // it has not checked yet, and will see this change too
+		default: // it has yet to check for an earlier change, and will see this one too
 		}
 	}
 }
 
-// Stop ends the streams, and those that open later. KEDA 2.21 reconnects two seconds after
-// a stream ended cleanly; after an error it waits longer each time, up to a minute, so
-// Stop should be called before the gRPC server is stopped.
+// Stop ends all streams, including those that are opened later. KEDA 2.21 reconnects two
+// seconds after a stream ended cleanly; after an error it waits longer each time, up to a
+// minute. So Stop should be called before the gRPC server is stopped.
 func (k *KEDA) Stop() { k.stop.Do(func() { close(k.stopped) }) }
 
 // IsActive returns whether the model should have a replica.
@@ -101,8 +101,8 @@ func (k *KEDA) IsActive(_ context.Context, ref *externalscaler.ScaledObjectRef) 
 }
 
 // StreamIsActive sends true when the model becomes active or wanted, and again every 30
-// seconds while it is active. It never sends false: KEDA would scale the model down
-// although another trigger of its ScaledObject may be active.
+// seconds while it is active. It never sends false: KEDA would scale the model down even if
+// another trigger of its ScaledObject is active.
 func (k *KEDA) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream grpc.ServerStreamingServer[externalscaler.IsActiveResponse]) error {
 	t, err := k.trigger(ref)
 	if err != nil {
@@ -123,7 +123,7 @@ func (k *KEDA) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream grpc.S
 			return err
 		}
 		now := k.activity(t)
-		if now.active && (due || now.above(seen)) {
+		if now.active && (due || now.roseSince(seen)) {
 			if err := stream.Send(&externalscaler.IsActiveResponse{Result: true}); err != nil {
 				return err
 			}
@@ -150,8 +150,8 @@ func (k *KEDA) GetMetricSpec(_ context.Context, ref *externalscaler.ScaledObject
 	return t.spec(), nil
 }
 
-// StreamMetricSpec sends what GetMetricSpec returns. That changes only with the
-// ScaledObject, for which KEDA opens another stream, so nothing more is sent.
+// StreamMetricSpec sends the response of GetMetricSpec once. It changes only with the
+// ScaledObject, and then KEDA opens another stream.
 func (k *KEDA) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream grpc.ServerStreamingServer[externalscaler.GetMetricSpecResponse]) error {
 	t, err := k.trigger(ref)
 	if err != nil {
@@ -187,12 +187,13 @@ func (k *KEDA) GetMetrics(_ context.Context, req *externalscaler.GetMetricsReque
 	}}}, nil
 }
 
-// activity is the state of a model that a stream has seen.
+// activity is the state of a model as a stream last saw it.
 type activity struct{ active, wanted bool }
 
-// above reports whether a became active or wanted since before. Nobody reports the end of
-// a window, so active alone could miss that the model fell asleep and is wanted again.
-func (a activity) above(before activity) bool {
+// roseSince reports whether the model became active or wanted since before. The end of a
+// window causes no notification, so active alone could miss that the model became inactive
+// and is wanted again.
+func (a activity) roseSince(before activity) bool {
 	return a.active && !before.active || a.wanted && !before.wanted
 }
 
@@ -221,7 +222,8 @@ func (k *KEDA) unwatch(model string, c chan struct{}) {
 	}
 }
 
-// spec returns the target in both fields: an older KEDA reads only the whole number.
+// spec returns the metric's target. It sets both fields for the size, since older versions of
+// KEDA read only the integer.
 func (t trigger) spec() *externalscaler.GetMetricSpecResponse {
 	return &externalscaler.GetMetricSpecResponse{MetricSpecs: []*externalscaler.MetricSpec{{
 		MetricName: MetricName, TargetSize: int64(math.Ceil(t.threshold)), TargetSizeFloat: t.threshold,

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Recent remembers for each model when a request was last routed to it.
+// Recent records for each model when a request was last routed to it.
 type Recent struct {
 	begin time.Time // times are stored as durations since it, by the monotonic clock
 
@@ -22,8 +22,8 @@ func NewRecent() *Recent {
 	return &Recent{begin: time.Now(), seen: map[string]*atomic.Int64{}}
 }
 
-// Touch records that a request was routed to the model. For a known name that is one map
-// lookup and one store, without an allocation.
+// Touch records that a request was routed to the model. If the model was touched before, this
+// is one map lookup and one store, without an allocation.
 func (r *Recent) Touch(model string) {
 	now := int64(time.Since(r.begin))
 	if last := r.last(model); last != nil {
@@ -35,7 +35,7 @@ func (r *Recent) Touch(model string) {
 	last := r.seen[model]
 	if last == nil {
 		last = new(atomic.Int64)
-		// The name may be a part of the string of a whole request.
+		// Without the copy, the key could keep the string of a whole request in memory.
 		r.seen[strings.Clone(model)] = last
 	}
 	last.Store(now)
@@ -48,14 +48,14 @@ func (r *Recent) last(model string) *atomic.Int64 {
 	return r.seen[model]
 }
 
-// Within reports whether a request was routed to the model in the time d before now.
+// Within reports whether a request was routed to the model within the last d before now.
 func (r *Recent) Within(model string, d time.Duration, now time.Time) bool {
 	last := r.last(model)
 	return last != nil && now.Sub(r.begin)-time.Duration(last.Load()) < d
 }
 
-// Forget removes models that are not known and to which no request was routed for the
-// time d.
+// Forget removes models for which known returns false and to which no request was routed
+// within the last d.
 func (r *Recent) Forget(d time.Duration, known func(model string) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

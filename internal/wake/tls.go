@@ -11,13 +11,13 @@ import (
 	"github.com/holdgate/holdgate/internal/certs"
 )
 
-// TLSFiles are the paths of the PEM files for calls of webhooks.
+// TLSFiles has the paths of the PEM files for calls of webhooks.
 type TLSFiles struct {
 	CA        string // trusted besides the system's authorities; empty: none
 	Cert, Key string // empty: none
 }
 
-// Client returns the TLS configuration of calls, nil if no file is set.
+// Client returns the TLS configuration for calls, nil if no file is set.
 func (f TLSFiles) Client() (*tls.Config, error) {
 	if f == (TLSFiles{}) {
 		return nil, nil //nolint:nilnil // nil stands for the default configuration
@@ -37,8 +37,8 @@ func (f TLSFiles) Client() (*tls.Config, error) {
 	return c, err
 }
 
-// pair reads the files for each handshake, so that a renewed certificate is used at once.
-// Handshakes are rare.
+// pair reads the certificate and its key. It is called for each handshake, so that a renewed
+// certificate is used at once; handshakes are rare.
 func (f TLSFiles) pair() (*tls.Certificate, error) {
 	c, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// The limits of a threshold. Kubernetes counts in thousandths, so a smaller one would be 0
-// there; maxThreshold is far more than a replica can serve at once.
+// The limits of a threshold. Kubernetes rounds to thousandths, so a smaller threshold would
+// become 0. maxThreshold is far more than a replica can serve at once.
 const (
 	minThreshold = 0.001
 	maxThreshold = 1e9
@@ -28,8 +28,8 @@ type trigger struct {
 	window      time.Duration
 }
 
-// trigger reads and checks the metadata. Unknown entries are ignored: KEDA has entries of
-// its own there.
+// trigger parses and checks the metadata of a ScaledObject's trigger. Unknown entries are
+// ignored, since KEDA adds some of its own.
 func (k *KEDA) trigger(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	meta := ref.GetScalerMetadata()
 	t := trigger{model: meta["model"], kind: meta["kind"], threshold: 1, window: DefaultWindow}
@@ -43,7 +43,7 @@ func (k *KEDA) trigger(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	}
 	if s := meta["threshold"]; s != "" {
 		v, err := strconv.ParseFloat(s, 64)
-		// NaN is in no range.
+		// The negated condition also rejects NaN.
 		if err != nil || !(v >= minThreshold && v <= maxThreshold) {
 			return t, status.Errorf(codes.InvalidArgument, "metadata threshold: %q is not a number from 0.001 to 1e9", s)
 		}
@@ -59,7 +59,7 @@ func (k *KEDA) trigger(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	return t, k.check(t)
 }
 
-// check refuses a model that the router does not know.
+// check returns an error if the router does not know the model.
 func (k *KEDA) check(t trigger) error {
 	if k.models.Known(t.model, t.kind) {
 		return nil

@@ -15,12 +15,12 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// DefaultCooldown is the time between two calls of a hook without a cooldown of its own.
+// DefaultCooldown is the cooldown of a hook if none is configured.
 const DefaultCooldown = time.Minute
 
 // Hook is a webhook that wakes a model, or several at once.
 type Hook struct {
-	// Models are those that it wakes; empty: the model under whose name it is set.
+	// Models are the models that it wakes; empty: only the model that it is set for.
 	Models []string
 	// Kind is sent in the body, unless it is empty.
 	Kind string
@@ -36,7 +36,7 @@ type Hook struct {
 type WebhookOptions struct {
 	// Demand returns how many requests wait for the model.
 	Demand func(model string) int
-	// OnFailed is called when a hook refused. Clients may see the reason.
+	// OnFailed is called when a hook refused a call. Clients may see the reason.
 	OnFailed func(model, reason string)
 	// Cooldown is for hooks without one. 0 means DefaultCooldown.
 	Cooldown time.Duration
@@ -57,33 +57,33 @@ type Webhooks struct {
 	client  *http.Client
 	metrics callMetrics
 
-	calls    context.Context // its end cuts calls when Stop waits no longer
-	cut      context.CancelFunc
-	stopping chan struct{}
-	stop     sync.Once
-	wg       sync.WaitGroup
+	callCtx     context.Context // of all calls; ends when Stop no longer waits for them
+	cancelCalls context.CancelFunc
+	stopping    chan struct{}
+	stop        sync.Once
+	wg          sync.WaitGroup
 
 	mu     sync.Mutex
 	models map[string]*model
 }
 
-// model is the state of one model. All but its name needs the lock.
+// model is the state of one model. The lock guards everything but its name.
 type model struct {
 	name       string
 	hook       *Hook // nil without one
-	last       Hook  // hook, or the one before it was removed
+	last       Hook  // the last hook that was set, even if it was removed
 	wanted, up bool
 
-	since   time.Time // when the need began
-	key     string    // of the need, for Idempotency-Key; empty without a need
-	again   time.Time // the earliest time of the next call
-	tries   int       // failed calls in a row that are retried
-	refused bool      // the last call was refused
-	running bool      // its goroutine runs
-	changed chan struct{}
+	since     time.Time // when the need began
+	key       string    // the Idempotency-Key of the need; empty without a need
+	notBefore time.Time // the earliest time of the next call
+	tries     int       // failed calls in a row
+	refused   bool      // the last call was refused
+	running   bool      // its goroutine runs
+	changed   chan struct{}
 }
 
-// due reports whether the hook has to be called, as soon as the cooldown allows.
+// due reports whether the hook must be called as soon as notBefore allows.
 func (m *model) due() bool { return m.hook != nil && m.wanted && !m.up }
 
 // NewWebhooks returns Webhooks without hooks.
@@ -93,7 +93,7 @@ func NewWebhooks(o WebhookOptions) *Webhooks {
 		o: o, client: newClient(o), metrics: newCallMetrics(o.Prefix, o.Registerer),
 		stopping: make(chan struct{}), models: map[string]*model{},
 	}
-	w.calls, w.cut = context.WithCancel(context.Background()) //nolint:forbidigo // calls outlive the caller of Wanted; Stop ends them
+	w.callCtx, w.cancelCalls = context.WithCancel(context.Background()) //nolint:forbidigo // calls outlive the caller of Wanted; Stop ends them
 	return w
 }
 
@@ -113,11 +113,11 @@ func (w *Webhooks) Replace(hooks map[string]Hook) {
 	}
 }
 
-// set sets the hook of a model, or removes it with nil. A changed hook is called whatever
-// came of the calls of the old one.
+// set sets the hook of a model, nil for none. A hook that differs from the last one is called
+// without regard to the cooldown and the failures of the last one. The lock must be held.
 func (w *Webhooks) set(name string, hook *Hook) {
 	m := w.model(name)
-	defer w.settled(m)
+	defer w.afterChange(m)
 	if hook == nil {
 		m.hook = nil
 		return
@@ -125,15 +125,15 @@ func (w *Webhooks) set(name string, hook *Hook) {
 	h := *hook
 	h.Method = cmp.Or(h.Method, http.MethodPost)
 	h.Cooldown = cmp.Or(h.Cooldown, w.o.Cooldown)
-	// Pushing the same map again must not cause a call.
-	if !h.calls(m.last) {
-		m.again, m.tries, m.refused = time.Time{}, 0, false
+	// The same hook keeps its cooldown: pushing a map again must not cause a call.
+	if !h.sameCall(m.last) {
+		m.notBefore, m.tries, m.refused = time.Time{}, 0, false
 	}
 	m.hook, m.last = &h, h
 }
 
-// calls reports whether two hooks make the same call.
-func (h Hook) calls(other Hook) bool { return h.URL == other.URL && h.Method == other.Method }
+// sameCall reports whether two hooks make the same call.
+func (h Hook) sameCall(other Hook) bool { return h.URL == other.URL && h.Method == other.Method }
 
 // Wanted sets whether the model is wanted, and whether any replica of it is up. It must be
 // called after each change of either.
@@ -148,7 +148,7 @@ func (w *Webhooks) Wanted(name string, wanted, up bool) {
 	case m.key == "":
 		m.key, m.since, m.tries = uuid.NewString(), time.Now(), 0
 	}
-	w.settled(m)
+	w.afterChange(m)
 }
 
 // Refused reports whether the last call of a model's hook was refused.
@@ -159,20 +159,20 @@ func (w *Webhooks) Refused(name string) bool {
 	return m != nil && m.refused
 }
 
-// Stop ends all waiting. Running calls may go on until ctx ends; then they are cut.
+// Stop starts no more calls and waits for running ones until ctx ends; then it cancels them.
 func (w *Webhooks) Stop(ctx context.Context) {
 	w.stop.Do(func() {
 		w.mu.Lock()
 		close(w.stopping)
 		w.mu.Unlock()
 	})
-	defer context.AfterFunc(ctx, w.cut)()
+	defer context.AfterFunc(ctx, w.cancelCalls)()
 	w.wg.Wait()
-	w.cut()
+	w.cancelCalls()
 	w.client.CloseIdleConnections()
 }
 
-// model returns the state of a model. It needs the lock.
+// model returns the state of a model, and adds it if there is none. The lock must be held.
 func (w *Webhooks) model(name string) *model {
 	m := w.models[name]
 	if m == nil {
@@ -182,16 +182,17 @@ func (w *Webhooks) model(name string) *model {
 	return m
 }
 
-// settled starts or notifies the goroutine of a model, or forgets the model, after a
-// change of its state. It needs the lock.
-func (w *Webhooks) settled(m *model) {
+// afterChange must be called after each change of a model's state. It notifies the model's
+// goroutine, or starts one if a call is due, or removes a model that is no longer needed. The
+// lock must be held.
+func (w *Webhooks) afterChange(m *model) {
 	switch {
 	case m.running:
 		select {
 		case m.changed <- struct{}{}:
 		default:
 		}
-	case m.due() && !w.ended():
+	case m.due() && !w.isStopping():
 		m.running = true
 		w.wg.Go(func() { w.run(m) })
 	case m.hook == nil && !m.wanted:
@@ -199,7 +200,7 @@ func (w *Webhooks) settled(m *model) {
 	}
 }
 
-func (w *Webhooks) ended() bool {
+func (w *Webhooks) isStopping() bool {
 	select {
 	case <-w.stopping:
 		return true
@@ -208,7 +209,7 @@ func (w *Webhooks) ended() bool {
 	}
 }
 
-// run calls the hook for as long as it is due.
+// run calls the hook while it is due.
 func (w *Webhooks) run(m *model) {
 	for {
 		c, wait := w.next(m)
@@ -218,25 +219,25 @@ func (w *Webhooks) run(m *model) {
 		case wait > 0:
 			w.pause(m, wait)
 		default:
-			w.done(m, c, w.call(c))
+			w.record(m, c, w.call(c))
 		}
 	}
 }
 
-// next returns the next call and the time until then, or nil if run must end.
+// next returns the next call and the time until it must be made, or nil if run must return.
 func (w *Webhooks) next(m *model) (*call, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !m.due() || w.ended() {
+	if !m.due() || w.isStopping() {
 		m.running = false
-		w.settled(m)
+		w.afterChange(m)
 		return nil, 0
 	}
 	models := m.hook.Models
 	if len(models) == 0 {
 		models = []string{m.name}
 	}
-	return &call{models: models, hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.again)
+	return &call{models: models, hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.notBefore)
 }
 
 // pause waits for d, or until the model changes.
@@ -250,19 +251,19 @@ func (w *Webhooks) pause(m *model, d time.Duration) {
 	}
 }
 
-// done records the result of a call.
-func (w *Webhooks) done(m *model, c *call, r result) {
+// record records the result of a call.
+func (w *Webhooks) record(m *model, c *call, r result) {
 	w.mu.Lock()
 	failed := false
 	switch {
-	case !m.last.calls(*c.hook): // the hook was replaced meanwhile
-	case r.outcome.retried():
+	case !m.last.sameCall(*c.hook): // the hook was replaced meanwhile
+	case r.outcome.retryable():
 		m.refused = false
 		m.tries++
-		m.again = time.Now().Add(r.delay(c))
+		m.notBefore = time.Now().Add(r.delay(c))
 	default:
 		m.tries = 0
-		m.again = time.Now().Add(c.hook.Cooldown)
+		m.notBefore = time.Now().Add(c.hook.Cooldown)
 		m.refused = r.outcome == refused
 		failed = m.refused && !m.up
 	}
