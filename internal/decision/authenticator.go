@@ -19,93 +19,94 @@ const (
 	needsIdentity = "the request has no identity: it was not authenticated on its way here"
 )
 
-// authenticator finds the caller of a request: by the identity that Envoy found out, by
-// its key, or by the token with which a sibling redirected it here.
+// authenticator finds the caller of a request: by the identity that a filter of Envoy has
+// set, by its key, or by the token with which a sibling redirected it here.
 type authenticator struct {
-	keys       *access.Store // nil: there are none
-	identities bool          // filters of Envoy may name the caller
-	forward    bool          // engines get callers' keys
-	secrets    *hop.Secrets  // nil: hops are only counted
-	rejected   func(error)   // a token
+	keys       *access.Store // nil: no keys file
+	identities bool          // filters of Envoy may set the caller's identity
+	forward    bool          // engines get the callers' keys
+	secrets    *hop.Secrets  // nil: hops are counted, and their tokens not signed
+	rejected   func(error)   // called with what is wrong with a token
 }
 
-// open reports whether everybody may send requests.
-func (d *authenticator) open() bool { return d.keys == nil && !d.identities }
+// open reports whether requests need neither a key nor an identity.
+func (a *authenticator) open() bool { return a.keys == nil && !a.identities }
 
-// authenticate puts the caller of a request into its call.
-func (d *authenticator) authenticate(to *call, c extproc.Credentials) *refusal.Refusal {
-	to.forward.StripKeys = !d.open() && !d.forward
+// authenticate sets the caller, the hops and the forwarding of a request in its call.
+func (a *authenticator) authenticate(to *call, c extproc.Credentials) *refusal.Refusal {
+	to.forward.StripKeys = !a.open() && !a.forward
 	token, stripped := sitemap.Hops(c.PathAndQuery)
 	if stripped != c.PathAndQuery {
 		to.forward.PathAndQuery = stripped
 	}
-	key, err := d.lookup(c)
+	key, err := a.lookup(c)
 	if err != nil {
 		return refusal.Unauthorized(err.Error())
 	}
 	to.key = key
 	switch {
 	case token == "":
-	case d.secrets == nil:
+	case a.secrets == nil:
 		to.hops = sitemap.HopCount(token)
-	case key != nil && !d.open():
-		// The key counts, whatever the token is. A valid one has the number of hops, and
-		// with an invalid one the request stays here.
+	case key != nil && !a.open():
+		// The request has its own key, so the token is needed only for the number of hops.
+		// With an invalid token the request is not redirected again.
 		to.hops = sitemap.MaxHops
-		if v, err := d.secrets.VerifyHead(token, c.Method, c.PathAndQuery); err == nil {
+		if v, err := a.secrets.VerifyHead(token, c.Method, c.PathAndQuery); err == nil {
 			to.hops = v.Hops
 		}
 	default:
-		v, err := d.secrets.VerifyHead(token, c.Method, c.PathAndQuery)
+		v, err := a.secrets.VerifyHead(token, c.Method, c.PathAndQuery)
 		if err != nil {
-			return d.reject(err)
+			return a.reject(err)
 		}
 		to.verified, to.hops = v, v.Hops
-		if to.key = d.byID(v.KeyID); to.key == nil {
+		if to.key = a.byID(v.KeyID); to.key == nil {
 			return refusal.Unauthorized("the key of the redirected request is not known at this site")
 		}
 	}
 	switch {
 	case to.key != nil:
 		return nil
-	case d.keys == nil:
+	case a.keys == nil:
 		return refusal.Unauthorized(needsIdentity)
 	}
 	return refusal.Unauthorized(needsKey)
 }
 
-// checkBody refuses a body other than the one that a token is for.
-func (d *authenticator) checkBody(v *hop.Verified, sum [sha256.Size]byte) *refusal.Refusal {
+// checkBody refuses a body with a hash that a token was not made for.
+func (a *authenticator) checkBody(v *hop.Verified, sum [sha256.Size]byte) *refusal.Refusal {
 	if err := v.VerifyBody(sum); err != nil {
-		return d.reject(err)
+		return a.reject(err)
 	}
 	return nil
 }
 
-// recheck refuses a caller whose key was revoked, or has expired, since it was found.
-func (d *authenticator) recheck(key *access.Key) *refusal.Refusal {
-	if d.keys == nil {
+// recheck refuses a caller whose key was revoked or has expired since authenticate.
+func (a *authenticator) recheck(key *access.Key) *refusal.Refusal {
+	if a.keys == nil {
 		return nil
 	}
-	if now := d.keys.Current().Renew(key); now == nil || now.Expired(time.Now()) {
+	if now := a.keys.Current().Renew(key); now == nil || now.Expired(time.Now()) {
 		return refusal.Unauthorized("the API key is no longer valid")
 	}
 	return nil
 }
 
-// lookup returns the key of a request: by its identity, or without one by the key that it
-// shows; nil when it has neither. An error means that the identity is not valid.
-func (d *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
+// lookup returns the key of a request by its identity, or if it has none by the key in its
+// headers. It returns nil for a request with neither. An error means that the identity is
+// not valid.
+func (a *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
 	var keys *access.Keys
-	if d.keys != nil {
-		keys = d.keys.Current()
+	if a.keys != nil {
+		keys = a.keys.Current()
 	}
 	switch identity, there, err := identityOf(c.Metadata); {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", access.ErrIdentity, err)
 	case there:
 		return keys.Identify(identity)
-	case d.open():
+	case a.open():
 		return access.Anonymous(), nil
 	case keys == nil:
 		return nil, nil
@@ -114,22 +115,22 @@ func (d *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
 	return key, nil
 }
 
-// byID returns the key that another site has authenticated, from this site's file; nil
-// when it is not there or has expired.
-func (d *authenticator) byID(id string) *access.Key {
+// byID returns the key with the id that another site has authenticated, nil when this site's
+// file does not have it or it has expired.
+func (a *authenticator) byID(id string) *access.Key {
 	switch {
-	case d.open():
+	case a.open():
 		return access.Anonymous()
-	case d.keys == nil:
+	case a.keys == nil:
 		return nil
 	}
-	if key := d.keys.Current().ByID(id); key != nil && !key.Expired(time.Now()) {
+	if key := a.keys.Current().ByID(id); key != nil && !key.Expired(time.Now()) {
 		return key
 	}
 	return nil
 }
 
-func (d *authenticator) reject(err error) *refusal.Refusal {
-	d.rejected(err)
+func (a *authenticator) reject(err error) *refusal.Refusal {
+	a.rejected(err)
 	return refusal.Unauthorized(err.Error())
 }

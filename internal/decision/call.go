@@ -17,16 +17,16 @@ type call struct {
 	key      *access.Key
 	hops     int // how often the request was redirected before
 	forward  extproc.Forward
-	verified *hop.Verified // of a token whose body is not checked yet; nil: none
-	resumed  bool          // an earlier process has found its caller
+	verified *hop.Verified // a token for which the body is not checked yet; nil: none
+	resumed  bool          // an earlier process has authenticated the request
 
 	// The quota is charged once per request, however often it is decided.
 	charged   bool
-	rateLimit string // what the quota still had; empty: it has none
+	rateLimit string // what the quota had left; empty: the key has no quota
 
-	held     bool // a hold of it was counted
+	held     bool // the request was held
 	attempts admission.Attempts
-	seq      uint64 // its place, once it had a slot without waiting for it; 0: none
+	seq      uint64 // its place in the order of arrival, if it got a slot without waiting; 0: none
 }
 
 // Caller is part of extproc.Call.
@@ -55,8 +55,8 @@ func (c *call) Resolve(name string) string { return c.d.o.Policies().Resolve(nam
 
 // Decide is part of extproc.Call.
 func (c *call) Decide(r *extproc.Request) extproc.Decision {
-	x := run{Decider: c.d, who: c, r: r, do: (*acting)(c)}
-	v := x.decide()
+	decision := run{Decider: c.d, call: c, req: r, do: (*acting)(c)}
+	v := decision.decide()
 	events := &c.d.o.Events
 	switch {
 	case v.rejected != nil:
@@ -65,7 +65,7 @@ func (c *call) Decide(r *extproc.Request) extproc.Decision {
 			c.d.o.Machine.Update(r.Target()) // others may have the reservation
 		}
 	case v.Grant != nil && c.seq == 0:
-		// Should its replica fail, it has a place before all that came later.
+		// If its replica fails, it waits before all requests that arrived later.
 		c.seq = c.d.o.Machine.Place()
 	case v.Held:
 		v.Decision = c.begin(r, v.Decision)

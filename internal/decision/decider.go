@@ -20,13 +20,13 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Options are the settings of a Decider, and what it decides from. What may be nil says
-// so.
+// Options are the settings and the collaborators of a Decider. The comment of a field says
+// whether it may be nil.
 type Options struct {
 	SiteID      string        // empty: the router redirects nothing, and holds for backends only
 	HoldBudget  time.Duration // of a placement without its own
 	GraceUntil  time.Time     // until then the agent of a model may still be registering
-	Identities  bool          // filters of Envoy may name the caller
+	Identities  bool          // filters of Envoy may set the caller's identity
 	ForwardKeys bool          // engines get the callers' keys
 
 	Keys     *access.Store // nil: no keys file
@@ -43,15 +43,15 @@ type Options struct {
 	Events Events
 }
 
-// Events are called for what happens in a decision.
+// Events are callbacks. None of them may be nil.
 type Events struct {
-	// Waits: a request waits for a model, which may have changed its need.
+	// Waits is called when a request waits for a model, whose need may have changed.
 	Waits func(model string)
-	// HoldEnded: a request was refused that would have been held.
+	// HoldEnded is called when a request is refused that would have been held.
 	HoldEnded func(o holdstate.Outcome, held time.Duration)
-	// Rejected: a request got no reservation or no slot.
+	// Rejected is called when a request gets no reservation or no slot.
 	Rejected func(model string, err error)
-	// TokenRejected: the token of a redirected request is not valid.
+	// TokenRejected is called when the token of a redirected request is not valid.
 	TokenRejected func(err error)
 }
 
@@ -79,8 +79,7 @@ func (d *Decider) Authenticate(c extproc.Credentials) (extproc.Call, *refusal.Re
 	return who, nil
 }
 
-// Resume is part of extproc.Decider. The request may use every model and goes to no
-// other site.
+// Resume is part of extproc.Decider. The request may use every model, and is not redirected.
 func (d *Decider) Resume() extproc.Call {
 	return &call{d: d, key: access.Anonymous(), hops: sitemap.MaxHops, resumed: true}
 }

@@ -3,8 +3,8 @@
 // Package decision decides what happens to a request: it is the extproc.Decider. The
 // first of these steps that has an answer gives it:
 //
-//  1. key: the caller is found by an identity that Envoy found out, by its key, or by the
-//     token of a redirected request; else 401 (Authenticate).
+//  1. key: the caller is found by the identity that a filter of Envoy has set, by its key,
+//     or by the token of a redirected request; else 401 (Authenticate).
 //  2. alias: it is replaced by its model (Call.Resolve).
 //  3. allowlist: a model that is not in the list of the key is refused with 403.
 //  4. served_here: a replica serves the model. The quota is charged (429); then the request
@@ -17,6 +17,6 @@
 //     replica, or is refused (hold.go).
 //  8. not_served: 404, or 503 while the model's agent may still be registering.
 //
-// Steps 3 to 8 are decide. It runs for a request, with the effects that act, and for
-// explain, with those that only look (effects.go) and a trace of the steps (trace.go).
+// Steps 3 to 8 are decide. For a request it runs with effects that act; for explain it runs
+// with effects that only look (effects.go), and with a trace of the steps (trace.go).
 package decision

@@ -13,23 +13,24 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// effects are what a run does while it decides. They have the same results whether they
-// act or only look.
+// effects are the operations of a run. acting performs them; looking returns the same results
+// without changing anything.
 type effects interface {
 	// charge counts the request against the quotas of its key. It returns a refusal when
 	// they are used up.
 	charge(model string, replicas int) *refusal.Refusal
-	// claim returns what gets the request its reservation and its slot.
+	// claim returns the claim by which the request gets a reservation and a slot.
 	claim() holdstate.Claim
-	// queue lets the request wait for them.
+	// queue makes the request wait for a reservation and a slot. The waiter of looking is
+	// nil.
 	queue(q holdstate.Request) (*holdstate.Waiter, error)
-	// hold lets the request wait for a replica.
+	// hold makes the request wait for a replica. The waiter of looking is nil.
 	hold(q holdstate.Request) (*holdstate.Waiter, error)
 	// token returns the token with which the request is redirected to a site.
 	token(r *extproc.Request, site string) (string, error)
 }
 
-// acting are the effects of a request.
+// acting are the effects for a request.
 type acting call
 
 func (a *acting) charge(model string, replicas int) *refusal.Refusal {
@@ -63,7 +64,7 @@ func (a *acting) token(r *extproc.Request, site string) (string, error) {
 	})
 }
 
-// looking are the effects of an explanation: none.
+// looking are the effects for explain.
 type looking call
 
 func (l *looking) charge(model string, replicas int) *refusal.Refusal {

@@ -8,11 +8,11 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// Engine is part of extproc.Call. The engine of a backend wants what its configuration
-// says, any other the key of its model.
+// Engine is part of extproc.Call. Requests to a backend are changed as its configuration
+// says. Requests to other engines, and to a backend without a key, get the key of the model.
 func (c *call) Engine(model string, g holdstate.Grant) (e extproc.Engine) {
 	at, o := g.Replica(), &c.d.o
-	if at.Engine == engines.Ollama { // it refuses names and pages that it does not know
+	if at.Engine == engines.Ollama { // it refuses unknown hosts and origins
 		e.Host, e.NoOrigin = at.Address, true
 	}
 	if w, own := o.Backends.Upstream(at.ID); own {

@@ -27,15 +27,15 @@ func (d *Decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 	e := &admin.Explanation{Model: r.Model, Kind: q.Kind.String(), KeyID: key.ID, Tenant: key.Tenant, Hops: q.Hops}
 
 	var v verdict
-	if no := t.key(key); no != nil {
-		v = refuse(no)
+	if refused := t.key(key); refused != nil {
+		v = refuse(refused)
 		if key.ID == "" {
 			e.Tenant = ""
 		}
 	} else {
 		t.alias()
-		x := run{Decider: d, who: who, r: r, do: (*looking)(who), trace: t}
-		v = x.decide()
+		decision := run{Decider: d, call: who, req: r, do: (*looking)(who), trace: t}
+		v = decision.decide()
 	}
 	e.Steps, e.Siblings = t.all(), t.siblings
 	switch {
@@ -55,7 +55,7 @@ func (d *Decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 	return e, nil
 }
 
-// keyOf returns the key with an id; without an id, the key of a request without one.
+// keyOf returns the key with an id, or for an empty id the key of anonymous requests.
 func (d *Decider) keyOf(id string) (*access.Key, error) {
 	if id == "" {
 		return access.Anonymous(), nil
@@ -70,16 +70,16 @@ func (d *Decider) keyOf(id string) (*access.Key, error) {
 	return key, nil
 }
 
-// key is the step of Authenticate, for a request that names its key by the id.
+// key traces the step of Authenticate, for a key that is given by its id.
 func (t *trace) key(key *access.Key) *refusal.Refusal {
 	t.step(stepKey)
 	switch {
 	case t.open():
-		t.why("there is no --auth-file, so everybody is let in")
+		t.why("there is no --auth-file, so requests need no key")
 	case t.keys == nil:
-		t.why("who sends a request is found out by Envoy: this is for an identity that may use every model")
+		t.why("Envoy authenticates callers: this is for an identity that may use every model")
 	case key.ID == "":
-		t.why("a request without a key is not let in: name one with --key ID")
+		t.why("a request without a key is refused: name one with --key ID")
 		return refusal.Unauthorized(needsKey)
 	case key.Expired(time.Now()):
 		t.why("the key has expired")
@@ -90,7 +90,7 @@ func (t *trace) key(key *access.Key) *refusal.Refusal {
 	return nil
 }
 
-// alias is the step of Resolve.
+// alias traces the step of Resolve.
 func (t *trace) alias() {
 	t.step(stepAlias)
 	if t.asked != t.target.Model {

@@ -12,48 +12,49 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// hold lets the request wait for its model.
-func (x *run) hold(p sitemap.Placement) verdict {
-	budget := cmp.Or(p.HoldBudget, x.o.HoldBudget)
-	impatient := x.r.Patience >= 0 && x.r.Patience < budget
+// hold makes the request wait for its model, or refuses it.
+func (r *run) hold(p sitemap.Placement) verdict {
+	budget := cmp.Or(p.HoldBudget, r.o.HoldBudget)
+	impatient := r.req.Patience >= 0 && r.req.Patience < budget
 	if impatient {
-		budget = x.r.Patience
+		budget = r.req.Patience
 	}
 	if budget <= 0 { // the client does not want to wait at all
-		return x.notHeld(holdstate.ErrExpired, holdstate.OutcomeExpired)
+		return r.notHeld(holdstate.ErrExpired, holdstate.OutcomeExpired)
 	}
-	w, err := x.do.hold(x.waiting())
+	w, err := r.do.hold(r.waiting())
 	switch {
 	case errors.Is(err, holdstate.ErrFull):
-		return x.notHeld(err, holdstate.OutcomeFull)
+		return r.notHeld(err, holdstate.OutcomeFull)
 	case err != nil:
-		return x.notHeld(err, holdstate.Pending)
+		return r.notHeld(err, holdstate.Pending)
 	}
-	x.trace.held()
+	r.trace.held()
 	return verdict{Waiter: w, Held: true, Budget: budget, Impatient: impatient}
 }
 
-// notHeld refuses a request that cannot be held.
-func (x *run) notHeld(err error, counted holdstate.Outcome) verdict {
-	x.trace.failed(err)
-	v := refuse(refusal.For(err, refusal.Wait{Model: x.r.Model, Impatient: errors.Is(err, holdstate.ErrExpired), Wakes: x.o.Machine}))
+// notHeld refuses a request that cannot be held. counted is the outcome for the metric of
+// holds.
+func (r *run) notHeld(err error, counted holdstate.Outcome) verdict {
+	r.trace.failed(err)
+	v := refuse(refusal.For(err, refusal.Wait{Model: r.req.Model, Impatient: errors.Is(err, holdstate.ErrExpired), Wakes: r.o.Machine}))
 	v.Outcome = counted
 	return v
 }
 
-// begin completes a decision to hold the request. It may come to nothing: the key may have
-// ended while the body came, before there was a waiter to end.
+// begin completes a decision to hold the request. It refuses the request if its key became
+// invalid while the body was received, when there was no waiter yet that Revoke could end.
 func (c *call) begin(r *extproc.Request, d extproc.Decision) extproc.Decision {
 	c.held = true
-	if no := c.Recheck(); no != nil {
+	if refused := c.Recheck(); refused != nil {
 		d.Waiter.Report(holdstate.Revoke)
 		s := d.Waiter.Report(holdstate.Leave)
 		if s.Grant != nil {
 			s.Grant.Release()
 		}
-		return extproc.Decision{Refusal: no, Outcome: s.Outcome}
+		return extproc.Decision{Refusal: refused, Outcome: s.Outcome}
 	}
-	// The model may have been wanted already, but not for this kind.
+	// The machine has reported no change if the model was wanted before, for another kind.
 	c.d.o.Events.Waits(r.Model)
 	c.d.o.Log.Info().Str("model", r.Model).Stringer("kind", r.Endpoint.Kind).Str("request_id", r.ID).Msg("request held")
 	return d

@@ -11,8 +11,9 @@ import (
 	"github.com/holdgate/holdgate/internal/access"
 )
 
-// identityOf reads the identity of a caller from the metadata of a filter of Envoy. It is
-// there when one of its fields is: some filters write other things to the same place.
+// identityOf reads the identity of a caller from the metadata of a filter of Envoy. there
+// reports whether any field of an identity exists: some filters write other data to the same
+// place.
 func identityOf(said *structpb.Struct) (i access.Identity, there bool, err error) {
 	fields := said.GetFields()
 	text := func(name string) string {
@@ -39,8 +40,8 @@ func identityOf(said *structpb.Struct) (i access.Identity, there bool, err error
 	return i, there, err
 }
 
-// namesOf reads a list of strings, or one string with commas between them. It returns no
-// nil list.
+// namesOf reads a list of strings, or one string with names between commas. names is never
+// nil.
 func namesOf(v *structpb.Value) (names []string, ok bool) {
 	names = []string{}
 	switch kind := v.GetKind().(type) {

@@ -22,7 +22,8 @@ type modelList struct {
 	Data   []modelEntry `json:"data"`
 }
 
-// Models is part of extproc.Call. The caller of a resumed call is not known, so it has none.
+// Models is part of extproc.Call. The caller of a resumed call is unknown, so no model is
+// listed for it.
 func (c *call) Models(model string) []byte {
 	if model != "" {
 		if m, found := c.d.model(model); found && c.lists(model) {

@@ -11,9 +11,9 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Placements are where models are served from this site: what the sibling map says,
-// and the backends. What the map says of a target wins; what it leaves out is the
-// backend's. A backend may be asleep, so its targets may be held in any case.
+// Placements combines the sibling map and the backends of this site. What the map says about
+// a target overrides what its backend says. Targets of a backend may always be held, because
+// a backend may be asleep.
 type Placements struct {
 	Map      *sitemap.Map // nil: there is none
 	Backends *backend.Set
@@ -88,7 +88,8 @@ func (p Placements) has(model string) bool {
 	return p.Map != nil && p.Map.Has(model) || p.Backends.Has(model)
 }
 
-// MapWake returns the webhook that the map has for a target, nil without one.
+// MapWake returns the webhook in the map that wakes a target, nil if there is none or the
+// target may not be held.
 func (p Placements) MapWake(t target.Target) *sitemap.Wake {
 	if p.Map == nil {
 		return nil

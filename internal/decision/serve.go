@@ -10,54 +10,53 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// serve gives the request a slot, or a place among those that wait for a reservation or
-// for a slot.
-func (x *run) serve() verdict {
-	q := x.waiting()
+// serve gives the request a slot, or makes it wait for a reservation or a slot, or refuses
+// it.
+func (r *run) serve() verdict {
+	q := r.waiting()
 	q.Bytes = 0 // only held bodies count against the limit of held bytes
-	// Newcomers stand behind those that wait already.
-	if !x.o.Machine.Waiting(q.Target) {
+	// A new request may not overtake those that wait already.
+	if !r.o.Machine.Waiting(q.Target) {
 		var err error
 		if q.Reservation, err = q.Claim.Admit(false); err != nil {
-			return x.reject(&q, err)
+			return r.reject(&q, err)
 		}
 		if g, taken := take(&q); taken {
 			return verdict{Grant: g}
 		}
 	}
-	w, err := x.do.queue(q)
+	w, err := r.do.queue(q)
 	if err == nil {
-		x.trace.queued(q.Reservation != nil)
+		r.trace.queued(q.Reservation != nil)
 		return verdict{Waiter: w, queued: true}
 	}
 	if !errors.Is(err, holdstate.ErrNoQueue) {
-		return x.reject(&q, err)
+		return r.reject(&q, err)
 	}
-	g, err := x.further(&q)
+	g, err := r.further(&q)
 	if err != nil {
-		return x.reject(&q, err)
+		return r.reject(&q, err)
 	}
-	x.trace.why("a further step of the policy has a slot")
+	r.trace.why("a further step of the policy has a slot")
 	return verdict{Grant: g}
 }
 
-// waiting returns the request as one that waits.
-func (x *run) waiting() holdstate.Request {
-	c, r := x.who, x.r
-	a := &c.attempts
+// waiting returns the request as the hold machine needs it.
+func (r *run) waiting() holdstate.Request {
+	a := &r.call.attempts
 	if a.Key == nil {
-		// Whether the model has a token budget does not matter: a reload of the policy
-		// may add one while the request waits.
-		*a = x.o.Capacity.Attempts(r.Target(), c.key, r.Footprint())
+		// The footprint is measured even if the model has no token budget, because a reload
+		// of the policy may add one while the request waits.
+		*a = r.o.Capacity.Attempts(r.req.Target(), r.call.key, r.req.Footprint())
 	}
-	a.Target = r.Target()
+	a.Target = r.req.Target()
 	return holdstate.Request{
-		Target: a.Target, Key: c.key.QueueKey(), ClientIDs: r.ClientIDs, Bytes: r.BodySize,
-		Seq: cmp.Or(r.Seq, c.seq), Retry: a.Unanswered(), Counted: c.held, Claim: x.do.claim(),
+		Target: a.Target, Key: r.call.key.QueueKey(), ClientIDs: r.req.ClientIDs, Bytes: r.req.BodySize,
+		Seq: cmp.Or(r.req.Seq, r.call.seq), Retry: a.Unanswered(), Counted: r.call.held, Claim: r.do.claim(),
 	}
 }
 
-// take takes a slot for a request that has a reservation.
+// take takes a slot if the request has a reservation.
 func take(q *holdstate.Request) (g holdstate.Grant, taken bool) {
 	if q.Reservation == nil {
 		return nil, false
@@ -66,12 +65,11 @@ func take(q *holdstate.Request) (g holdstate.Grant, taken bool) {
 	return g, result == holdstate.Taken
 }
 
-// further is for a request that may not wait: it takes a slot of the policy's further
-// steps, if one is free.
-func (x *run) further(q *holdstate.Request) (holdstate.Grant, error) {
+// further takes a free slot of the policy's further steps, for a request that may not wait.
+func (r *run) further(q *holdstate.Request) (holdstate.Grant, error) {
 	if q.Reservation == nil {
-		if gated, _ := x.o.Machine.Depths(q.Target.Model); gated > 0 && !q.Retry {
-			return nil, holdstate.ErrGateFull // nobody overtakes those that wait for one
+		if gated, _ := r.o.Machine.Depths(q.Target.Model); gated > 0 && !q.Retry {
+			return nil, holdstate.ErrGateFull // it may not overtake those that wait for one
 		}
 		var err error
 		if q.Reservation, err = q.Claim.Admit(false); err != nil {
@@ -89,10 +87,10 @@ func (x *run) further(q *holdstate.Request) (holdstate.Grant, error) {
 	return nil, holdstate.ErrNoQueue
 }
 
-// reject refuses a request that may not wait.
-func (x *run) reject(q *holdstate.Request, err error) verdict {
-	x.trace.failed(err)
-	v := refuse(refusal.For(err, refusal.Wait{Model: x.r.Model}))
+// reject refuses a request that may not wait, and releases its reservation.
+func (r *run) reject(q *holdstate.Request, err error) verdict {
+	r.trace.failed(err)
+	v := refuse(refusal.For(err, refusal.Wait{Model: r.req.Model}))
 	v.rejected = err
 	if q.Reservation != nil {
 		q.Reservation.Release()

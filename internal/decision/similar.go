@@ -9,8 +9,8 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// similar returns the model or the alias whose name is most like the one that was asked
-// for; empty when none is like it, or when that one exists.
+// similar returns the name of a model or an alias that is most similar to the requested
+// name; empty when the requested model exists, or none is similar.
 func (t *trace) similar() string {
 	if _, found := t.model(t.target.Model); found {
 		return ""
@@ -28,8 +28,8 @@ func (t *trace) similar() string {
 	return best
 }
 
-// otherKind names a kind for which the model is here, when it is not here for the one that
-// was asked for.
+// otherKind returns a hint at a kind for which the model is at this site, when it is not for
+// the requested kind.
 func (t *trace) otherKind() string {
 	if _, here := t.placements().Here(t.target); here {
 		return ""

@@ -29,8 +29,8 @@ const (
 
 var allSteps = [...]string{stepKey, stepAlias, stepAllowlist, stepServedHere, stepMap, stepRedirect, stepHold, stepNotServed}
 
-// trace is the account of a run for explain. The methods of a nil trace do nothing, and
-// format nothing.
+// trace records for explain why a run decided as it did. The methods of a nil trace do
+// nothing.
 type trace struct {
 	*Decider
 	asked  string // the model's name in the request
@@ -41,14 +41,14 @@ type trace struct {
 	url      string // of the site of a redirect
 }
 
-// step begins the next step.
+// step adds a step.
 func (t *trace) step(name string) {
 	if t != nil {
 		t.steps = append(t.steps, admin.Step{Step: name})
 	}
 }
 
-// why adds what the step found.
+// why adds a finding to the current step.
 func (t *trace) why(text string) {
 	if t == nil {
 		return
@@ -60,7 +60,8 @@ func (t *trace) why(text string) {
 	s.Why = text
 }
 
-// all returns every step: the last that was begun is the one that decided.
+// all returns all steps: those that were not reached too. The last that was reached has
+// decided.
 func (t *trace) all() []admin.Step {
 	t.steps[len(t.steps)-1].Taken = true
 	for _, name := range allSteps[len(t.steps):] {
@@ -95,7 +96,7 @@ func (t *trace) loaded(s sitemap.State) {
 	}
 }
 
-// pick is the map's Pick.
+// pick returns the map's choice of a site, and records how it was made.
 func (t *trace) pick(m *sitemap.Map, q sitemap.Query) (c sitemap.Choice) {
 	if t == nil {
 		return m.Pick(q, time.Now())
@@ -121,7 +122,7 @@ func (t *trace) placed() {
 	}
 }
 
-// held is of a request that waits for a model.
+// held describes the wait of a request for its model.
 func (t *trace) held() {
 	if t == nil {
 		return
@@ -132,7 +133,7 @@ func (t *trace) held() {
 	}
 }
 
-// failed is of a request that may not wait.
+// failed records why a request may not wait.
 func (t *trace) failed(err error) {
 	if t == nil {
 		return
