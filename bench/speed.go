@@ -15,12 +15,13 @@ import (
 )
 
 // The systems, in the order in which each round runs them. The bare floor has no access
-// log, which Holdgate cannot do without; it runs only on request.
+// log, which Holdgate cannot do without; it runs only on request, like an earlier Holdgate.
 const (
 	systemBackend  = "backend"
 	systemEnvoy    = "envoy"
 	systemBare     = "bare"
 	systemFloor    = "floor"
+	systemBefore   = "before"
 	systemHoldgate = "holdgate"
 	systemPoliced  = "policed"
 )
@@ -51,7 +52,7 @@ type speedOptions struct {
 	rounds           int
 	sizes, clients   []int
 	systems          []string
-	holdgate         string
+	holdgate, before string
 	concurrency      int
 	json             string
 }
@@ -78,8 +79,9 @@ func parseSpeed(args []string) (speedOptions, error) {
 	flags.IntVar(&o.rounds, "rounds", 5, "how many times all systems take their turn")
 	sizes := flags.String("sizes", "1KiB,64KiB,1MiB", "sizes of the request body")
 	clients := flags.String("clients", "1,8,32", "numbers of clients")
-	systems := flags.String("systems", "backend,envoy,floor,holdgate", "what is measured; also bare, the floor without access log")
+	systems := flags.String("systems", "backend,envoy,floor,holdgate", "what is measured; also bare, the floor without access log, policed, and before")
 	flags.StringVar(&o.holdgate, "holdgate", "bin/holdgate", "the holdgate binary")
+	flags.StringVar(&o.before, "before", "", "an earlier holdgate binary, which the system before runs")
 	flags.IntVar(&o.concurrency, "concurrency", 2, "worker threads of each Envoy")
 	flags.StringVar(&o.json, "json", "", "file that gets every round as JSON")
 	if err := flags.Parse(args); err != nil {
@@ -99,6 +101,9 @@ func parseSpeed(args []string) (speedOptions, error) {
 	if o.systems, err = parseList(*systems, parseSystem); err != nil {
 		return o, err
 	}
+	if slices.Contains(o.systems, systemBefore) != (o.before != "") {
+		return o, fmt.Errorf("-before PATH and the system before belong together: name both, or neither")
+	}
 	if o.rounds < 1 || o.duration <= 0 || o.warmup < 0 || o.concurrency < 1 {
 		return o, fmt.Errorf("-rounds, -duration and -concurrency must be positive, -warmup not negative")
 	}
@@ -106,7 +111,7 @@ func parseSpeed(args []string) (speedOptions, error) {
 }
 
 func allSystems() []string {
-	return []string{systemBackend, systemEnvoy, systemBare, systemFloor, systemHoldgate, systemPoliced}
+	return []string{systemBackend, systemEnvoy, systemBare, systemFloor, systemBefore, systemHoldgate, systemPoliced}
 }
 
 func parseSystem(text string) (string, error) {

@@ -23,6 +23,7 @@ func startSystems(ctx context.Context, b *testbed, o speedOptions) ([]system, er
 		systemEnvoy:    func() (system, error) { return startAlone(ctx, b, backend) },
 		systemBare:     func() (system, error) { return startFloor(ctx, b, systemBare, backend) },
 		systemFloor:    func() (system, error) { return startFloor(ctx, b, systemFloor, backend) },
+		systemBefore:   func() (system, error) { return startWarmHoldgate(ctx, b, systemBefore, backend, o.before) },
 		systemHoldgate: func() (system, error) { return startWarmHoldgate(ctx, b, systemHoldgate, backend, o.holdgate) },
 		systemPoliced:  func() (system, error) { return startPoliced(ctx, b, backend, o.holdgate) },
 	}
