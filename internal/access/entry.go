@@ -10,16 +10,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxPerMinute is the largest quota, so that its product with replicas does not overflow.
+// maxPerMinute is the largest quota. With it, the limit for many replicas does not overflow.
 const maxPerMinute = 1_000_000_000
 
-// entry is a key of the file while it is read.
+// entry is an entry of the file while it is read.
 type entry struct {
 	value
 
 	key      *Key
-	hash, id value   // of the fields; without a node where the field is missing
-	perModel []value // the models that the quota names
+	hash, id value   // the fields; without a node where the field is missing
+	perModel []value // the names of the models in the quota
 }
 
 func (e *entry) read() {
@@ -37,7 +37,7 @@ func (e *entry) read() {
 		"quota":               func(v value) { k.quota = e.readQuota(v) },
 	}, "key_hash", "tenant")
 	for _, name := range e.perModel {
-		// Most likely it is misspelled. The quota would have no effect.
+		// The quota would have no effect: most likely the name is misspelled.
 		if !k.Allowed(name.Value) {
 			name.Add("is not in the models of this key")
 		}
@@ -71,9 +71,9 @@ func readPerReplica(v value) (n int) {
 // in lower case.
 func defaultID(hash [sha256.Size]byte) string { return hex.EncodeToString(hash[:4]) }
 
-// readHash accepts any scalar that looks like a hash, because YAML reads some of them as
-// numbers. A value that is no hash is not shown, because it may be the key itself. It
-// returns zeros for a value that it reports.
+// readHash reads the hash of a key, or reports a problem and returns zeros. It accepts
+// scalars of all types, because YAML takes some hashes for numbers. An invalid value is not
+// shown, because it may be the key itself.
 func readHash(v value) [sha256.Size]byte {
 	sum, err := hex.DecodeString(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || len(sum) != sha256.Size {

@@ -16,12 +16,12 @@ import (
 const (
 	keyPrefix = "hg-"
 	keyBytes  = 32
-	// keyDigits is how many digits to the base 62 keyBytes need.
+	// keyDigits is how many digits in base 62 keyBytes need.
 	keyDigits = 43
 )
 
-// NewKey returns a key of 32 random bytes. It has only letters and digits after its
-// prefix, so that a double click selects all of them.
+// NewKey returns a key of 32 random bytes. After its prefix it has only letters and digits,
+// so that a double click selects all of them.
 func NewKey() string {
 	var b [keyBytes]byte
 	rand.Read(b[:]) // never fails
@@ -37,8 +37,8 @@ type Entry struct {
 	Models  []string `yaml:"models,omitempty,flow"`
 }
 
-// YAML returns the entry of a key as text for the list of keys in a keys file. A field
-// that the file may not have is reported as Problems.
+// YAML returns the entry for a key as an item of the list of keys in a keys file. Its error
+// is Problems if a field is not valid.
 func (e Entry) YAML(key string) (string, error) {
 	sum := sha256.Sum256([]byte(key))
 	e.KeyHash = hex.EncodeToString(sum[:])

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// Identity is the sender of a request as another filter of Envoy authenticated it.
+// Identity is the sender of a request, authenticated by another filter of Envoy.
 type Identity struct {
 	Tenant string
 	ID     string   // of a key; empty: none
@@ -18,14 +18,14 @@ type Identity struct {
 // ErrIdentity is wrapped by the errors of Identify.
 var ErrIdentity = errors.New("the identity is bad")
 
-// The prefixes of the queue keys of identities and of keys.
+// The prefixes of the queue keys for identities and for keys.
 const (
 	identityQueue = "\x00"
 	keyQueue      = "\x01"
 )
 
-// Identify returns a key for an identity. It has the quota, and the share of a model's
-// budget, of the key with its id, if there is one. k may be nil.
+// Identify returns a key for an identity. If the keys file has a key with the same id, the
+// returned key has its quota, and its share of a model's budget. k may be nil.
 func (k *Keys) Identify(i Identity) (*Key, error) {
 	if err := i.check(); err != nil {
 		return nil, err

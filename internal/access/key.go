@@ -18,10 +18,10 @@ type Key struct {
 	Name   string // for display; the id where the file has none
 	Tenant string
 	Scopes []string // of sites; empty: all sites
-	// RedirectNever: the client cannot follow a redirect, or may not be sent to any site.
+	// RedirectNever: the client cannot follow redirects, or may not be sent to any site.
 	RedirectNever bool
-	// Share is the part of a model's token budget that the key may have reserved: above 0,
-	// and 1 where the file has none.
+	// Share is the fraction of a model's token budget that the key may reserve: above 0, and
+	// 1 if the file does not limit it.
 	Share float64
 
 	hash     [sha256.Size]byte   // zeros: not from a keys file
@@ -51,9 +51,9 @@ func (k *Key) Allowed(model string) bool {
 // it does not expire.
 func (k *Key) Expires() (at time.Time, ok bool) { return k.expires, !k.expires.IsZero() }
 
-// QueueKey returns what requests share their turns and limits by while they wait, empty for
-// Anonymous. For a key it is made from the hash, because another key may get its id. An
-// identity has another one than the key with its id, and without an id one for its tenant.
+// QueueKey returns the key by which waiting requests share turns and limits, empty for
+// Anonymous. It contains the hash, not the id, because another key may get the same id. An
+// identity has a queue key of its own, or one for all of its tenant if it has no id.
 func (k *Key) QueueKey() string { return k.queueKey }
 
 // Expired reports whether the key is no longer valid.

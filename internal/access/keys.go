@@ -38,7 +38,7 @@ func (k *Keys) add(key *Key) {
 	k.byHash[key.hash], k.byID[key.ID] = key, key
 }
 
-// finish is called once, after the last key.
+// finish must be called once, after the last add.
 func (k *Keys) finish() {
 	tenants := map[string]struct{}{}
 	for _, key := range k.byID {
@@ -47,10 +47,9 @@ func (k *Keys) finish() {
 	k.tenants = slices.Sorted(maps.Keys(tenants))
 }
 
-// Lookup returns the key of a request by the values of its headers Authorization (Bearer
-// only) and x-api-key, which are empty where the request has none. A key that is not in
-// the file, or has expired, is not found. Where both headers have a key, the bearer token
-// counts if it is found, otherwise the other.
+// Lookup returns the key in the values of the headers Authorization (only Bearer) and
+// x-api-key, which may be empty. If both headers have a key, the bearer token counts unless
+// it is not found. A key that is not in the file, or has expired, is not found.
 func (k *Keys) Lookup(authorization, apiKey string, now time.Time) (*Key, bool) {
 	for _, secret := range [...]string{bearerOf(authorization), strings.Trim(apiKey, " \t")} {
 		if key := k.find(secret, now); key != nil {
@@ -60,8 +59,9 @@ func (k *Keys) Lookup(authorization, apiKey string, now time.Time) (*Key, bool) 
 	return nil, false
 }
 
-// find looks a secret up by its hash, so that the time it takes tells nothing about the
-// keys of the file. The comparison of the hashes takes constant time.
+// find returns the key with a secret, or nil. It looks up the hash of the secret, so that the
+// time that it takes reveals nothing about the keys in the file. The hashes are compared in
+// constant time.
 func (k *Keys) find(secret string, now time.Time) *Key {
 	if secret == "" || len(secret) > maxKey {
 		return nil
@@ -87,8 +87,8 @@ func bearerOf(authorization string) string {
 // ByID returns the key with an id, or nil. The key may have expired.
 func (k *Keys) ByID(id string) *Key { return k.byID[id] }
 
-// Valid reports whether the key with a QueueKey is still valid. An identity always is: it is
-// not from a keys file.
+// Valid reports whether the key with a QueueKey is still valid. An identity always is,
+// because it is not from a keys file.
 func (k *Keys) Valid(queueKey string, now time.Time) bool {
 	var hash [sha256.Size]byte
 	copy(hash[:], queueKey[len(keyQueue):])
@@ -108,9 +108,9 @@ func (k *Keys) NextExpiry(now time.Time) (next time.Time, ok bool) {
 	return next, ok
 }
 
-// Renew returns the current version of a key from an older version of the file. It returns
-// nil when the key was revoked: its hash is gone, even if another key has its id now. A key
-// that is not from a keys file is returned unchanged.
+// Renew returns the current version of a key that is from an older version of the file. It
+// returns nil when the key was revoked: no key has its hash, even if another one has its id.
+// It returns a key that is not from a keys file unchanged.
 func (k *Keys) Renew(old *Key) *Key {
 	if old.hash == [sha256.Size]byte{} {
 		return old
@@ -118,8 +118,7 @@ func (k *Keys) Renew(old *Key) *Key {
 	return k.byHash[old.hash]
 }
 
-// Models yields the lists of models in the file: those that a key may use, and those of
-// its quota.
+// Models yields for each key the models that it may use, and those in its quota.
 func (k *Keys) Models() iter.Seq[[]string] {
 	return func(yield func([]string) bool) {
 		for _, key := range k.byID {

@@ -4,9 +4,9 @@ package access
 
 import "go.yaml.in/yaml/v3"
 
-// readNames reads a list of distinct names. An empty list is a problem, because some would
-// read it as nothing and others as everything.
-func readNames(v value, empty string) []string {
+// readNames reads a list of distinct names. It reports an empty list, which could mean
+// nothing or everything; advice says what to write instead.
+func readNames(v value, advice string) []string {
 	var names []string
 	first := map[string]string{}
 	v.List(func(one value) {
@@ -19,7 +19,7 @@ func readNames(v value, empty string) []string {
 		names = append(names, name)
 	})
 	if v.Kind == yaml.SequenceNode && len(v.Content) == 0 {
-		v.Add("must not be an empty list: %s", empty)
+		v.Add("must not be an empty list: %s", advice)
 	}
 	return names
 }

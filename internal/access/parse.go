@@ -11,15 +11,13 @@ import (
 // Problems are all problems of a keys file.
 type Problems = settings.Problems //nolint:errname // a list that is an error
 
-// value is a place in the file.
+// value is a value in the file with its position.
 type value = settings.Value
 
-// rules hide values that may be a key: those longer than any word that a keys file has.
-// The keys of NewKey are longer.
+// rules hide long values from messages, because they may be keys.
 var rules = settings.Rules{Show: settings.Little, Brackets: true}
 
-// Parse reads and checks a keys file. Every problem is reported at once, as
-// Problems; then there are no keys.
+// Parse reads and checks a keys file. Its error is Problems, which lists all of them.
 func Parse(data []byte) (*Keys, error) {
 	f := file{keys: newKeys(), hashes: map[[sha256.Size]byte]string{}, ids: map[string]string{}}
 	err := rules.Parse(data, func(top value) {
@@ -37,8 +35,8 @@ func Parse(data []byte) (*Keys, error) {
 // file is a keys file while it is read.
 type file struct {
 	keys   *Keys
-	hashes map[[sha256.Size]byte]string // by hash: the path of the entry
-	ids    map[string]string
+	hashes map[[sha256.Size]byte]string // by hash: the path of its entry
+	ids    map[string]string            // by id: the path of its entry
 }
 
 func (f *file) entry(v value) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Peek returns what Charge would return at this moment, and charges nothing.
+// Peek returns what Charge would return now, and charges nothing.
 func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 	if k == nil || k.quota == nil {
 		return Result{OK: true, Remaining: Unlimited}
@@ -37,7 +37,7 @@ func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 	return r
 }
 
-// include takes into account what one more bucket has left.
+// include adds a bucket, of which left tokens are left, to the result.
 func (r *Result) include(left float64, limit rate.Limit) {
 	if left < 1 {
 		r.OK = false

@@ -11,26 +11,27 @@ import (
 )
 
 const (
-	// Unlimited is what remains without a quota.
+	// Unlimited is Result.Remaining without a quota.
 	Unlimited = -1
-	// maxRetryAfter is long enough for one token of any quota.
+	// maxRetryAfter is the time in which the smallest quota, one request per minute, gets a
+	// token.
 	maxRetryAfter = 60
 )
 
 // Result is the result of counting a request against the quotas of its key.
 type Result struct {
-	// OK: the request was charged. Otherwise nothing was.
+	// OK: the request was charged. Otherwise nothing was charged.
 	OK bool
-	// Remaining is how many more requests fit, by the tightest limit that
+	// Remaining is how many more requests may be charged now, by the tightest limit that
 	// applies, or Unlimited.
 	Remaining int
-	// RetryAfter is after how many seconds a request fits, from 1 to 60, if no other is
-	// charged before. It is 0 when OK.
+	// RetryAfter is in how many seconds a request may be charged, from 1 to 60, if no other
+	// is charged before. It is 0 when OK.
 	RetryAfter int
 }
 
-// quota is the limits of a key with the tokens that are left. The versions of a key share
-// it.
+// quota has the limits of a key and the tokens that are left. All versions of a key share
+// one quota.
 type quota struct {
 	mu     sync.Mutex
 	latest time.Time
@@ -42,25 +43,26 @@ type quota struct {
 type modelBucket struct {
 	perReplica int
 	tokens     *rate.Limiter // nil before the first request
-	replicas   int           // the number that tokens is for
+	replicas   int           // the number of replicas for which tokens has its limit
 
-	// most is the highest number of replicas that tokens were added for in the minute
-	// before until, so that a replica that comes and goes adds its tokens once a minute.
-	most  int
-	until time.Time
+	// maxReplicas is the highest number of replicas for which tokens were added in the
+	// minute that ends at until. A replica that comes and goes must not add tokens more than
+	// once a minute.
+	maxReplicas int
+	until       time.Time
 }
 
-// newBucket returns a full bucket for the requests of one minute.
+// newBucket returns a full bucket that holds the requests of one minute.
 func newBucket(perMinute int) *rate.Limiter {
 	return rate.NewLimiter(perSecond(perMinute), perMinute)
 }
 
 func perSecond(perMinute int) rate.Limit { return rate.Limit(float64(perMinute) / 60) }
 
-// Charge counts a request for a model with this number of replicas against the limit of
-// the key and the limit of the key for the model: against both, or against none when one of
-// them is used up. Without replicas the limit for the model does not apply; for a model
-// that may be held the caller counts at least one. A nil key has no limits.
+// Charge counts a request against two limits: that of the key, and that of the key for the
+// model, which grows with the replicas of the model. It counts against neither when one of
+// them is used up. Without replicas the limit for the model does not apply; for a model that
+// may be held the caller must pass at least one. A nil key has no limits.
 func (k *Key) Charge(model string, replicas int, now time.Time) Result {
 	if k == nil || k.quota == nil {
 		return Result{OK: true, Remaining: Unlimited}
@@ -97,8 +99,8 @@ func (q *quota) charge(model string, replicas int, now time.Time) Result {
 	return r
 }
 
-// notBefore returns now, or the latest time that was used if that is later. A limiter whose
-// time went back would earn the same tokens twice.
+// notBefore returns now, or the latest time that was used before if that is later. If the
+// time of a limiter went back, it would add the tokens of that time twice.
 func (q *quota) notBefore(now time.Time) time.Time {
 	if now.After(q.latest) {
 		q.latest = now
@@ -106,15 +108,15 @@ func (q *quota) notBefore(now time.Time) time.Time {
 	return q.latest
 }
 
-// retryAfter returns after how many seconds a bucket with less than one token has one.
+// retryAfter returns in how many seconds a bucket with less than one token has one.
 func retryAfter(left float64, limit rate.Limit) int {
 	seconds := math.Ceil((1 - left) / float64(limit))
 	return min(max(int(seconds), 1), maxRetryAfter)
 }
 
-// at returns the bucket for a number of replicas, nil when there is no limit. When the
-// number changes, the bucket keeps its tokens up to its new size, and new replicas add the
-// tokens of a minute.
+// at returns the bucket after adapting it to a number of replicas, nil when there is no
+// limit. When the number changes, the bucket keeps its tokens up to its new size, and each
+// new replica adds the tokens of one minute.
 func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
 	if b == nil || replicas <= 0 {
 		return nil
@@ -128,19 +130,19 @@ func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
 		b.tokens.AllowN(now, -added) // a negative number adds tokens
 	}
 	b.replicas = replicas
-	if replicas >= b.most || !now.Before(b.until) {
-		b.most, b.until = replicas, now.Add(time.Minute)
+	if replicas >= b.maxReplicas || !now.Before(b.until) {
+		b.maxReplicas, b.until = replicas, now.Add(time.Minute)
 	}
 	return b.tokens
 }
 
 // added returns how many tokens new replicas add.
 func (b *modelBucket) added(replicas int, now time.Time) int {
-	had := b.replicas
+	before := b.replicas
 	if now.Before(b.until) {
-		had = max(had, b.most)
+		before = max(before, b.maxReplicas)
 	}
-	return max(0, b.perMinute(replicas)-b.perMinute(had))
+	return max(0, b.perMinute(replicas)-b.perMinute(before))
 }
 
 // perMinute returns the limit for a number of replicas.
@@ -156,7 +158,7 @@ func resize(b *rate.Limiter, perMinute int, now time.Time) {
 	b.SetBurstAt(now, perMinute)
 }
 
-// takeOver gives each key the tokens that it has in an older version of the file.
+// takeOver gives each key the tokens that it had in an older version of the file.
 func (k *Keys) takeOver(old *Keys, now time.Time) {
 	if old == nil {
 		return
@@ -169,7 +171,8 @@ func (k *Keys) takeOver(old *Keys, now time.Time) {
 	}
 }
 
-// change sets the limits of another quota, which is not in use, and keeps the tokens.
+// change sets the limits to those of another quota, which is not used yet, and keeps the
+// tokens.
 func (q *quota) change(to *quota, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -181,7 +184,7 @@ func (q *quota) change(to *quota, now time.Time) {
 	}
 	for model, b := range to.models {
 		if have := q.models[model]; have != nil {
-			b.tokens, b.replicas, b.most, b.until = have.tokens, have.replicas, have.most, have.until
+			b.tokens, b.replicas, b.maxReplicas, b.until = have.tokens, have.replicas, have.maxReplicas, have.until
 			if b.tokens != nil {
 				resize(b.tokens, b.perMinute(b.replicas), now)
 			}

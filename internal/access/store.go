@@ -11,14 +11,15 @@ import (
 // Store has the keys of a file, as of its last valid version.
 type Store = reload.File[Keys]
 
-// Load reads a keys file, and again whenever it changes. An invalid version is ignored.
+// Load reads a keys file now, and again whenever it changes. A change to an invalid file is
+// ignored.
 func Load(path string, o reload.Options) (*Store, error) {
-	return reload.Load(path, func(data []byte, inForce *Keys) (*Keys, error) {
+	return reload.Load(path, func(data []byte, current *Keys) (*Keys, error) {
 		keys, err := Parse(data)
 		if err != nil {
 			return nil, err
 		}
-		keys.takeOver(inForce, time.Now())
+		keys.takeOver(current, time.Now())
 		return keys, nil
 	}, o)
 }

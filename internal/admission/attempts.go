@@ -11,9 +11,9 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Attempts is what a request remembers of the replicas that it was sent to. It is the
-// request's holdstate.Claim, and lives as long as the request, across its passes. It may
-// be used by one goroutine at a time, the one that has the request's waiter or its grant.
+// Attempts is the holdstate.Claim of a request. It records to which replicas the request was
+// sent, and how they failed. It lives as long as the request, across its passes. Only one
+// goroutine at a time may use it, the one that has the request's waiter or grant.
 type Attempts struct {
 	capacity *Capacity
 
@@ -21,14 +21,13 @@ type Attempts struct {
 	Key    *access.Key
 	Tokens int64 // the footprint
 
-	lastOpen   int              // the index of the last step of the policy that is open to it
-	tries      map[string]int64 // by step: replicas that gave no answer
+	lastOpen   int              // the index of the last step of the policy that it may use
+	tries      map[string]int64 // by step: the number of replicas that gave no answer
 	unanswered bool             // a replica gave no answer
 	deaths     map[string]death // by address: replicas that died under the request
 }
 
-// Attempts returns the attempts of a request that was sent to no replica yet. tokens is
-// its footprint.
+// Attempts returns the attempts of a new request. tokens is its footprint.
 func (c *Capacity) Attempts(t target.Target, key *access.Key, tokens int64) Attempts {
 	return Attempts{capacity: c, Target: t, Key: key, Tokens: tokens}
 }
@@ -36,22 +35,22 @@ func (c *Capacity) Attempts(t target.Target, key *access.Key, tokens int64) Atte
 // Unanswered reports whether the request was sent to a replica that gave no answer.
 func (a *Attempts) Unanswered() bool { return a.unanswered }
 
-// death is a replica that died under the request.
+// death describes a replica that died under the request.
 type death struct {
 	times int
-	until time.Time // the request is not sent to the replica before
+	until time.Time // the request is not sent to the replica before then
 }
 
 // firstPause is how long a request is not sent to a replica that died under it. Each
-// further pause is twice as long. A replica that restarts may report itself healthy a
-// millisecond after it dropped the request.
+// further pause is twice as long. It is needed because a replica that restarts may report
+// itself healthy a millisecond after it dropped the request.
 const firstPause = 500 * time.Millisecond
 
-// maxDoublings bounds how often the pause doubles, because a pool may refuse requests for
-// a long time.
+// maxDoublings limits how often the pause doubles: a pool behind one address may refuse
+// requests for a long time.
 const maxDoublings = 2
 
-// died counts the death of a replica under the request, and returns how long the request
+// died records the death of a replica under the request, and returns how long the request
 // is not sent to it.
 func (a *Attempts) died(address string) (pause time.Duration) {
 	if a.deaths == nil {
@@ -63,7 +62,7 @@ func (a *Attempts) died(address string) (pause time.Duration) {
 	return pause
 }
 
-// paused reports whether a replica is left out because it died under the request.
+// paused reports whether the request is not sent to some replica because of a death.
 func (a *Attempts) paused() bool {
 	for _, d := range a.deaths {
 		if time.Now().Before(d.until) {
@@ -73,8 +72,8 @@ func (a *Attempts) paused() bool {
 	return false
 }
 
-// failed counts a replica that gave no answer; step is the step of the policy that it was
-// taken from.
+// failed counts a replica that gave no answer. step is the step of the policy by which it
+// was chosen, empty without steps.
 func (a *Attempts) failed(step string) {
 	a.unanswered = true
 	if step == "" {
@@ -86,12 +85,12 @@ func (a *Attempts) failed(step string) {
 	a.tries[step]++
 }
 
-// usedUp reports whether a step has no tries left.
+// usedUp reports whether the request has no tries left in a step.
 func (a *Attempts) usedUp(s *policy.Step) bool {
 	return s.MaxTries > 0 && a.tries[s.Name] >= s.MaxTries
 }
 
-// allUsedUp reports whether there are steps and none of them has tries left.
+// allUsedUp reports whether there are steps, and the request has no tries left in any.
 func (a *Attempts) allUsedUp(steps []policy.Step) bool {
 	for i := range steps {
 		if !a.usedUp(&steps[i]) {
@@ -101,8 +100,9 @@ func (a *Attempts) allUsedUp(steps []policy.Step) bool {
 	return len(steps) > 0
 }
 
-// tryOpen tries the steps that are open to the request in order, and returns the one that
-// had a slot. While none of the open steps has a replica, the next step is open too.
+// tryOpen calls try for the steps that the request may use, in order, and returns the one
+// that had a slot, or nil. If none of them has a replica, it tries further steps until one
+// has.
 func (a *Attempts) tryOpen(steps []policy.Step, try func(*policy.Step) agentreg.Outcome) (taken *policy.Step) {
 	replicas := false
 	for i := range steps {
@@ -124,8 +124,9 @@ func (a *Attempts) tryOpen(steps []policy.Step, try func(*policy.Step) agentreg.
 	return nil
 }
 
-// filter returns the replicas that the request may be sent to now: those that match, or all
-// without a match, except those that are paused. nil is all replicas.
+// filter returns a filter for the replicas that the request may be sent to now: those that
+// match, except during the pause after a death. match may be nil, and a nil filter fits all
+// replicas.
 func (a *Attempts) filter(match *policy.Match) agentreg.Filter {
 	switch {
 	case a.deaths != nil:
@@ -136,13 +137,13 @@ func (a *Attempts) filter(match *policy.Match) agentreg.Filter {
 	return nil
 }
 
-// matching is the replicas that match.
+// matching fits the replicas that match.
 type matching struct{ match *policy.Match }
 
 // Fits is part of agentreg.Filter.
 func (m matching) Fits(r *agentreg.AgentInfo) bool { return m.match.Fits(r.Engine, r.Region, r.Labels) }
 
-// unpaused is the replicas that match, nil for all, and are not paused.
+// unpaused fits the replicas that match, all for a nil match, and are not in a pause.
 type unpaused struct {
 	match  *policy.Match
 	deaths map[string]death

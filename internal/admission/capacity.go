@@ -8,8 +8,8 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// Capacity is the replicas of a registry under the policies and the admission gate. It is
-// the hold machine's Slots.
+// Capacity gives access to the replicas of a registry by the policies and the admission
+// gate. It is the hold machine's Slots.
 type Capacity struct {
 	registry *agentreg.Registry
 	policies func() *policy.Policy
@@ -31,7 +31,7 @@ func (c *Capacity) policyOf(model string) *policy.Model {
 	return noPolicy
 }
 
-// Load is what is reserved for a model, and its limits; 0 is no limit.
+// Load has the reserved requests and tokens of a model, and their limits; 0: no limit.
 type Load struct {
 	Model                  string
 	Requests, RequestLimit int64
@@ -53,8 +53,7 @@ func (c *Capacity) Loads() (list []Load) {
 	return list
 }
 
-// replicas returns the number of replicas of a model in routing, for the kind that has the
-// most.
+// replicas returns the number of replicas of a model in routing, of the kind with the most.
 func (c *Capacity) replicas(model string) (most int) {
 	for _, kind := range target.Kinds {
 		most = max(most, c.registry.Serving(target.Target{Model: model, Kind: kind}))

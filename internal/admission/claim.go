@@ -60,8 +60,8 @@ func (a *Attempts) Take(r holdstate.Reservation) (holdstate.Grant, holdstate.Tak
 	return &Grant{Slot: slot, reservation: r, attempts: a, step: step}, result
 }
 
-// take calls try for the replicas that the request may be sent to: those of one step after
-// the other, or all without steps. It returns the name of the step that had a slot.
+// take calls try for the replicas that the request may be sent to: step by step, or for all
+// if the policy has no steps. It returns the name of the step that had a slot.
 func (a *Attempts) take(try func(agentreg.Filter) agentreg.Outcome) (step string, result holdstate.TakeResult) {
 	steps := a.policy().Steps
 	if len(steps) == 0 {
@@ -85,7 +85,7 @@ func (a *Attempts) take(try func(agentreg.Filter) agentreg.Outcome) (step string
 	return "", holdstate.Full
 }
 
-// Next is part of holdstate.Claim. It opens the next step with a replica.
+// Next is part of holdstate.Claim. It lets the request use the next step with a replica.
 func (a *Attempts) Next() bool {
 	steps := a.policy().Steps
 	for i := a.lastOpen + 1; i < len(steps); i++ {
@@ -97,11 +97,11 @@ func (a *Attempts) Next() bool {
 	return false
 }
 
-// DryRun returns a claim with the results that a has at this moment. It reserves and takes
-// nothing, and its grants are nil.
+// DryRun returns a claim that returns the same results as a, but reserves and takes nothing.
+// Its grants are nil.
 func (a *Attempts) DryRun() holdstate.Claim { return &dryRun{*a} }
 
-// dryRun is a copy of attempts, so that Next opens no step of the original.
+// dryRun has a copy of the attempts, so that Next does not change the original.
 type dryRun struct{ Attempts }
 
 // Admit is part of holdstate.Claim.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission gets requests a reservation of the admission gate and a slot of a
-// replica.
+// Package admission decides which requests get a reservation of the admission gate, and
+// which slot.
 //
 // The gate limits what is reserved at once for a model, over all of its replicas: the
 // number of requests, and their estimated tokens. A request reserves its footprint before
@@ -11,6 +11,6 @@
 // slot for it. It tries the steps of the model's policy, which are groups of replicas, one
 // after the other.
 //
-// There is no queue here and no goroutine. A request that does not fit gets no reservation,
-// and its caller tries again when something has changed.
+// The package has no queue and starts no goroutine. A request that does not fit gets no
+// reservation, and the caller tries again when something has changed.
 package admission

@@ -31,7 +31,7 @@ func (l limits) times(replicas int) limits {
 // footprint of a request is an estimate.
 func (l limits) budget() int64 { return l.tokens * 9 / 10 }
 
-// gateRequest is what the gate decides by.
+// gateRequest is the request for a reservation.
 type gateRequest struct {
 	model    string
 	limits   limits
@@ -39,8 +39,8 @@ type gateRequest struct {
 	tokens   int64
 	key      string  // the id of the caller's key; empty: it has no share
 	share    float64 // of limits.tokens over all replicas; 1: all of it
-	// retry: the request had a reservation before, and its replica did not answer. The gate
-	// does not refuse it now.
+	// retry: the request had a reservation before, and its replica did not answer. It always
+	// gets one again.
 	retry bool
 }
 
@@ -54,14 +54,14 @@ type gate struct {
 	models map[string]*reserved
 }
 
-// reserved is what is reserved for a model.
+// reserved is the sum of all reservations for a model.
 type reserved struct {
 	requests, tokens int64
 	byKey            map[string]int64 // tokens, of keys with a limit of their own
 }
 
-// reserve returns a reservation, or nil when the request does not fit at this moment. An
-// error means that it will never fit, or exceeds the share of its key.
+// reserve returns a reservation, or nil when the request does not fit now. An error means
+// that it will never fit, or exceeds the share of its key.
 func (g *gate) reserve(q gateRequest) (*reservation, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,7 +86,8 @@ func (g *gate) reserve(q gateRequest) (*reservation, error) {
 	return r, nil
 }
 
-// fits reports whether reserve would return a reservation, and its error.
+// fits reports whether reserve would return a reservation, and returns the error that it
+// would return.
 func (g *gate) fits(q gateRequest) (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +119,7 @@ func (g *gate) check(q gateRequest) (fits bool, err error) {
 		(all.tokens == 0 || now.tokens+q.tokens <= all.budget()), nil
 }
 
-// reserved returns what is reserved for a model.
+// reserved returns the requests and tokens that are reserved for a model.
 func (g *gate) reserved(model string) (requests, tokens int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

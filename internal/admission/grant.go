@@ -24,8 +24,8 @@ func (g *Grant) Replica() holdstate.Replica {
 	return holdstate.Replica{ID: a.ID, Engine: a.Engine, Region: a.Region, Address: a.Address}
 }
 
-// Failed is part of holdstate.Grant. After a death the waiters are updated when the pause
-// is over.
+// Failed is part of holdstate.Grant. After a death it has the waiters updated when the pause
+// ends.
 func (g *Grant) Failed(reason string, died bool) {
 	if died {
 		time.AfterFunc(g.attempts.died(g.Agent().Address), g.Changed)
@@ -34,8 +34,8 @@ func (g *Grant) Failed(reason string, died bool) {
 	g.Slot.Failed(reason)
 }
 
-// Release is part of holdstate.Grant. It releases the reservation before the slot, because
-// the latter updates the waiters.
+// Release is part of holdstate.Grant. It releases the reservation first, because the release
+// of the slot updates the waiters, which may need the reservation.
 func (g *Grant) Release() {
 	g.reservation.Release()
 	g.Slot.Release()
