@@ -22,9 +22,9 @@ func CheckProgram(program, dir string) error {
 	return nil
 }
 
-// checkDir returns an error if dir is not a directory. An empty dir, which stands for this
+// CheckDir returns an error if dir is not a directory. An empty dir, which stands for this
 // process's working directory, is valid.
-func checkDir(dir string) error {
+func CheckDir(dir string) error {
 	if dir == "" {
 		return nil
 	}

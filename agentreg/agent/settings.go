@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -87,10 +88,10 @@ func (c *Config) settings() []setting {
 			inFile("region", func(v settings.Value) { c.Region = v.Name() }),
 		setting{}.inFile("labels", c.readLabels),
 
-		flagOf(&c.Dir, "exec-dir", "", "working directory of the engine", func() error { return checkDir(c.Dir) }).
+		flagOf(&c.Dir, "exec-dir", "", "working directory of the engine", func() error { return CheckDir(c.Dir) }).
 			inFile("dir", func(v settings.Value) {
 				c.Dir = v.Word()
-				v.Check(checkDir(c.Dir))
+				v.Check(CheckDir(c.Dir))
 			}),
 		flagOf(&c.Env, "exec-env", nil, "NAME=value for the engine's environment (may repeat)", nil).
 			inFile("env", c.readEnv),
@@ -131,8 +132,11 @@ type optionalBool struct{ value **bool }
 
 func (m optionalBool) Set(s string) error {
 	b, err := strconv.ParseBool(s)
+	if err != nil {
+		return errors.New("must be true or false")
+	}
 	*m.value = &b
-	return err
+	return nil
 }
 
 func (m optionalBool) String() string { return "" }

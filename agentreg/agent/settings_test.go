@@ -44,3 +44,11 @@ func TestFlagsAndKeysSetTheSameFields(t *testing.T) {
 
 	require.Len(t, byKeys.Keys("slots", "region"), 2)
 }
+
+func TestTheWarmupFlagIsTrueOrFalse(t *testing.T) {
+	t.Parallel()
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	var c Config
+	c.Flags(flags)
+	require.EqualError(t, flags.Parse([]string{"--warmup=maybe"}), `invalid argument "maybe" for "--warmup" flag: must be true or false`)
+}

@@ -84,7 +84,11 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 	}
 	cfg.Exec = words
 	if len(words) > 0 {
-		p.Check("--exec", agent.CheckProgram(words[0], cfg.Dir))
+		if err := agent.CheckDir(cfg.Dir); err != nil {
+			p.Check("--exec-dir", err)
+		} else {
+			p.Check("--exec", agent.CheckProgram(words[0], cfg.Dir))
+		}
 		if !fs.Changed("min-up-time") {
 			cfg.MinUpTime = agent.MinUpTimeFor(cfg.IdleTimeout)
 		}

@@ -40,6 +40,7 @@ func TestAgentCommandNamesTheBadFlags(t *testing.T) {
 		"blank exec":    {append(good, "--exec", " "), "--exec: names no command"},
 		"no program":    {append(good, "--exec", "nosuch --port 1"), `--exec: "nosuch" is no program here and not on PATH`},
 		"no directory":  {append(good, "--exec", "sh", "--exec-dir", "/nope"), `--exec-dir: "/nope" is no directory`},
+		"nor a program": {append(good, "--exec", "./sh", "--exec-dir", "/nope"), `--exec-dir: "/nope" is no directory`},
 		"bad labels":    {append(good, "--label", "a", "--label", "b=1", "--label", "b=2"), "--label: must be name=value, each name once, is \"a\"\n--label: must be name=value, each name once, is \"b=2\""},
 		"no token file": {append(good, "--token-file", "/nonexistent"), "--token-file: reading the token: "},
 		"no key file":   {append(good, "--api-key-file", "sk-pasted"), "--api-key-file: must name a file with the key: no such file or directory"},
