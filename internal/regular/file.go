@@ -24,9 +24,7 @@ const maxLinks = 40
 
 // Resolve follows the symbolic links of a path to a regular file, or to where one can
 // be made.
-func Resolve(path string) (string, error) { return resolve(path, adviceToWrite) }
-
-func resolve(path, advice string) (string, error) {
+func Resolve(path string) (string, error) {
 	at := path
 	for range maxLinks {
 		info, err := os.Lstat(at)
@@ -36,7 +34,7 @@ func resolve(path, advice string) (string, error) {
 		case err != nil:
 			return "", err
 		case info.Mode()&fs.ModeSymlink == 0:
-			return at, check(at, info, advice)
+			return at, check(at, info, adviceToWrite)
 		}
 		target, err := os.Readlink(at)
 		if err != nil {
@@ -83,15 +81,26 @@ func kind(mode fs.FileMode) string {
 	return "something else"
 }
 
-// Read returns at most limit bytes of a file, and what it was like before.
+// Read returns at most limit bytes of a file, and what it was like before. The system
+// follows its links, because one below /dev/fd may lead to a file without a path.
 func Read(path string, limit int64) ([]byte, fs.FileInfo, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	at := path
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		at = target // for the error
+	}
+	if err := check(at, info, adviceToRead); err != nil {
+		return nil, nil, err
+	}
 	f, err := open(path, os.O_RDONLY, adviceToRead)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
+	if info, err = f.Stat(); err != nil {
 		return nil, nil, err
 	}
 	data, err := io.ReadAll(io.LimitReader(f, limit))
@@ -100,22 +109,27 @@ func Read(path string, limit int64) ([]byte, fs.FileInfo, error) {
 
 // Append opens a file to write at its end. It creates one with mode 0600.
 func Append(path string) (*os.File, error) {
-	return open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, adviceToWrite)
+	return write(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
 }
 
 // Create opens an empty file to write. It creates one with mode 0600.
 func Create(path string) (*os.File, error) {
-	return open(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, adviceToWrite)
+	return write(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC)
 }
 
-// open does not follow a link that was created after the path was resolved, and does
-// not wait for the other end of a pipe.
-func open(path string, flags int, advice string) (*os.File, error) {
-	at, err := resolve(path, advice)
+// write opens a file to write. It does not follow a link that was created after the path
+// was resolved.
+func write(path string, flags int) (*os.File, error) {
+	at, err := Resolve(path)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(at, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600) //nolint:gosec // the operator names the file
+	return open(at, flags|unix.O_NOFOLLOW, adviceToWrite)
+}
+
+// open does not wait for the other end of a pipe.
+func open(at string, flags int, advice string) (*os.File, error) {
+	f, err := os.OpenFile(at, flags|unix.O_NONBLOCK, 0o600) //nolint:gosec // the operator names the file
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package regular
 
 import (
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -65,6 +66,26 @@ func TestWhatIsNoRegularFileStays(t *testing.T) {
 		require.Equal(t, []string{"file"}, names(t, path), kind)
 		require.Equal(t, []string{"link"}, names(t, link), kind)
 	}
+}
+
+func TestAnOpenFileIsReadByItsNumber(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, []byte("text"), 0o600))
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	require.NoError(t, os.Remove(path))
+	text, _, err := Read(fmt.Sprintf("/dev/fd/%d", f.Fd()), 10)
+	require.NoError(t, err)
+	require.Equal(t, "text", string(text))
+
+	out, in, err := os.Pipe()
+	require.NoError(t, err)
+	defer func() { _, _ = out.Close(), in.Close() }()
+	number := fmt.Sprintf("/dev/fd/%d", out.Fd())
+	_, _, err = Read(number, 10)
+	require.EqualError(t, err, number+" is not a regular file but a named pipe: name a regular file")
 }
 
 func TestALinkStaysAndItsFileIsWritten(t *testing.T) {
