@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package enginekey reads the API keys that engines get in place of the callers' keys. Its
-// file names models and the files of their keys. No message of this package repeats the
-// name of a key's file, because a key might have been pasted there.
+// Package enginekey reads the API keys that the router sends to engines instead of the
+// callers' keys. The file that it reads lists models, with the paths of files that contain
+// their keys. No message of this package contains such a path, because a key might have
+// been pasted there.
 package enginekey
 
 import (
@@ -21,23 +22,24 @@ type entry struct {
 	header, value string
 }
 
-// File has the keys of a file. It is read again when it or a file of a key changes.
+// File has the keys of a file. It is read again when it, or a file with a key, changes.
 type File = reload.File[Keys]
 
-// Load reads a file of keys, and again whenever it changes. An invalid version is ignored.
+// Load reads a file of keys now, and again whenever it changes. A change to an invalid file
+// is ignored.
 func Load(path string, o reload.Options) (*File, error) {
 	parse := parser(path)
-	return reload.Load(path, func(data []byte, inForce *Keys) (*Keys, error) {
+	return reload.Load(path, func(data []byte, current *Keys) (*Keys, error) {
 		keys, err := parse(data)
-		if err == nil && inForce != nil && maps.Equal(keys.models, inForce.models) {
-			return inForce, nil
+		if err == nil && current != nil && maps.Equal(keys.models, current.models) {
+			return current, nil
 		}
 		return keys, err
 	}, o)
 }
 
-// Of returns the header with the key for the engines of a model. Both are empty where the
-// model has no key.
+// Of returns the header with the key for the engines of a model. Both results are empty if
+// the model has no key.
 func (k *Keys) Of(model string) (header, value string) {
 	e := k.models[model]
 	return e.header, e.value

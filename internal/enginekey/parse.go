@@ -19,7 +19,7 @@ import (
 // maxKey is the longest key in bytes.
 const maxKey = 4096
 
-// The headers that may carry a key.
+// The headers that may contain a key.
 const (
 	bearerHeader = "authorization"
 	apiKeyHeader = "x-api-key"
@@ -27,11 +27,11 @@ const (
 
 var rules = settings.Rules{Show: settings.Little, Brackets: true}
 
-// Parse reads and checks the text of the file of keys at path, and the files that it
-// names.
+// Parse checks the contents of the file of keys at path, and reads the files with the keys.
 func Parse(path string, data []byte) (*Keys, error) { return parser(path)(data) }
 
-// parser returns a function that parses the file of keys at path and reports all problems.
+// parser returns a function that parses the contents of the file of keys at path. Its error
+// lists all problems.
 func parser(path string) func(data []byte) (*Keys, error) {
 	dir := filepath.Dir(path)
 	return func(data []byte) (*Keys, error) {
@@ -75,7 +75,7 @@ func readHeader(v settings.Value) string {
 	return ""
 }
 
-// readKey reads the file of a key. Its problems do not name the file.
+// readKey reads the file with a key. The problems that it reports do not contain the path.
 func readKey(v settings.Value, dir string) (path, key string) {
 	name := v.Name()
 	if name == "" {
@@ -91,8 +91,8 @@ func readKey(v settings.Value, dir string) (path, key string) {
 	return path, key
 }
 
-// Read reads a file that contains only the key of an engine. The error does not name the
-// file.
+// Read reads a file that contains only the key of an engine. The error does not contain the
+// path.
 func Read(path string) (key string, err error) {
 	data, err := reload.Read(path, maxKey)
 	if err != nil {

@@ -10,22 +10,22 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// headSum returns the hash of a method and a path in a token.
+// headSum returns the hash of a method and a path that a token contains.
 func headSum(method, pathAndQuery string) [sha256.Size]byte {
 	text := binary.BigEndian.AppendUint32(nil, uint32(len(method))) //nolint:gosec // no method has 4 GiB
 	text = append(text, method...)
 	return sha256.Sum256(appendNormal(text, pathAndQuery))
 }
 
-// appendNormal appends a path and its query in a normal form. Clients rewrite a Location
-// before they follow it: some escape a quote or a bracket, some unescape letters, some
-// write the digits of an escape in upper case. None of that changes the meaning, and the
-// normal form is the same. A delimiter and its escape differ in meaning and stay different.
+// appendNormal appends a path and its query in a normal form, without the hop token. Clients
+// rewrite a Location before they follow it: some escape quotes or brackets, some unescape
+// letters, some write the digits of escapes in upper case. All of these have the same normal
+// form. A delimiter and its escape differ in meaning, and stay different.
 func appendNormal(out []byte, pathAndQuery string) []byte {
 	const digits = "0123456789ABCDEF"
 	_, rest := sitemap.Hops(pathAndQuery)
 	if path, query, _ := strings.Cut(rest, "?"); query == "" {
-		rest = path // an empty query is the same as none; a query of one question mark is not
+		rest = path // "path?" is the same as "path", but "path??" is not
 	}
 	for i := 0; i < len(rest); i++ {
 		c, escaped := rest[i], false

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// minSecret is the size of the MAC. A shorter secret would be weaker than the MAC.
+	// minSecret is the size of the MAC. A shorter secret would weaken it.
 	minSecret = 32
 	maxFile   = 64 << 10
 )
@@ -41,7 +41,7 @@ func Load(path, site string) (*Secrets, error) {
 	return s, nil
 }
 
-// parse does not repeat a secret in its error.
+// parse reads the text of a file of secrets. Its errors do not contain a secret.
 func parse(text, site string) (*Secrets, error) {
 	s := &Secrets{site: site, parser: jwt.NewParser(
 		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),

@@ -21,7 +21,7 @@ const (
 	// Leeway is by how much the clocks of two sites may differ.
 	Leeway = 30 * time.Second
 
-	// maxToken bounds what is decoded before the MAC is checked.
+	// maxToken limits the bytes that are decoded before the MAC is checked.
 	maxToken = 4096
 )
 
@@ -35,8 +35,8 @@ var (
 	ErrMismatch = errors.New("the hop token was made for another request")
 )
 
-// Class returns the class of an error as the label of a counter, empty for an error of
-// another package.
+// Class returns the metric label for the class of an error, empty for an error of another
+// package.
 func Class(err error) string {
 	switch {
 	case errors.Is(err, ErrForged):
@@ -51,7 +51,7 @@ func Class(err error) string {
 
 // Claims are the contents of a token and the request that it is for.
 type Claims struct {
-	// Site is the site that redirects the request, and To the one that it redirects to.
+	// Site is the site that redirects the request, and To the site that gets it.
 	Site, To string
 	// KeyID is the id of the key that Site authenticated; empty for a caller without one.
 	KeyID string
@@ -100,8 +100,8 @@ func (s *Secrets) Sign(c Claims) (string, error) {
 	return token, nil
 }
 
-// Verified is a token that matches the head of a request. It authenticates the request
-// only if VerifyBody succeeds too.
+// Verified is a token that VerifyHead accepted. It authenticates the request only if
+// VerifyBody succeeds too.
 type Verified struct {
 	Site  string
 	KeyID string
@@ -128,7 +128,7 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 	if w.IssuedAt == nil || w.Hops < 1 {
 		return nil, fmt.Errorf("%w: it counts no redirect, or does not say when it was made", ErrForged)
 	}
-	// The token cannot extend its life by its own expiry.
+	// A token cannot set an expiry later than Life.
 	if time.Since(w.IssuedAt.Time) > Life+Leeway {
 		return nil, fmt.Errorf("%w: it was made too long ago", ErrExpired)
 	}
@@ -141,8 +141,8 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 	return &Verified{Site: w.Issuer, KeyID: w.KeyID, Hops: w.Hops, body: w.Body}, nil
 }
 
-// VerifyBody checks that the token is for a body with this SHA-256, which is that of the
-// body as received.
+// VerifyBody checks that the token is for a body with this SHA-256. The hash must be that of
+// the body as received.
 func (v *Verified) VerifyBody(sum [sha256.Size]byte) error {
 	if !same(v.body, sum) {
 		return fmt.Errorf("%w: the body differs", ErrMismatch)
@@ -150,8 +150,8 @@ func (v *Verified) VerifyBody(sum [sha256.Size]byte) error {
 	return nil
 }
 
-// notInToken reports a character that no token has. The decoder of base64 would ignore
-// line breaks, and different texts would be the same token.
+// notInToken reports whether no token contains c. Without this check line breaks, which the
+// base64 decoder ignores, would give one token many forms.
 func notInToken(c rune) bool {
 	letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 	digit := c >= '0' && c <= '9'

@@ -9,20 +9,19 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// The largest numbers, so that no product of them with replicas overflows.
+// The largest numbers in the file. With them no product with a number of replicas overflows.
 const (
 	maxInflight = 1_000_000
 	maxTokens   = 1_000_000_000_000
 	maxTries    = 1_000
 )
 
-// value is a value of the file with its position.
+// value is a value in the file with its position.
 type value = settings.Value
 
 var rules = settings.Rules{MaxBytes: MaxBytes, Show: settings.Values, EmptyOK: true}
 
-// Parse reads and checks a file. Every problem is reported at once, as settings.Problems;
-// then there is no policy.
+// Parse reads and checks a file. Its error is settings.Problems, which lists all of them.
 func Parse(data []byte) (*Policy, error) {
 	f := file{policy: &Policy{models: map[string]*Model{}, aliases: map[string]string{}}}
 	err := rules.Parse(data, func(top value) {
@@ -98,8 +97,8 @@ func readSteps(v value) []Step {
 	return steps
 }
 
-// checkReached reports a last step that adds no replica: a step before it matches
-// everything that it matches, and has no max_tries.
+// checkReached reports the last of steps if no request can reach it: a step before it
+// matches all of its replicas, and has no max_tries.
 func checkReached(v value, steps []Step) {
 	last := len(steps) - 1
 	m := &steps[last].Match
@@ -133,7 +132,8 @@ func readMatch(v value) Match {
 	return m
 }
 
-// checkAliases reports ambiguous aliases. It is called when all models are known.
+// checkAliases adds the aliases to the policy, and reports ambiguous ones. It must be called
+// when all models have been read.
 func (f *file) checkAliases() {
 	first := map[string]alias{}
 	for _, a := range f.named {

@@ -29,17 +29,17 @@ type Model struct {
 type Step struct {
 	Name     string
 	Match    Match
-	MaxTries int64 // replicas tried before the next step; 0: all
+	MaxTries int64 // how many replicas of the step a request may be sent to; 0: no limit
 }
 
-// Match is what a replica must have. An empty field fits every replica.
+// Match selects replicas. An empty field fits every replica.
 type Match struct {
 	Engine string
 	Region string
 	Labels map[string]string
 }
 
-// Fits reports whether a replica matches.
+// Fits reports whether m selects a replica with this engine, region and labels.
 func (m *Match) Fits(engine, region string, labels map[string]string) bool {
 	if m.Engine != "" && m.Engine != engine || m.Region != "" && m.Region != region {
 		return false

@@ -23,14 +23,14 @@ const (
 // errorObject is the object that every error body carries.
 type errorObject struct {
 	Type       string         `json:"type,omitzero"`
-	Code       any            `json:"code"` // a string; that of an engine may be a number
+	Code       any            `json:"code"` // a string; an engine's may be a number
 	Message    string         `json:"message"`
 	Param      jsontext.Value `json:"param,omitzero"`
 	Source     string         `json:"source"`
 	RetryAfter int            `json:"retry_after,omitzero"`
 }
 
-// envelope is an error body. Anthropic's has a type, and that of a redirect the site.
+// envelope is an error body. Type is set for Anthropic only.
 type envelope struct {
 	Redirect *redirect   `json:"redirect,omitzero"`
 	Type     string      `json:"type,omitzero"`
@@ -69,7 +69,7 @@ func (r *Refusal) envelope(api API) envelope {
 func (r *Refusal) Body(api API) []byte { return marshal(r.envelope(api)) }
 
 func marshal(v any) []byte {
-	// A model's name from a path may not be valid UTF-8.
+	// The name of a model in a path may be invalid UTF-8.
 	b, err := json.Marshal(v, jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return []byte(`{"error":{"code":"internal_error","message":"the error could not be written","source":"router"}}`)

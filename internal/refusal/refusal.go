@@ -55,10 +55,10 @@ func (r *row) refusal(f facts) *Refusal {
 	return &Refusal{Status: r.status, Code: r.code, Message: message, RetryAfter: seconds}
 }
 
-// maxShown limits how much of a client's own text a message repeats.
+// maxShown limits how much of a model's name a message shows.
 const maxShown = 256
 
-// shown returns a model's name as messages repeat it.
+// shown returns a model's name as messages show it.
 func shown(model string) string {
 	if len(model) <= maxShown {
 		return model
@@ -79,6 +79,8 @@ func add(r row) *row {
 	return &r
 }
 
+// plain, ofModel, ofQuota and detailed add a row to the table. They return the function that
+// makes its refusal.
 func plain(r row) func() *Refusal {
 	added := add(r)
 	return func() *Refusal { return added.refusal(facts{}) }
@@ -193,8 +195,8 @@ func (r retryAfter) after(w Wait) int {
 	}
 }
 
-// Label returns the metric label for why a request was turned away from a model that is
-// up.
+// Label returns the metric label for an error because of which a request was refused by a
+// model that is up.
 func Label(why error) string { return rowFor(why, false).label }
 
 // Labels returns every label that Label may return.

@@ -2,12 +2,12 @@
 
 package target
 
-// Need is whether a model should be up, and why.
+// Need says whether a model should be up, and why.
 type Need struct {
 	// Demand: requests wait for the model.
 	Demand bool
-	// Ahead is the number of the last request to keep the model up that needs no waiting
-	// client: a linger, or a wake ahead of traffic. 0: none is in force.
+	// Ahead is not 0 while the model should be up without waiting requests: during a linger,
+	// or after a wake ahead of traffic. Each of these has a different number.
 	Ahead uint64
 }
 

@@ -6,8 +6,7 @@ package target
 
 import "fmt"
 
-// Kind is the sort of endpoint a model is asked through. A model is placed,
-// held and served per kind.
+// Kind is a kind of endpoint. A model is placed, held and served separately for each kind.
 type Kind uint8
 
 // The kinds, in the order of their wire names.
@@ -22,7 +21,7 @@ var Kinds = [...]Kind{Chat, Embedding, Rerank}
 
 var kindNames = [...]string{Chat: "chat", Embedding: "embedding", Rerank: "rerank"}
 
-// String gives the name that the map, the metrics and the API use.
+// String returns the name that the map, the metrics and the API use.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]
@@ -30,7 +29,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
-// ParseKind reads a kind's name.
+// ParseKind returns the kind with a name.
 func ParseKind(s string) (Kind, error) {
 	for k, name := range kindNames {
 		if s == name {
