@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package app wires the parts of holdgate serve together, starts them and stops
-// them in the right order.
+// Package app connects the parts of holdgate serve, and starts and stops them in the right
+// order.
 package app
 
 import (
@@ -67,13 +67,13 @@ type App struct {
 	listeners     listeners
 	draining      atomic.Bool
 	mapWait       time.Time          // until then the router is not ready without a map
-	endBackground context.CancelFunc // of the goroutines that Start starts
+	endBackground context.CancelFunc // ends the goroutines that Start has started
 	failed        chan error
 	wg            sync.WaitGroup
 }
 
-// New makes an app from a checked configuration. It opens only the audit log, which a
-// Start that fails and Stop close.
+// New returns an App for a valid configuration. It opens only the audit log, which Stop
+// closes, and Start if it fails.
 func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	a := &App{
 		c: c, log: log, prometheus: prometheus.NewRegistry(), health: health.NewServer(),
@@ -89,8 +89,8 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	return a, nil
 }
 
-// wire makes the parts in an order in which each is made from those before it. A callback
-// may need a later one: callbacks come when the app runs.
+// wire creates the parts, each after those that it needs. A callback may use a part that is
+// created later, since callbacks are called only while the app runs.
 func (a *App) wire() (err error) {
 	c, files := a.c, reload.NewMetrics(a.c.MetricsPrefix, a.prometheus)
 	a.metrics = observe.NewMetrics(a.prometheus, observe.Options{
@@ -117,7 +117,7 @@ func (a *App) wire() (err error) {
 	if err := a.restore(); err != nil {
 		return err
 	}
-	a.notifiers.placed()
+	a.notifiers.placementsChanged()
 	a.decider = a.newDecider()
 	a.register()
 	if a.agents, err = a.newAgentServer(files); err != nil {
@@ -134,7 +134,7 @@ func (a *App) wire() (err error) {
 	if err != nil {
 		return err
 	}
-	tls, err := a.secured(extProcCerts(c), files)
+	tls, err := a.tlsOptions(extProcCerts(c), files)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (a *App) placements() decision.Placements {
 	return decision.Placements{Map: a.maps.Current(), Backends: a.backends}
 }
 
-// policies returns the policies in force; nil: there is no file of them.
+// policies returns the policies in force, nil without --policy-file.
 func (a *App) policies() *policy.Policy {
 	if a.policy == nil {
 		return nil
@@ -160,7 +160,7 @@ func (a *App) policies() *policy.Policy {
 	return a.policy.Current()
 }
 
-// tenants lists the tenants that are known before they send a request, sorted.
+// tenants returns the tenants that are known before they send a request, sorted.
 func (a *App) tenants() []string {
 	switch {
 	case a.keys != nil:
@@ -171,13 +171,13 @@ func (a *App) tenants() []string {
 	return []string{access.DefaultTenant}
 }
 
-// holdable lists the models that may be held here.
+// holdable returns the models whose requests may be held here.
 func (a *App) holdable() observe.Holdable {
 	p := a.placements()
 	return observe.Holdable{MapLoaded: p.Map != nil, Models: p.Held()}
 }
 
-// keeper makes what removes the series of names that are gone.
+// keeper returns the Keeper that removes the series of models and agents that are gone.
 func (a *App) keeper() observe.Keeper {
 	return observe.Keeper{
 		Metrics: a.metrics, Keep: a.c.MetricsKeep,

@@ -76,7 +76,7 @@ func backed(t *testing.T, text string, f func(r *rig, e *elsewhere), flags ...st
 		visited := make(chan struct{})
 		go func() {
 			defer close(visited)
-			r.visitBackends(background, &http.Client{Transport: e})
+			r.runBackends(background, &http.Client{Transport: e})
 		}()
 		synctest.Wait()
 		f(r, e)

@@ -20,7 +20,7 @@ func TestABackendHasOneHookForAllItsModels(t *testing.T) {
 	a := backedApp(t, oneBackend)
 	h := a.notifiers.hooks.Load().all["backend gpu"]
 	require.Equal(t, wake.Hook{Models: []string{"m", "n"}, Kind: "chat", URL: "http://127.0.0.1:1/gpu", Method: "POST", Cooldown: time.Hour}, h.Hook)
-	require.Equal(t, []string{"backend gpu"}, a.notifiers.hooks.Load().of["n"])
+	require.Equal(t, []string{"backend gpu"}, a.notifiers.hooks.Load().byModel["n"])
 }
 
 // hookedUp makes the hooks of r call a transport.
@@ -28,7 +28,7 @@ func (r *rig) hookedUp(calls http.RoundTripper) {
 	r.notifiers.webhooks = wake.NewWebhooks(wake.WebhookOptions{
 		Transport: calls, Registerer: prometheus.NewRegistry(), Log: zerolog.Nop(), Demand: r.machine.Demand, OnFailed: r.notifiers.wakeRefused,
 	})
-	r.notifiers.placed()
+	r.notifiers.placementsChanged()
 	synctest.Wait()
 }
 

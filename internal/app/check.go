@@ -65,7 +65,7 @@ func Check(c *config.Serve) error {
 	check("map-file", c.MapFile, func(path string) error {
 		text, _, err := regular.Read(path, 2*sitemap.MaxBytes)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
-			return nil // serve makes it
+			return nil // serve creates it
 		}
 		if err != nil {
 			return fmt.Errorf("reading the file: %w", err)
@@ -119,8 +119,8 @@ func Check(c *config.Serve) error {
 	return errors.Join(errs...)
 }
 
-// shadowed finds aliases that are also models of the map or of a backend: no request could
-// name these models any more.
+// shadowed returns an error for each alias that is also a model of the map or of a backend,
+// since requests that name it never reach that model.
 func shadowed(p *policy.Policy, models []string) error {
 	var errs []error
 	for _, model := range models {
@@ -131,8 +131,8 @@ func shadowed(p *policy.Policy, models []string) error {
 	return errors.Join(errs...)
 }
 
-// misnamed finds aliases in lists of models that lack the model itself: a request that
-// names an alias is for its model, so it would not be found in the list.
+// misnamed returns an error for each alias in a list that does not have the alias's model: a
+// request that names an alias is for the model, which is then not found in the list.
 func misnamed(p *policy.Policy, lists iter.Seq[[]string]) error {
 	wrong := map[string]error{}
 	for list := range lists {

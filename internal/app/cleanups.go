@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// cleanups is a stack of what undoes the steps of a function that may fail.
+// cleanups is a stack of functions that undo the steps of a function that may fail.
 type cleanups []func() error
 
 func (c *cleanups) add(undo func() error) { *c = append(*c, undo) }
 
-// onError runs the clean-ups, the last one first, when *err is not nil, and adds their
-// errors to it. It is deferred.
+// onError runs the clean-ups in reverse order if *err is not nil, and joins their errors to
+// it. Callers defer it.
 func (c *cleanups) onError(err *error) {
 	if *err == nil {
 		return

@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// lookEvery is the time between two looks at what the Envoys carry.
-	lookEvery = 5 * time.Second
-	// lookLimit bounds a look: its numbers must be of about the same moment.
-	lookLimit = 2 * time.Second
+	// compareEvery is the interval at which the Envoys' numbers are compared.
+	compareEvery = 5 * time.Second
+	// readTimeout limits the reading of all numbers, which must be from about the same
+	// moment.
+	readTimeout = 2 * time.Second
 )
 
-// envoys are the Envoys of --envoy-admin. The numbers of requests that they carry show which
-// access-log records were lost.
+// envoys are the Envoys of --envoy-admin. By their numbers of active requests, access-log
+// records that were lost are found.
 type envoys struct {
 	admins []*envoy.Admin
 	data   *extproc.Server
 	log    zerolog.Logger
-	last   extproc.Look // without a time: there was none
-	silent bool         // the last look failed
+	last   extproc.Look // the last numbers; zero if there are none
+	silent bool         // the last reading failed
 }
 
 func newEnvoys(at []string, data *extproc.Server, log zerolog.Logger) *envoys {
@@ -38,18 +39,18 @@ func newEnvoys(at []string, data *extproc.Server, log zerolog.Logger) *envoys {
 	return e
 }
 
-// watch looks while something is carried, until ctx ends.
+// watch compares the numbers while there are requests, until ctx ends.
 func (e *envoys) watch(ctx context.Context) {
-	every(ctx, lookEvery, func(now time.Time) { e.look(ctx, now) })
+	every(ctx, compareEvery, func(now time.Time) { e.compare(ctx, now) })
 }
 
-func (e *envoys) look(ctx context.Context, now time.Time) {
+func (e *envoys) compare(ctx context.Context, now time.Time) {
 	last := e.last
 	e.last = extproc.Look{}
-	if !e.data.Carries(now.Add(-lookEvery)) {
+	if !e.data.Carries(now.Add(-compareEvery)) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	next := extproc.Look{At: now}
 	for _, admin := range e.admins {
@@ -65,7 +66,7 @@ func (e *envoys) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// failed logs the first of several failures.
+// failed logs the first of several failures in a row.
 func (e *envoys) failed(err error) {
 	if !e.silent {
 		e.log.Warn().Err(err).Msg("--envoy-admin: lost access-log records are not noticed until it answers")
@@ -73,9 +74,9 @@ func (e *envoys) failed(err error) {
 	e.silent = true
 }
 
-// engineHasFewer frees slots by the number of requests that an engine reports. An engine
-// does not count a request that it has not read yet, so the numbers of Envoys, where there
-// are any, are used instead.
+// engineHasFewer frees slots by the number of requests that an engine reports. With
+// --envoy-admin the numbers of Envoys are used instead, since an engine does not count a
+// request that it has not read yet.
 func (a *App) engineHasFewer(agent *agentreg.AgentInfo, most int, first time.Time) {
 	if len(a.c.EnvoyAdmin) == 0 {
 		a.data.Free(agent.Address, most, first)

@@ -10,12 +10,12 @@ import (
 	"github.com/holdgate/holdgate/internal/access"
 )
 
-// revoker ends the waits of keys that are no longer valid: those that a new keys file lacks,
-// and those that expire.
+// revoker ends the waits of requests whose key is no longer valid: because a new keys file
+// does not have it, or because it has expired.
 type revoker struct {
 	keys    *access.Store
 	machine *holdstate.Machine
-	renewed chan struct{} // has a value when there are new keys
+	renewed chan struct{} // receives a token when there are new keys
 }
 
 func newRevoker(keys *access.Store, machine *holdstate.Machine) *revoker {
@@ -30,14 +30,14 @@ func newRevoker(keys *access.Store, machine *holdstate.Machine) *revoker {
 	return r
 }
 
-// revoke ends the waits of keys that are not valid, and returns the keys in force.
+// revoke ends the waits of requests whose key is not valid, and returns the keys in force.
 func (r *revoker) revoke(now time.Time) *access.Keys {
 	keys := r.keys.Current()
 	r.machine.Revoke(func(key string) bool { return keys.Valid(key, now) })
 	return keys
 }
 
-// run revokes at each expiry until ctx ends.
+// run calls revoke whenever a key expires, until ctx ends.
 func (r *revoker) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

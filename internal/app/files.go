@@ -14,7 +14,7 @@ import (
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
-// watchedFile is a file that is read again when it changes.
+// watchedFile is a file that is reloaded when it changes.
 type watchedFile interface {
 	Watch(ctx context.Context)
 	Reload() error

@@ -23,17 +23,17 @@ type hook struct {
 	backend *backend.Backend // nil: a hook of the map
 }
 
-// hooks are the webhooks of this site.
+// hooks has the webhooks of this site.
 type hooks struct {
-	all map[string]*hook    // by their names, which are different for the map and each backend
-	of  map[string][]string // the names of the hooks of each model
+	all     map[string]*hook    // by name; hooks of the map and of each backend have different names
+	byModel map[string][]string // the names of the hooks of each model
 }
 
-// newHooks collects the hooks of the placements. Placements of a model with the same call
-// share a hook, so that a machine that serves several kinds is woken once; all models of a
-// backend share one too.
+// newHooks returns the hooks of the placements. Placements of a model with the same method
+// and URL share a hook, so that a machine that serves several kinds is woken once. All models
+// of a backend share one too.
 func newHooks(p decision.Placements) *hooks {
-	hs := &hooks{all: map[string]*hook{}, of: map[string][]string{}}
+	hs := &hooks{all: map[string]*hook{}, byModel: map[string][]string{}}
 	for _, model := range p.Held() {
 		for _, kind := range target.Kinds {
 			t := target.Target{Model: model, Kind: kind}
@@ -52,7 +52,7 @@ func newHooks(p decision.Placements) *hooks {
 	return hs
 }
 
-// backendHook begins the names of backends' hooks.
+// backendHook is the prefix of the names of backends' hooks.
 const backendHook = "backend "
 
 func (hs *hooks) add(name string, w *sitemap.Wake, b *backend.Backend, t target.Target) {
@@ -69,13 +69,13 @@ func (hs *hooks) add(name string, w *sitemap.Wake, b *backend.Backend, t target.
 	h.targets = append(h.targets, t)
 	if !slices.Contains(h.Models, t.Model) {
 		h.Models = append(h.Models, t.Model)
-		hs.of[t.Model] = append(hs.of[t.Model], name)
+		hs.byModel[t.Model] = append(hs.byModel[t.Model], name)
 	}
 }
 
-// due reports whether a hook is to be called: a target that it wakes should be up, and no
+// isDue reports whether a hook must be called: a target that it wakes should be up, and no
 // backend that could serve the target is healthy.
-func (n *notifiers) due(h *hook) bool {
+func (n *notifiers) isDue(h *hook) bool {
 	for _, t := range h.targets {
 		switch {
 		case h.backend != nil && !h.backend.Failing(), h.backend == nil && !n.backends.AllFailing(t):
@@ -98,8 +98,8 @@ func (h *hook) kinds(model string) (kinds []target.Kind) {
 	return kinds
 }
 
-// beforeAllThatServe reports whether the policy of the model tries a backend before every
-// replica that serves the target: then the backend is woken although another one serves.
+// beforeAllThatServe reports whether the model's policy prefers a backend to every replica
+// that serves the target. Then the backend is woken even though the target is served.
 func (n *notifiers) beforeAllThatServe(b *backend.Backend, t target.Target) bool {
 	m := n.policies().Model(t.Model)
 	if m == nil {
@@ -117,8 +117,8 @@ func (n *notifiers) beforeAllThatServe(b *backend.Backend, t target.Target) bool
 	return false
 }
 
-// matching is what a step of a policy matches, as a filter of replicas.
+// matching is the match of a policy's step as a filter of replicas.
 type matching struct{ match *policy.Match }
 
-// Fits is part of agentreg.Filter.
+// Fits implements agentreg.Filter.
 func (m matching) Fits(a *agentreg.AgentInfo) bool { return m.match.Fits(a.Engine, a.Region, a.Labels) }

@@ -18,8 +18,8 @@ import (
 	"github.com/holdgate/holdgate/internal/regular"
 )
 
-// Start opens the listeners and serves. It returns when all of them are open. When it
-// fails it closes what it and New have opened: the app cannot be started again.
+// Start opens the listeners, starts the servers and returns. If it fails, it closes
+// everything that it and New have opened, and the app cannot be started again.
 func (a *App) Start(ctx context.Context) (err error) {
 	var undo cleanups
 	defer undo.onError(&err)
@@ -69,7 +69,7 @@ func (a *App) runBackground(ctx context.Context) {
 	if len(a.c.EnvoyAdmin) > 0 {
 		start(newEnvoys(a.c.EnvoyAdmin, a.data, a.log).watch)
 	}
-	start(func(ctx context.Context) { a.visitBackends(ctx, nil) })
+	start(func(ctx context.Context) { a.runBackends(ctx, nil) })
 	for _, file := range a.watched {
 		start(file.Watch)
 	}
@@ -78,21 +78,21 @@ func (a *App) runBackground(ctx context.Context) {
 	}
 }
 
-// visitBackends visits the backends until ctx ends. client is nil except in tests.
-func (a *App) visitBackends(ctx context.Context, client *http.Client) {
+// runBackends runs the backends until ctx ends. client is nil except in tests.
+func (a *App) runBackends(ctx context.Context, client *http.Client) {
 	a.backends.Run(ctx, backend.Options{
 		Registry: a.registry, Wanted: a.machine.Wanted, Used: a.notifiers.used, Client: client, Log: a.log,
-		OnModels: a.notifiers.placed, OnHealth: a.notifiers.changed,
+		OnModels: a.notifiers.placementsChanged, OnHealth: a.notifiers.changed,
 	})
 }
 
-// recheckWaiters checks each second whether waiters can go on: a reloaded policy may have
-// made room for them.
+// recheckWaiters checks each second whether waiters can go on, since a reloaded policy may
+// have raised their limits.
 func (a *App) recheckWaiters(ctx context.Context) {
 	every(ctx, time.Second, func(time.Time) { a.machine.UpdateAll() })
 }
 
-// every calls f once in each interval until ctx ends.
+// every calls f at each interval until ctx ends.
 func every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -118,7 +118,7 @@ func (a *App) AdminAddr() string { return a.listeners.admin.Addr().String() }
 // InFlight returns the number of requests between their headers and their end.
 func (a *App) InFlight() int { return a.data.InFlight() }
 
-// Addresses returns the addresses in use, by what they are for: admin, agents, keda.
+// Addresses returns the addresses in use, by purpose: admin, agents, keda.
 func (a *App) Addresses() map[string]string {
 	all := map[string]string{"admin": a.AdminAddr(), "agents": a.AgentsAddr()}
 	if a.listeners.keda != nil {
@@ -141,9 +141,9 @@ func (a *App) writePorts() error {
 	return nil
 }
 
-// Stop ends the app in the numbered steps, which are in docs/architecture.md too. What
-// they wait for is cut when ctx or the drain timeout ends. The answers that Envoy carries
-// go on without this process.
+// Stop ends the app in the numbered steps, which docs/architecture.md lists too. They stop
+// waiting when ctx ends or the drain timeout has passed. Responses that Envoy is sending
+// continue without this process.
 func (a *App) Stop(ctx context.Context) error {
 	if a.draining.Swap(true) {
 		return nil
@@ -170,7 +170,7 @@ func (a *App) Stop(ctx context.Context) error {
 	if a.keda != nil {
 		a.keda.Stop()
 	}
-	// 9. Background work ends, the visits of backends with it.
+	// 9. Background work ends, and with it the backends' agents.
 	a.endBackground()
 	// 10. The agents' streams and their service end.
 	a.registry.Drain()
@@ -185,15 +185,15 @@ func (a *App) Stop(ctx context.Context) error {
 	return errors.Join(err, a.audit.Close())
 }
 
-// stopGracefully stops a server when its calls have ended, or ctx ends.
+// stopGracefully stops a server when its calls have ended or ctx ends.
 func stopGracefully(ctx context.Context, s *grpc.Server) {
 	stop := context.AfterFunc(ctx, s.Stop)
 	defer stop()
 	s.GracefulStop()
 }
 
-// Reload reads every file again, whatever is wrong with another, and opens the audit file
-// anew, in case another program has moved it.
+// Reload reads all files again, even if one of them is invalid, and reopens the audit file,
+// in case another program has moved it.
 func (a *App) Reload() error {
 	var errs []error
 	for _, file := range a.watched {

@@ -25,7 +25,7 @@ type listeners struct {
 	keda                 net.Listener // nil without --keda-listen
 }
 
-// open opens all of them or none.
+// open opens all listeners. If one fails, it closes those that are open.
 func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits) (err error) {
 	var undo cleanups
 	defer undo.onError(&err)
@@ -44,7 +44,7 @@ func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits
 		}
 		listener, err := listen(ctx, one.value)
 		if err != nil {
-			return fmt.Errorf("--%s %s: %w", one.flag, one.value, advised(err))
+			return fmt.Errorf("--%s %s: %w", one.flag, one.value, withAdvice(err))
 		}
 		undo.add(listener.Close)
 		*one.to = netutil.LimitListener(listener, one.limit)
@@ -52,7 +52,7 @@ func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits
 	return nil
 }
 
-// close closes those that are open.
+// close closes the listeners that are open.
 func (l *listeners) close() error {
 	var errs []error
 	for _, one := range []net.Listener{l.envoy, l.agents, l.admin, l.keda} {
@@ -63,8 +63,8 @@ func (l *listeners) close() error {
 	return errors.Join(errs...)
 }
 
-// advised adds what to do about an address where the process cannot listen.
-func advised(err error) error {
+// withAdvice adds to an error of listening what to do about it.
+func withAdvice(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w: end what listens there, or choose another address", err)
@@ -87,7 +87,7 @@ func listen(ctx context.Context, value string) (net.Listener, error) {
 		return nil, fmt.Errorf("listening: %w", err)
 	}
 	if network == "unix" {
-		// Only this user, and Envoy when it runs as the same one, may connect.
+		// Only this user may connect, so Envoy must run as the same user.
 		if err := os.Chmod(address, 0o600); err != nil {
 			return nil, errors.Join(fmt.Errorf("listening: %w", err), l.Close())
 		}
@@ -96,11 +96,12 @@ func listen(ctx context.Context, value string) (net.Listener, error) {
 	return l, nil
 }
 
-// pidListener makes the process on the other side the remote address of a connection of a
-// unix socket, which has none: so an Envoy that was restarted is told from the one before.
+// pidListener sets the remote address of the connections of a unix socket, which have none,
+// to the id of the peer's process. It distinguishes an Envoy that was restarted from the one
+// before.
 type pidListener struct{ net.Listener }
 
-// Accept is part of net.Listener.
+// Accept implements net.Listener.
 func (l pidListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
@@ -114,7 +115,7 @@ type pidConn struct {
 	pid *net.UnixAddr
 }
 
-// RemoteAddr is part of net.Conn.
+// RemoteAddr implements net.Conn.
 func (c pidConn) RemoteAddr() net.Addr { return c.pid }
 
 func peerPID(conn net.Conn) *net.UnixAddr {
@@ -127,7 +128,7 @@ func peerPID(conn net.Conn) *net.UnixAddr {
 	if err != nil {
 		return addr
 	}
-	// A process that has ended meanwhile leaves the name empty.
+	// If the process has ended meanwhile, the name stays empty.
 	_ = control.Control(func(fd uintptr) {
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
 			addr.Name = fmt.Sprintf("pid %d", cred.Pid)
@@ -136,8 +137,8 @@ func peerPID(conn net.Conn) *net.UnixAddr {
 	return addr
 }
 
-// clearSocket makes the directory and removes the socket that a killed process
-// left. A socket that somebody answers on is in use.
+// clearSocket creates the directory and removes a socket that a killed process has left. If a
+// process accepts connections on the socket, it is in use, which is an error.
 func clearSocket(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return fmt.Errorf("making the socket's directory: %w", err)

@@ -47,9 +47,9 @@ func TestAnAddressThatCannotBeHadComesWithAdvice(t *testing.T) {
 	require.ErrorContains(t, err, "--admin-listen "+c.AdminListen)
 	require.ErrorContains(t, err, "address already in use: end what listens there, or choose another address")
 
-	err = advised(fmt.Errorf("making the socket's directory: %w", os.ErrPermission))
+	err = withAdvice(fmt.Errorf("making the socket's directory: %w", os.ErrPermission))
 	require.ErrorIs(t, err, os.ErrPermission)
 	require.ErrorContains(t, err, "such as a socket below $XDG_RUNTIME_DIR")
 	other := errors.New("another")
-	require.Equal(t, other, advised(other))
+	require.Equal(t, other, withAdvice(other))
 }

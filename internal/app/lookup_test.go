@@ -25,7 +25,7 @@ func TestOneModelIsFoundWithoutALookAtTheOthers(t *testing.T) { //nolint:paralle
 	for name, ask := range map[string]func() bool{
 		"GET /v1/models/{id}": func() bool { return strings.Contains(string(who.Models("m777")), `"state":"asleep"`) },
 		"an unknown one":      func() bool { return who.Models("n777") == nil },
-		"POST /v1/wake":       func() bool { return a.knows("m777") && !a.knows("n777") },
+		"POST /v1/wake":       func() bool { return a.isKnown("m777") && !a.isKnown("n777") },
 		"KEDA":                func() bool { return !kedaModels{a.notifiers}.Active("m777", 1) },
 		"a resumed call":      func() bool { return a.decider.Resume().Models("m777") == nil },
 	} {

@@ -20,15 +20,15 @@ import (
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
-// notifiers tell everything that can wake a model whether the model should be up:
+// notifiers pass on the needs of models to everything that can wake a model:
 //
-//  1. What may have changed the need of a model calls changed, the wake signal: the machine
-//     when waiters come and go, the registry when replicas do, backends, and new placements.
-//  2. run, one goroutine, calls tell for each of these models. It reads the need at that
-//     moment, so that the latest one counts in whatever order the changes come.
-//  3. tell passes the need to the registry, which sends Wake to agents; to the backends,
-//     whose health is asked for; to the webhooks (hooks.go, internal/wake/webhook.go); and
-//     to KEDA (internal/wake/keda.go), which reads it by kedaModels.
+//  1. The wake signal: the machine calls changed when waiters come and go, the registry when
+//     replicas do, and backends and new placements when they may change the need of a model.
+//  2. run, in one goroutine, calls notify for each of these models. notify reads the need at
+//     that moment, so that the latest need is used whatever the order of the changes.
+//  3. notify passes the need to the registry, which sends Wake to agents; to the backends,
+//     which check their health; to the webhooks (hooks.go, internal/wake/webhook.go); and to
+//     KEDA (internal/wake/keda.go), which reads it from kedaModels.
 type notifiers struct {
 	notifierDeps
 
@@ -36,14 +36,14 @@ type notifiers struct {
 	webhooks *wake.Webhooks
 	keda     *wake.KEDA
 	hooks    atomic.Pointer[hooks]
-	placing  sync.Mutex // held while the hooks of new placements are put in force
+	placing  sync.Mutex // held by placementsChanged
 
 	mu    sync.Mutex
 	dirty map[string]struct{} // models whose need may have changed
-	wake  chan struct{}       // has a value when there are such models
+	wake  chan struct{}       // receives a token when there are such models
 }
 
-// notifierDeps are what notifiers read and tell.
+// notifierDeps are the parts that notifiers read and notify.
 type notifierDeps struct {
 	machine    *holdstate.Machine
 	registry   *agentreg.Registry
@@ -78,7 +78,7 @@ func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
 	return n, nil
 }
 
-// changed notes that the need of a model may have changed. It does not block.
+// changed is the wake signal: the need of a model may have changed. It does not block.
 func (n *notifiers) changed(model string) {
 	n.mu.Lock()
 	n.dirty[model] = struct{}{}
@@ -89,7 +89,7 @@ func (n *notifiers) changed(model string) {
 	}
 }
 
-// run tells of models that have changed until ctx ends.
+// run calls notify for models whose need may have changed, until ctx ends.
 func (n *notifiers) run(ctx context.Context) {
 	for {
 		select {
@@ -102,26 +102,26 @@ func (n *notifiers) run(ctx context.Context) {
 		n.dirty = map[string]struct{}{}
 		n.mu.Unlock()
 		for model := range dirty {
-			n.tell(model) //nolint:contextcheck // the calls of webhooks end with Stop
+			n.notify(model) //nolint:contextcheck // the calls of webhooks end with Stop
 		}
 	}
 }
 
-// tell passes on what the need of a model is at this moment.
-func (n *notifiers) tell(model string) {
+// notify passes on the current need of a model.
+func (n *notifiers) notify(model string) {
 	n.registry.SetNeed(model, n.machine.Need(model))
 	n.backends.Changed(model)
 	hs := n.hooks.Load()
-	for _, name := range hs.of[model] {
-		n.webhooks.Wanted(name, n.due(hs.all[name]), false)
+	for _, name := range hs.byModel[model] {
+		n.webhooks.Wanted(name, n.isDue(hs.all[name]), false)
 	}
 	n.keda.Changed(model)
 }
 
-// placed puts the webhooks of the present placements in force, and tells them of their
-// models.
-func (n *notifiers) placed() {
-	n.placing.Lock() // the last to come must have seen everything
+// placementsChanged puts the webhooks of the current placements in force, and has the needs of
+// their models passed on.
+func (n *notifiers) placementsChanged() {
+	n.placing.Lock() // so that the last call reads the latest placements and stores last
 	defer n.placing.Unlock()
 	hs := newHooks(n.placements())
 	n.hooks.Store(hs)
@@ -130,14 +130,14 @@ func (n *notifiers) placed() {
 		all[name] = h.Hook
 	}
 	n.webhooks.Replace(all)
-	for model := range hs.of {
+	for model := range hs.byModel {
 		n.changed(model)
 	}
 }
 
-// wakeRefused ends the waiters of a model that could not be woken in one way, unless
-// another way is still open: an agent that is bringing it up or waits for room to, a
-// backend whose health is being asked for, or one whose hook has not refused.
+// wakeRefused ends the waiters of a model that could not be woken in one way, unless it may
+// still come up in another way: by an agent that is waking or waits for room, by a backend
+// whose health check is running, or by a backend whose hook has not refused.
 func (n *notifiers) wakeRefused(model, reason string) {
 	if n.registry.Waking(model) || n.registry.RoomWait(model) != nil || n.isUp(model, target.Kinds[:]) {
 		return
@@ -152,13 +152,13 @@ func (n *notifiers) wakeRefused(model, reason string) {
 // backendMayWake reports whether a backend of the model has a hook that has not refused.
 func (n *notifiers) backendMayWake(model string) bool {
 	hs := n.hooks.Load()
-	return slices.ContainsFunc(hs.of[model], func(name string) bool {
+	return slices.ContainsFunc(hs.byModel[model], func(name string) bool {
 		return hs.all[name].backend != nil && !n.webhooks.Refused(name)
 	})
 }
 
-// isUp reports whether a replica serves one of the kinds, and no request waits for another
-// one of them, which nothing serves.
+// isUp reports whether a replica serves one of the kinds, and no request waits for one of
+// them that no replica serves.
 func (n *notifiers) isUp(model string, kinds []target.Kind) bool {
 	up := false
 	for _, kind := range kinds {
@@ -172,24 +172,24 @@ func (n *notifiers) isUp(model string, kinds []target.Kind) bool {
 	return up
 }
 
-// used reports whether a replica of the model has a request, or had one a moment ago.
+// used reports whether a replica of the model has a request or recently had one.
 func (n *notifiers) used(model string) bool { return n.usedWithin(model, wake.DefaultWindow) }
 
 func (n *notifiers) usedWithin(model string, window time.Duration) bool {
 	return n.recent.Within(model, window, time.Now()) || n.registry.InFlight(model) > 0
 }
 
-// stop ends the calls of webhooks, and KEDA's streams without an error: KEDA then connects
-// again at once.
+// stop ends the calls of webhooks, and KEDA's streams without an error, so that KEDA soon
+// reconnects.
 func (n *notifiers) stop(ctx context.Context) {
 	n.webhooks.Stop(ctx)
 	n.keda.Stop()
 }
 
-// kedaModels are the wake.Models that KEDA reads.
+// kedaModels implements wake.Models.
 type kedaModels struct{ n *notifiers }
 
-// Known is part of wake.Models.
+// Known implements wake.Models.
 func (k kedaModels) Known(model, kind string) bool {
 	p := k.n.placements()
 	if kind == "" {
@@ -199,13 +199,13 @@ func (k kedaModels) Known(model, kind string) bool {
 	return err == nil && p.Holdable(target.Target{Model: model, Kind: parsed})
 }
 
-// Wanted is part of wake.Models.
+// Wanted implements wake.Models.
 func (k kedaModels) Wanted(model string) bool { return k.n.machine.Wanted(model) }
 
-// Demand is part of wake.Models.
+// Demand implements wake.Models.
 func (k kedaModels) Demand(model string) int { return k.n.machine.Demand(model) }
 
-// Active is part of wake.Models.
+// Active implements wake.Models.
 func (k kedaModels) Active(model string, window time.Duration) bool {
 	return k.Wanted(model) || k.n.usedWithin(model, window)
 }

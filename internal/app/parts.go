@@ -46,11 +46,11 @@ func (a *App) newRegistry() (*agentreg.Registry, error) {
 	}), nil
 }
 
-// replicasChanged is called after every change of the replicas and slots of a target.
+// replicasChanged is called after each change of the replicas or slots of a target.
 func (a *App) replicasChanged(t target.Target) {
 	a.machine.Update(t)
 	if a.registry.Serving(t) == 0 {
-		// It may have lost its last replica while it is wanted.
+		// The model may have lost its last replica while it is wanted.
 		a.notifiers.changed(t.Model)
 	}
 }
@@ -78,13 +78,13 @@ func (a *App) newMachine() *holdstate.Machine {
 
 func (a *App) newMaps() *sitemap.Store {
 	return sitemap.NewStore(a.c.SiteID, func(_, m *sitemap.Map) {
-		a.notifiers.placed()
+		a.notifiers.placementsChanged()
 		a.machine.Reconcile(decision.Placements{Map: m, Backends: a.backends}.Holdable)
 	}, sitemap.HintsFreshFor(a.c.HintsFreshFor))
 }
 
-// restore loads the map of an earlier run. A damaged one is set aside: the router starts
-// without a map, and logs it.
+// restore loads the map of an earlier run. If the file is damaged, it is renamed, and the
+// router starts without a map.
 func (a *App) restore() error {
 	if a.c.MapFile == "" {
 		return nil
@@ -125,7 +125,8 @@ func (a *App) newAudit() (*audit.Log, error) {
 	return l, nil
 }
 
-// identityPath returns the path of callers' identities in Envoy's metadata, nil without one.
+// identityPath returns the path of callers' identities in Envoy's metadata, nil without
+// --identity-metadata.
 func (a *App) identityPath() ([]string, error) {
 	if a.c.IdentityMetadata == "" {
 		return nil, nil
@@ -137,7 +138,7 @@ func (a *App) identityPath() ([]string, error) {
 	return path, nil
 }
 
-// newData makes the server of Envoy's requests.
+// newData returns the ext_proc server.
 func (a *App) newData(identityPath []string) *extproc.Server {
 	c := a.c
 	network, address := config.Address(c.Relay)
@@ -166,7 +167,7 @@ func (a *App) register() {
 	)
 }
 
-// newStatus makes what answers GET /v1/status.
+// newStatus returns the source of GET /v1/status.
 func (a *App) newStatus() observe.Status {
 	return observe.Status{
 		SiteID: a.c.SiteID, NotReady: a.notReady, Warning: a.warning, InFlight: a.InFlight, Demand: a.machine.Demand,

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// What a peer of the admin API may take. The largest answer is that of /metrics, the largest
-// request a sibling map.
+// The limits of a connection to the admin API. The largest response is that of /metrics, the
+// largest request a sibling map.
 const (
 	adminHeaders = 10 * time.Second
 	adminRead    = time.Minute
@@ -20,7 +20,7 @@ const (
 	adminHead    = 64 << 10 // bytes of a request's headers
 )
 
-// newAdminServer makes a server that bounds what a connection to the admin API may take.
+// newAdminServer returns a server with the limits of the admin API.
 func newAdminServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, MaxHeaderBytes: adminHead,
@@ -28,8 +28,9 @@ func newAdminServer(h http.Handler) *http.Server {
 	}
 }
 
-// How long a peer of a gRPC port may take for its HTTP/2 preface, be without a stream, be
-// silent, and take to answer a ping.
+// The limits of a connection to a gRPC port: how long its HTTP/2 handshake may take, how long
+// it may be without a stream, how long it may be silent before a ping, and how long the
+// answer to the ping may take.
 const (
 	grpcHandshake = 10 * time.Second
 	grpcIdle      = 10 * time.Minute
@@ -37,8 +38,7 @@ const (
 	grpcPong      = 20 * time.Second
 )
 
-// grpcLimits returns options that bound what a connection to a gRPC port may take. Later
-// options override them.
+// grpcLimits returns the options with the limits of a gRPC port. Later options override them.
 func grpcLimits() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ConnectionTimeout(grpcHandshake),
@@ -46,11 +46,11 @@ func grpcLimits() []grpc.ServerOption {
 	}
 }
 
-// portLimits are how many connections each port may have.
+// portLimits is how many connections each port may have.
 type portLimits struct{ envoy, agents, admin, keda int }
 
-// limitsFor divides the file descriptors of the process, so that each port leaves enough for
-// the others and for relayed requests.
+// limitsFor returns the limits for a process with total file descriptors, so that each port
+// leaves enough for the others and for relayed requests.
 func limitsFor(total int) portLimits {
 	return portLimits{
 		envoy:  bounded(total/4, 16, 4096),
@@ -62,8 +62,8 @@ func limitsFor(total int) portLimits {
 
 func bounded(n, least, most int) int { return max(least, min(n, most)) }
 
-// warnOfDescriptors logs when the held requests may need more descriptors than there are:
-// each needs one when it is relayed.
+// warnOfDescriptors logs a warning if the held requests may need more descriptors than there
+// are: each needs one when it is relayed.
 func (a *App) warnOfDescriptors(total int) {
 	l := limitsFor(total)
 	need := a.c.WakeHoldMaxTotal + l.envoy + l.agents + l.admin + l.keda + ownDescriptors
@@ -74,5 +74,5 @@ func (a *App) warnOfDescriptors(total int) {
 		Msg("the process may have too few file descriptors to relay all requests that --wake-hold-max-total allows to be held: raise its limit (ulimit -n, LimitNOFILE= of systemd), or lower the flag")
 }
 
-// ownDescriptors are for files, sockets and outgoing calls.
+// ownDescriptors is how many descriptors are reserved for files, sockets and outgoing calls.
 const ownDescriptors = 64

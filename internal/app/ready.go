@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// noMap is what a router with a site lacks.
+// noMap is the message of a router that has a site id and no map.
 const noMap = "no sibling map was pushed or restored yet: push one with holdgate map push -f FILE"
 
-// notReady returns why no traffic should be sent here; empty: it may be. A router without a
-// map becomes ready after a while: it serves what it can, and a map that is pushed through a
-// load balancer reaches only routers that are ready.
+// notReady returns why no traffic should be sent here, "" if the router is ready. A router
+// without a map becomes ready after --map-wait: it serves what it can without one, and a map
+// that is pushed through a load balancer reaches only routers that are ready.
 func (a *App) notReady() string {
 	switch {
 	case a.draining.Load():
@@ -23,7 +23,7 @@ func (a *App) notReady() string {
 	return ""
 }
 
-// warning returns what a router that is ready lacks; empty: nothing.
+// warning returns what a router that is ready lacks, "" if nothing.
 func (a *App) warning() string {
 	if a.lacksMap() {
 		return noMap
@@ -33,7 +33,7 @@ func (a *App) warning() string {
 
 func (a *App) lacksMap() bool { return a.c.SiteID != "" && a.maps.Current() == nil }
 
-// awaitMap warns when no map has come in time.
+// awaitMap logs a warning if there is no map after --map-wait.
 func (a *App) awaitMap(ctx context.Context) {
 	timer := time.NewTimer(time.Until(a.mapWait))
 	defer timer.Stop()

@@ -27,7 +27,7 @@ import (
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
-// newAdmin makes the server of the admin API.
+// newAdmin returns the server of the admin API.
 func (a *App) newAdmin() (*http.Server, error) {
 	tokens, err := config.ReadTokens(a.c.AdminTokenFile)
 	if err != nil {
@@ -39,12 +39,12 @@ func (a *App) newAdmin() (*http.Server, error) {
 	})), nil
 }
 
-// newKEDAServer makes the server of the port where KEDA connects, nil without one.
+// newKEDAServer returns the server for KEDA, nil without --keda-listen.
 func (a *App) newKEDAServer(files *reload.Metrics) (*grpc.Server, error) {
 	if a.c.KEDAListen == "" {
 		return nil, nil
 	}
-	tls, err := a.secured(kedaCerts(a.c), files)
+	tls, err := a.tlsOptions(kedaCerts(a.c), files)
 	if err != nil {
 		return nil, err
 	}
@@ -55,9 +55,9 @@ func (a *App) newKEDAServer(files *reload.Metrics) (*grpc.Server, error) {
 	return s, nil
 }
 
-// newAgentServer makes the server of the port where agents register.
+// newAgentServer returns the server for agents.
 func (a *App) newAgentServer(files *reload.Metrics) (*grpc.Server, error) {
-	options, err := a.secured(agentCerts(a.c), files)
+	options, err := a.tlsOptions(agentCerts(a.c), files)
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func (a *App) newAgentServer(files *reload.Metrics) (*grpc.Server, error) {
 	return s, nil
 }
 
-// logRefused logs which agents are not authenticated: after the first ten no more than one
-// a second, since everybody who reaches the port may cause a line.
+// logRefused returns an interceptor that logs agents that are not authenticated: after the
+// first ten at most one per second, since any client of the port can cause a line.
 func logRefused(log zerolog.Logger) grpc.StreamServerInterceptor {
 	limit := rate.NewLimiter(rate.Every(time.Second), 10)
 	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -93,7 +93,7 @@ func logRefused(log zerolog.Logger) grpc.StreamServerInterceptor {
 	}
 }
 
-// agentTokens returns a function that returns the tokens of agents in force.
+// agentTokens returns a function that returns the agents' tokens in force.
 func (a *App) agentTokens(files *reload.Metrics) (func() []string, error) {
 	path := a.c.AgentsTokenFile
 	if path == "" {
@@ -111,8 +111,8 @@ func (a *App) agentTokens(files *reload.Metrics) (func() []string, error) {
 	return func() []string { return *file.Current() }, nil
 }
 
-// secured returns the options of a server for TLS: none without a certificate.
-func (a *App) secured(f certs.Files, files *reload.Metrics) ([]grpc.ServerOption, error) {
+// tlsOptions returns the options for a server with TLS; none without a certificate.
+func (a *App) tlsOptions(f certs.Files, files *reload.Metrics) ([]grpc.ServerOption, error) {
 	if f.Cert.Path == "" {
 		return nil, nil
 	}

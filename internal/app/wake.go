@@ -11,7 +11,7 @@ import (
 
 // wakeModel keeps a model wanted for span, as if a request waited for it.
 func (a *App) wakeModel(model string, span time.Duration) error {
-	if !a.knows(model) {
+	if !a.isKnown(model) {
 		return fmt.Errorf("%w: %s", admin.ErrUnknownModel, model)
 	}
 	a.log.Info().Str("model", model).Stringer("for", span).Msg("wanted ahead of traffic")
@@ -21,7 +21,7 @@ func (a *App) wakeModel(model string, span time.Duration) error {
 
 // wakeFailed ends the model's waiters with a reason.
 func (a *App) wakeFailed(model, reason string) error {
-	if !a.knows(model) {
+	if !a.isKnown(model) {
 		return fmt.Errorf("%w: %s", admin.ErrUnknownModel, model)
 	}
 	a.log.Warn().Str("model", model).Str("reason", reason).Msg("the wake was reported failed")
@@ -29,8 +29,8 @@ func (a *App) wakeFailed(model, reason string) error {
 	return nil
 }
 
-// knows reports whether the model may be held here, or an agent has it.
-func (a *App) knows(model string) bool {
+// isKnown reports whether requests for the model may be held here, or an agent offers it.
+func (a *App) isKnown(model string) bool {
 	_, offered := a.registry.Model(model)
 	return offered || a.placements().Holds(model)
 }

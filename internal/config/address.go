@@ -11,8 +11,8 @@ import (
 	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
-// Address splits the address of a flag into network and address, as net.Listen and
-// net.Dial take them.
+// Address splits the address of a flag into the network and address arguments of net.Listen
+// and net.Dial.
 func Address(s string) (network, address string) {
 	if path, ok := strings.CutPrefix(s, "unix://"); ok {
 		return "unix", path
@@ -20,8 +20,8 @@ func Address(s string) (network, address string) {
 	return "tcp", s
 }
 
-// checkAddresses finds unix sockets whose paths are too long, and addresses that two
-// flags name.
+// checkAddresses checks that the paths of unix sockets are not too long, and that no two
+// flags have the same address.
 func (c *Serve) checkAddresses(r *rules) {
 	first := map[string]string{}
 	for _, s := range c.settings() {
@@ -46,19 +46,19 @@ func (c *Serve) checkAddresses(r *rules) {
 
 func validAddress(s string) string {
 	network, address := Address(s)
-	return unless(address != "" && (network == "unix" || strings.Contains(address, ":")), "must be host:port or unix:///path")
+	return messageUnless(address != "" && (network == "unix" || strings.Contains(address, ":")), "must be host:port or unix:///path")
 }
 
 func validNetwork(s string) string {
 	_, err := netip.ParsePrefix(s)
-	return unless(err == nil, "must be a network such as 10.0.0.0/8")
+	return messageUnless(err == nil, "must be a network such as 10.0.0.0/8")
 }
 
-// validOrigin checks that a browser could send the origin s.
+// validOrigin checks that s is an origin as browsers send it, or *.
 func validOrigin(s string) string {
 	u, err := url.Parse(s)
 	ok := s == "*" || err == nil && u.Scheme != "" && u.Hostname() != "" && s == u.Scheme+"://"+strings.ToLower(u.Host)
-	return unless(ok, "must be scheme://host or scheme://host:port, as browsers write it, or *")
+	return messageUnless(ok, "must be scheme://host or scheme://host:port, as browsers write it, or *")
 }
 
 func validEnvoyAdmin(s string) string {
@@ -71,5 +71,5 @@ func validEnvoyAdmin(s string) string {
 	default:
 		ok = u.Scheme == "http" && u.Host != "" && strings.Trim(u.Path, "/") == ""
 	}
-	return unless(ok, "must be http://host:port or unix:///path")
+	return messageUnless(ok, "must be http://host:port or unix:///path")
 }

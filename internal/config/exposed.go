@@ -16,10 +16,11 @@ const minToken = 16
 // maxTokens is the largest file of tokens that is read, in bytes.
 const maxTokens = 1 << 20
 
-// exposed returns warnings of secrets that others may read, tokens that can be guessed,
-// and directories in which others may put a socket before the router does. They do not
-// prevent the start: volumes of Kubernetes belong to root and have wide modes.
-func (c *Serve) exposed() []string {
+// exposedWarnings returns warnings about secrets that other users may read, tokens that can
+// be guessed, and directories in which other users may create a socket before the router
+// does. They do not prevent the start, since Kubernetes volumes belong to root and have wide
+// modes.
+func (c *Serve) exposedWarnings() []string {
 	var list []string
 	for _, f := range c.secretFiles() {
 		if warning := Exposed("--"+f.flag, f.path); warning != "" {
@@ -27,7 +28,7 @@ func (c *Serve) exposed() []string {
 		}
 	}
 	for _, f := range []flagFile{{"admin-token-file", c.AdminTokenFile}, {"agents-token-file", c.AgentsTokenFile}} {
-		tokens, err := ReadTokens(f.path) // an error is the start's to report
+		tokens, err := ReadTokens(f.path) // the start reports the error
 		if err == nil && slices.ContainsFunc(tokens, func(t string) bool { return len(t) < minToken }) {
 			list = append(list, fmt.Sprintf("--%s: %s has a token of less than %d bytes, which can be guessed: make one with openssl rand -hex 16", f.flag, f.path, minToken))
 		}
@@ -40,8 +41,8 @@ func (c *Serve) exposed() []string {
 	return list
 }
 
-// Exposed returns a warning if others may read the file of a secret, "" if not. It names
-// the flag of the file.
+// Exposed returns a warning, which names the flag, if other users may read or write the file
+// of a secret; "" if not.
 func Exposed(flag, path string) string {
 	who := regular.Exposed(path)
 	if who == "" {
@@ -52,7 +53,7 @@ func Exposed(flag, path string) string {
 
 type flagFile struct{ flag, path string }
 
-// secretFiles returns the files that hold a secret themselves.
+// secretFiles returns the configured files that contain a secret.
 func (c *Serve) secretFiles() []flagFile {
 	var files []flagFile
 	for _, s := range c.settings() {
@@ -66,7 +67,7 @@ func (c *Serve) secretFiles() []flagFile {
 	return slices.DeleteFunc(files, func(f flagFile) bool { return f.path == "" })
 }
 
-// socketDirs returns the directories of the unix sockets, each once.
+// socketDirs returns the directories of the unix sockets, without duplicates.
 func (c *Serve) socketDirs() []string {
 	var dirs []string
 	for _, s := range c.settings() {

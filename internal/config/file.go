@@ -15,12 +15,12 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// fileRules show little of the file: somebody may have put a secret where the name of its
-// file belongs.
+// fileRules let messages show little of the file, since it may contain a secret by mistake in
+// place of the name of the secret's file.
 var fileRules = settings.Rules{Show: settings.Little, Brackets: true, NothingOK: true}
 
-// ReadFile reads a YAML file: the backends, and each flag that was not set on the command
-// line, by the flag's name.
+// ReadFile reads a YAML file: the backends, and values for flags, by name. It does not change
+// flags that were set on the command line.
 func (c *Serve) ReadFile(path string, flags *pflag.FlagSet) error {
 	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
 	if err != nil {
@@ -47,7 +47,7 @@ const parkVariable = "HIVENET_ROUTER_ADMIT_PARK_TIMEOUT"
 // ReadEnvironment sets the flag of an environment variable, unless the command line or a
 // file has set it.
 func ReadEnvironment(flags *pflag.FlagSet) error {
-	value := os.Getenv(parkVariable) // an empty one counts as unset
+	value := os.Getenv(parkVariable) // an empty value counts as not set
 	if value == "" || flags.Changed("admit-park-timeout") {
 		return nil
 	}
@@ -57,8 +57,8 @@ func ReadEnvironment(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// unknown returns the error of an unknown name. It suggests the flag that differs only in
-// dashes, underscores and case.
+// unknown returns the error for an unknown name. It suggests the flag whose name differs only
+// in dashes, underscores and case, if there is one.
 func unknown(flags *pflag.FlagSet, name string) error {
 	bare := strings.NewReplacer("-", "", "_", "")
 	err := errors.New("is not a setting")

@@ -8,8 +8,9 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// HoldBytesPerModel returns how many body bytes of one model may be held while other
-// models may be held here too. It is never less than one body needs.
+// HoldBytesPerModel returns how many body bytes of one model may be held while other models
+// may be held here too: by default half of the total, but at least one body of the maximum
+// size.
 func (c *Serve) HoldBytesPerModel() settings.Bytes {
 	if c.WakeHoldMaxBytesPerModel > 0 {
 		return c.WakeHoldMaxBytesPerModel
@@ -17,20 +18,20 @@ func (c *Serve) HoldBytesPerModel() settings.Bytes {
 	return max(c.WakeHoldMaxBytes/2, c.MaxRequestBytes)
 }
 
-// checkHolds checks that a body that is accepted can also be held.
+// checkHolds checks that every body that is accepted can also be held.
 func (c *Serve) checkHolds(r *rules) {
 	r.require(c.MaxBodyBytesTotal >= c.MaxRequestBytes, "max-body-bytes-total", c.MaxBodyBytesTotal, "must not be below --max-request-bytes")
-	const taken = "must not be below --max-request-bytes: a larger body could never be held"
+	const tooSmall = "must not be below --max-request-bytes: a larger body could never be held"
 	if c.WakeHoldMaxBytes > 0 {
-		r.require(c.WakeHoldMaxBytes >= c.MaxRequestBytes, "wake-hold-max-bytes", c.WakeHoldMaxBytes, taken)
+		r.require(c.WakeHoldMaxBytes >= c.MaxRequestBytes, "wake-hold-max-bytes", c.WakeHoldMaxBytes, tooSmall)
 	}
 	if perModel := c.WakeHoldMaxBytesPerModel; perModel != 0 {
-		r.require(perModel >= c.MaxRequestBytes, "wake-hold-max-bytes-per-model", perModel, taken)
+		r.require(perModel >= c.MaxRequestBytes, "wake-hold-max-bytes-per-model", perModel, tooSmall)
 		r.require(perModel <= c.WakeHoldMaxBytes, "wake-hold-max-bytes-per-model", perModel, "must not be above --wake-hold-max-bytes")
 	}
 }
 
-// Warnings returns warnings of settings that are valid and probably a mistake.
+// Warnings returns warnings about settings that are valid but probably a mistake.
 func (c *Serve) Warnings() []string {
 	var list []string
 	if c.WakeHoldMax >= c.WakeHoldMaxTotal {
@@ -43,5 +44,5 @@ func (c *Serve) Warnings() []string {
 			"--wake-hold-max-bytes is %v, more than half of --max-body-bytes-total, %v: while that much is held, large bodies of other requests wait for memory and are refused after 30s; lower the first or raise the second",
 			c.WakeHoldMaxBytes, c.MaxBodyBytesTotal))
 	}
-	return append(list, c.exposed()...)
+	return append(list, c.exposedWarnings()...)
 }

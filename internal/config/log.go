@@ -49,11 +49,11 @@ func parseLevel(s string) (zerolog.Level, error) {
 	return zerolog.NoLevel, fmt.Errorf("--log-level: %q is not known: use debug, info, warn or error", s)
 }
 
-// timestamp adds the time with milliseconds; that of zerolog has whole seconds unless a
-// global variable is changed.
+// timestamp adds the time with milliseconds. zerolog's own timestamp has whole seconds unless
+// a global variable is changed.
 type timestamp struct{}
 
-// Run adds the field.
+// Run implements zerolog.Hook.
 func (timestamp) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
 	e.Str(zerolog.TimestampFieldName, time.Now().UTC().Format("2006-01-02T15:04:05.000Z07:00"))
 }

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 )
 
-// checkSecured refuses ports that anybody could use, and settings without those that
-// they need.
-func (c *Serve) checkSecured(r *rules) {
+// checkExposure finds flags whose required flags are missing, and ports that other machines
+// could use without authentication.
+func (c *Serve) checkExposure(r *rules) {
 	values := map[string]string{}
 	for _, s := range c.settings() {
 		if s.text != nil {
@@ -18,15 +18,15 @@ func (c *Serve) checkSecured(r *rules) {
 		}
 	}
 	for _, s := range c.settings() {
-		for _, other := range s.goesWith {
+		for _, other := range s.requires {
 			r.require(values[s.name] == "" || values[other] != "", s.name, values[s.name], "goes with --"+other)
 		}
 	}
 	c.checkEnvoy(r)
-	if c.AdminTokenFile == "" && !local(c.AdminListen) {
+	if c.AdminTokenFile == "" && !isLocal(c.AdminListen) {
 		r.exposed("admin-listen", c.AdminListen, "set --admin-token-file")
 	}
-	if local(c.AgentsListen) {
+	if isLocal(c.AgentsListen) {
 		return
 	}
 	if c.AgentsTLSCertFile == "" {
@@ -37,37 +37,37 @@ func (c *Serve) checkSecured(r *rules) {
 	}
 }
 
-// checkEnvoy refuses connections between Envoy and the router that others could use: on
-// one of them Envoy names the caller in place of a key, on the other it sends requests
-// to any address.
+// checkEnvoy finds connections between Envoy and the router that other machines could use. A
+// client of --extproc-listen can identify the caller in place of a key, and a client of
+// --relay can have requests sent to any address.
 func (c *Serve) checkEnvoy(r *rules) {
 	if c.ExtProcInsecure {
 		r.require(c.ExtProcTLSCertFile == "", "extproc-insecure", true, "does not go with --extproc-tls-cert-file")
 		return
 	}
-	if c.ExtProcTLSCertFile == "" && !local(c.ExtProcListen) {
+	if c.ExtProcTLSCertFile == "" && !isLocal(c.ExtProcListen) {
 		r.exposed("extproc-listen", c.ExtProcListen,
 			"set --extproc-tls-cert-file, --extproc-tls-key-file and --extproc-client-ca-file (or --extproc-insecure, see its help)")
 	}
-	if !local(c.Relay) {
+	if !isLocal(c.Relay) {
 		r.exposed("relay", c.Relay, "set --extproc-insecure if nobody else is on the way there (see its help)")
 	}
 }
 
-// exposed adds the problem of an address that others can reach.
+// exposed adds a problem of an address that other machines can reach.
 func (r *rules) exposed(flag, value, advice string) {
 	r.Add(fmt.Sprintf("--%s is %s, which others can reach", flag, value), "%s, or use a loopback address or a unix socket", advice)
 }
 
-// local reports whether an address can only be reached from this machine.
-func local(listen string) bool {
+// isLocal reports whether an address can be reached only from this machine.
+func isLocal(listen string) bool {
 	network, address := Address(listen)
 	if network == "unix" {
 		return true
 	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return true // another rule refuses what is no address
+		return true // not an address, which another rule reports
 	}
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()

@@ -15,8 +15,8 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// Serve has the settings of holdgate serve. Its flags and the keys of its file have the
-// same names: see the table in settings.
+// Serve has the settings of holdgate serve. Flags and keys of the file have the same names:
+// see the table in the method settings.
 type Serve struct {
 	SiteID        string
 	ExtProcListen string
@@ -69,7 +69,7 @@ type Serve struct {
 	WakeHoldMaxPerKey int
 	WakeHoldMaxTotal  int
 	WakeHoldMaxBytes  settings.Bytes
-	// WakeHoldMaxBytesPerModel is as it was given; see HoldBytesPerModel.
+	// WakeHoldMaxBytesPerModel is the value of the flag; use HoldBytesPerModel.
 	WakeHoldMaxBytesPerModel settings.Bytes
 	WakeKeepalive            time.Duration
 	WakeLinger               time.Duration
@@ -92,11 +92,11 @@ type Serve struct {
 	LogFormat     string
 	LogLevel      string
 
-	// Backends are in the file alone: no flag could say as much.
+	// Backends can be configured only in the file.
 	Backends []backend.Config
 }
 
-// MaxHoldBudget is the longest hold that a flag or a placement may ask for.
+// MaxHoldBudget is the longest hold budget of a flag or a placement.
 const MaxHoldBudget = time.Hour
 
 // settings returns the table of all settings, in the order of the documentation.
@@ -110,15 +110,15 @@ func (c *Serve) settings() []setting {
 		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log records", validEnvoyAdmin),
 		flagOf(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready"),
 
-		flagOf(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket").with("extproc-tls-key-file", "extproc-client-ca-file"),
-		flagOf(&c.ExtProcTLSKeyFile, "extproc-tls-key-file", "", "key of that certificate").secretFile().with("extproc-tls-cert-file"),
-		flagOf(&c.ExtProcClientCAFile, "extproc-client-ca-file", "", "CAs of Envoys' certificates: each connection needs such a certificate").with("extproc-tls-cert-file"),
+		flagOf(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket").withRequired("extproc-tls-key-file", "extproc-client-ca-file"),
+		flagOf(&c.ExtProcTLSKeyFile, "extproc-tls-key-file", "", "key of that certificate").secretFile().withRequired("extproc-tls-cert-file"),
+		flagOf(&c.ExtProcClientCAFile, "extproc-client-ca-file", "", "CAs of Envoys' certificates: each connection needs such a certificate").withRequired("extproc-tls-cert-file"),
 		flagOf(&c.ExtProcInsecure, "extproc-insecure", false, "allow --extproc-listen and --relay on TCP addresses that others can reach, without TLS: a client of the first can send requests without a key, as any tenant and identity, and gets the engines' keys; a client of the second can send requests to any address"),
 		flagOf(&c.AdminTokenFile, "admin-token-file", "", "bearer token of the admin API; required unless --admin-listen is a loopback address").secretFile(),
 		flagOf(&c.AgentsTokenFile, "agents-token-file", "", "bearer tokens that agents may use, one per line").secretFile(),
-		flagOf(&c.AgentsTLSCertFile, "agents-tls-cert-file", "", "certificate of the agents' port; required unless --agents-listen is a loopback address or a unix socket").with("agents-tls-key-file"),
-		flagOf(&c.AgentsTLSKeyFile, "agents-tls-key-file", "", "key of that certificate").secretFile().with("agents-tls-cert-file"),
-		flagOf(&c.AgentsClientCAFile, "agents-client-ca-file", "", "CAs of agents' certificates: each connection needs such a certificate, and a token only with --agents-token-file").with("agents-tls-cert-file"),
+		flagOf(&c.AgentsTLSCertFile, "agents-tls-cert-file", "", "certificate of the agents' port; required unless --agents-listen is a loopback address or a unix socket").withRequired("agents-tls-key-file"),
+		flagOf(&c.AgentsTLSKeyFile, "agents-tls-key-file", "", "key of that certificate").secretFile().withRequired("agents-tls-cert-file"),
+		flagOf(&c.AgentsClientCAFile, "agents-client-ca-file", "", "CAs of agents' certificates: each connection needs such a certificate, and a token only with --agents-token-file").withRequired("agents-tls-cert-file"),
 		listOf(&c.AgentsAllowCIDR, "agents-allow-cidr", "networks in which agents may name an address that is not their own", validNetwork),
 		flagOf(&c.AgentsReflection, "agents-reflection", false, "let gRPC tools list the services of the agents' port"),
 		flagOf(&c.AgentLiveness, "agent-liveness", 15*time.Second, "how long a silent agent stays registered", positive),
@@ -138,12 +138,12 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.AuditBackups, "audit-backups", 5, "rotated audit files to keep; 0: all", notNegative),
 
 		flagOf(&c.KEDAListen, "keda-listen", "", "host:port of KEDA's external scaler; off by default", validKEDA).address(),
-		flagOf(&c.KEDATLSCertFile, "keda-tls-cert-file", "", "certificate of the scaler's port, read for each connection; plain text without it").with("keda-tls-key-file"),
-		flagOf(&c.KEDATLSKeyFile, "keda-tls-key-file", "", "key of that certificate").secretFile().with("keda-tls-cert-file"),
+		flagOf(&c.KEDATLSCertFile, "keda-tls-cert-file", "", "certificate of the scaler's port, read for each connection; plain text without it").withRequired("keda-tls-key-file"),
+		flagOf(&c.KEDATLSKeyFile, "keda-tls-key-file", "", "key of that certificate").secretFile().withRequired("keda-tls-cert-file"),
 		flagOf(&c.WebhookHeadersFile, "webhook-headers-file", "", "YAML file of secret headers for webhooks, by host").secretFile(),
 		flagOf(&c.WebhookCAFile, "webhook-ca-file", "", "CAs for the certificates of webhooks, in addition to the system's; PEM"),
-		flagOf(&c.WebhookCertFile, "webhook-cert-file", "", "client certificate for webhooks that require one; PEM").with("webhook-key-file"),
-		flagOf(&c.WebhookKeyFile, "webhook-key-file", "", "key of that certificate").secretFile().with("webhook-cert-file"),
+		flagOf(&c.WebhookCertFile, "webhook-cert-file", "", "client certificate for webhooks that require one; PEM").withRequired("webhook-key-file"),
+		flagOf(&c.WebhookKeyFile, "webhook-key-file", "", "key of that certificate").secretFile().withRequired("webhook-cert-file"),
 
 		flagOf(&c.WakeHoldBudget, "wake-hold-budget", 5*time.Minute, "how long a request is held if its placement has no hold_budget; at most 1h", validBudget),
 		flagOf(&c.WakeHoldMax, "wake-hold-max", 100, "requests held per model", positive),
@@ -174,15 +174,15 @@ func (c *Serve) settings() []setting {
 	}
 }
 
-// Flags declares every flag with its default.
+// Flags declares all flags with their defaults.
 func (c *Serve) Flags(f *pflag.FlagSet) {
 	for _, s := range c.settings() {
 		s.declare(f)
 	}
 }
 
-// Validate returns every value that cannot work, as settings.Problems: each with its
-// flag and the rule that it breaks.
+// Validate returns all invalid values as settings.Problems, each with its flag and the rule
+// that it breaks.
 func (c *Serve) Validate() error {
 	var r rules
 	for _, s := range c.settings() {
@@ -193,12 +193,12 @@ func (c *Serve) Validate() error {
 	_, err := Logger(io.Discard, c.LogFormat, c.LogLevel)
 	r.Check("", err) // it names the flag
 	c.checkAddresses(&r)
-	c.checkSecured(&r)
+	c.checkExposure(&r)
 	return r.Err()
 }
 
-// checkCallers checks settings of who callers are, and of what engines learn of their
-// keys.
+// checkCallers checks the settings for identifying callers and for passing their keys on to
+// engines.
 func (c *Serve) checkCallers(r *rules) {
 	r.require(c.HopSecretFile == "" || c.SiteID != "", "hop-secret-file", c.HopSecretFile, "needs --site-id: a token says for which site it is")
 	r.require(!c.ForwardAuthorization || c.AuthFile != "" || c.IdentityMetadata != "", "forward-authorization", true,
@@ -208,13 +208,15 @@ func (c *Serve) checkCallers(r *rules) {
 }
 
 func validBudget(d time.Duration) string {
-	return unless(d > 0 && d <= MaxHoldBudget, "must be above 0 and at most 1h")
+	return messageUnless(d > 0 && d <= MaxHoldBudget, "must be above 0 and at most 1h")
 }
 
-func validAuditSize(b settings.Bytes) string { return unless(b >= 1<<20, "must be at least 1MiB") }
+func validAuditSize(b settings.Bytes) string {
+	return messageUnless(b >= 1<<20, "must be at least 1MiB")
+}
 
 func validKEDA(s string) string {
-	return unless(s == "" || strings.Contains(s, ":"), "must be host:port")
+	return messageUnless(s == "" || strings.Contains(s, ":"), "must be host:port")
 }
 
 func validIdentity(s string) string {
@@ -222,11 +224,11 @@ func validIdentity(s string) string {
 		return ""
 	}
 	_, err := envoy.IdentityPath(s)
-	return unless(err == nil, "must be a namespace other than holdgate, and keys below it after a slash")
+	return messageUnless(err == nil, "must be a namespace other than holdgate, and keys below it after a slash")
 }
 
 func validPrefix(s string) string {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 	ok := strings.Trim(s, letters) == "" && (s == "" || s[0] < '0' || s[0] > '9')
-	return unless(ok, "may have only letters, digits and _, and must not begin with a digit")
+	return messageUnless(ok, "may have only letters, digits and _, and must not begin with a digit")
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// setting is one flag of holdgate serve, which is also a key of its file.
+// setting is one flag of holdgate serve, which is also a key of the file.
 type setting struct {
 	name    string
 	text    *string // the field, if it is a string
 	declare func(*pflag.FlagSet)
 	check   func(*rules)
 
-	secret   bool     // it names a file that holds a secret
-	listens  bool     // it is an address to listen on
-	goesWith []string // flags that it needs
+	secret   bool     // its value is the path of a file with a secret
+	listens  bool     // its value is an address to listen on
+	requires []string // flags that it needs
 }
 
-// flagOf returns the setting of a field: its name, its default, its help and the rules
-// for its value. A rule returns what is wrong, "" for nothing.
+// flagOf returns the setting for a field, with its name, default, help and rules. A rule
+// returns what is wrong with a value, "" if it is valid.
 func flagOf[T any](field *T, name string, value T, help string, valid ...func(T) string) setting {
 	text, _ := any(field).(*string)
 	return setting{
@@ -54,25 +54,25 @@ func listOf(field *[]string, name, help string, valid func(string) string) setti
 	return s
 }
 
-// with returns the setting as one that needs other flags.
-func (s setting) with(flags ...string) setting {
-	s.goesWith = flags
+// withRequired returns the setting as one that needs the given flags to be set.
+func (s setting) withRequired(flags ...string) setting {
+	s.requires = flags
 	return s
 }
 
-// secretFile returns the setting as one that names a file with a secret.
+// secretFile returns the setting as one for a file with a secret.
 func (s setting) secretFile() setting {
 	s.secret = true
 	return s
 }
 
-// address returns the setting as one of an address to listen on.
+// address returns the setting as one for an address to listen on.
 func (s setting) address() setting {
 	s.listens = true
 	return s
 }
 
-// rules collects the flags whose values break a rule.
+// rules collects the problems of flags.
 type rules struct{ settings.Problems }
 
 // check adds a problem of a flag unless message is empty.
@@ -82,15 +82,15 @@ func (r *rules) check(flag string, value any, message string) {
 	}
 }
 
-// require adds a problem of a flag unless ok.
+// require adds a problem of a flag if ok is false.
 func (r *rules) require(ok bool, flag string, value any, message string) {
 	if !ok {
 		r.check(flag, value, message)
 	}
 }
 
-// unless returns message unless ok.
-func unless(ok bool, message string) string {
+// messageUnless returns message if ok is false, "" otherwise.
+func messageUnless(ok bool, message string) string {
 	if ok {
 		return ""
 	}
@@ -98,14 +98,14 @@ func unless(ok bool, message string) string {
 }
 
 func positive[T int | settings.Bytes | time.Duration](value T) string {
-	return unless(value > 0, "must be above 0")
+	return messageUnless(value > 0, "must be above 0")
 }
 
 func notNegative[T int | settings.Bytes | time.Duration](value T) string {
-	return unless(value >= 0, "must not be negative")
+	return messageUnless(value >= 0, "must not be negative")
 }
 
-// oneOf is the rule of a setting with a few possible values.
+// oneOf returns the rule that a value is one of values.
 func oneOf(values ...string) func(string) string {
 	last := len(values) - 1
 	message := "must be " + strings.Join(values[:last], ", ") + " or " + values[last]

@@ -10,9 +10,9 @@ import (
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
-// ReadTokens reads a file of bearer tokens, one a line. Empty lines and lines that begin
-// with # are ignored. No path means no tokens. A file that is not regular, such as a named
-// pipe, or is larger than 1 MiB, is an error.
+// ReadTokens reads a file of bearer tokens, one per line. Empty lines and lines that begin
+// with # are ignored. If the path is empty there are no tokens. A file that is not regular,
+// such as a named pipe, or is larger than 1 MiB, is an error.
 func ReadTokens(path string) ([]string, error) {
 	if path == "" {
 		return nil, nil

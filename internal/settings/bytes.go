@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Bytes is a number of bytes that people write as a plain integer or with one
-// of the suffixes KiB, MiB and GiB. It is a pflag.Value and a TextUnmarshaler.
+// Bytes is a number of bytes, written as an integer or with one of the suffixes KiB, MiB and
+// GiB. It is a pflag.Value and a TextUnmarshaler.
 type Bytes int64
 
-// units are tried in this order, so that the shortest text is the largest unit.
+// units are sorted by size, so that String uses the largest possible unit.
 var units = []struct {
 	suffix string
 	size   int64
@@ -23,7 +23,7 @@ var units = []struct {
 	{"KiB", 1 << 10},
 }
 
-// ParseBytes reads a size. It has no sign, no fraction and no other unit.
+// ParseBytes parses a size, which has no sign and no fraction.
 func ParseBytes(s string) (Bytes, error) {
 	digits, size := s, int64(1)
 	for _, u := range units {
@@ -42,7 +42,7 @@ func ParseBytes(s string) (Bytes, error) {
 	return Bytes(n * size), nil
 }
 
-// String is the shortest exact form.
+// String returns the shortest exact form.
 func (b Bytes) String() string {
 	for _, u := range units {
 		if b != 0 && int64(b)%u.size == 0 {
@@ -52,7 +52,7 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
-// Set reads the value of a flag.
+// Set implements pflag.Value.
 func (b *Bytes) Set(s string) error {
 	n, err := ParseBytes(s)
 	if err != nil {
@@ -62,11 +62,11 @@ func (b *Bytes) Set(s string) error {
 	return nil
 }
 
-// Type is the word that help texts use for the value.
+// Type returns the word that help texts use for the value.
 func (b *Bytes) Type() string { return "bytes" }
 
-// MarshalText is String, for configuration files.
+// MarshalText returns the same text as String.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// UnmarshalText is Set, for configuration files.
+// UnmarshalText parses text as Set does.
 func (b *Bytes) UnmarshalText(text []byte) error { return b.Set(string(text)) }

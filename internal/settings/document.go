@@ -13,8 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Parse reads a file: read gets the top of its document. Every problem is reported at
-// once, as Problems. After the first hundred, a last one says that there are more.
+// Parse parses a file, and calls read with the top value of its document. It returns all
+// problems as Problems. After the first hundred, a last one says that there are more.
 func (r Rules) Parse(data []byte, read func(top Value)) error {
 	root, err := r.document(data)
 	if r.NothingOK && errors.Is(err, errEmpty) {
@@ -30,7 +30,7 @@ func (r Rules) Parse(data []byte, read func(top Value)) error {
 
 var errEmpty = errors.New("must not be empty")
 
-// document returns the top of the one document in data.
+// document returns the top node of the only document in data.
 func (r Rules) document(data []byte) (*yaml.Node, error) {
 	if r.MaxBytes > 0 && len(data) > r.MaxBytes {
 		return nil, fmt.Errorf("must have at most %d bytes", r.MaxBytes)
@@ -57,8 +57,9 @@ func (r Rules) document(data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
-// syntax makes one line of an error of the YAML reader. Its errors repeat the file only
-// where they name an anchor; a file of secrets does not rely on that.
+// syntax returns an error of the YAML parser as one line. Such errors quote the file only
+// where they name an anchor; for a file of secrets even that is not relied on, and only the
+// line is kept.
 func (s Show) syntax(err error) error {
 	switch {
 	case s == Nothing:

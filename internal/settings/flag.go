@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flag declares the flag of a field. The field's value is its default.
+// Flag declares a flag that sets a field, whose current value is the default.
 func Flag(f *pflag.FlagSet, field any, name, help string) {
 	switch p := field.(type) {
 	case *string:

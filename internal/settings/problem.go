@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// maxProblems limits what a file in which everything is wrong is answered with.
+// maxProblems is how many problems of a file are listed.
 const maxProblems = 100
 
 // Problem is one thing that is wrong with settings.
 type Problem struct {
-	// Path is where: a path in a document, the name of a field, or a flag with its
-	// dashes. Empty: the whole document.
+	// Path is the place of the problem: a path in a document, the name of a field, or a
+	// flag with its dashes. Empty: the whole document.
 	Path string `json:"path"`
-	// Line is the line of the document, 0 for none.
+	// Line is the line in the document, 0 if there is none.
 	Line    int    `json:"line,omitzero"`
 	Message string `json:"message"`
 }
@@ -32,7 +32,7 @@ func (p Problem) String() string {
 	return text
 }
 
-// Problems is everything that is wrong with settings, one entry each.
+// Problems is a list of problems.
 type Problems []Problem //nolint:errname // a list that is an error
 
 // Error returns one line for each problem.
@@ -67,8 +67,8 @@ func (p *Problems) Check(path string, err error) {
 	}
 }
 
-// AddUpTo adds a problem to a list of at most limit problems. In place of the one that
-// would exceed the limit, a last entry has the message rest.
+// AddUpTo adds a problem unless there are limit problems already. Then it adds one last
+// entry with the message rest, once.
 func (p *Problems) AddUpTo(limit int, one Problem, rest string) {
 	switch {
 	case len(*p) < limit:

@@ -10,10 +10,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Mapping calls f for each entry of a mapping, of those with the same key for the first
-// alone. It reports whether v is a mapping. A key must be a string.
+// Mapping calls f for each entry of a mapping. Keys must be strings; if one occurs more than
+// once, f is called only for the first. Mapping reports whether v is a mapping.
 func (v Value) Mapping(f func(key *yaml.Node, entry Value)) bool {
-	if v.leftOut() {
+	if v.isLeftOut() {
 		return true
 	}
 	if !isMapping(v.Node) {
@@ -38,10 +38,11 @@ func (v Value) Mapping(f func(key *yaml.Node, entry Value)) bool {
 	return true
 }
 
-// leftOut reports whether the value may be left out, and is.
-func (v Value) leftOut() bool { return v.walk.rules.EmptyOK && v.Absent() }
+// isLeftOut reports whether the value is absent and that is allowed.
+func (v Value) isLeftOut() bool { return v.walk.rules.EmptyOK && v.Absent() }
 
-// Fields calls the function of each known key. Required keys must be there.
+// Fields reads a mapping: it calls the function of each known key. Unknown keys and missing
+// required keys are problems.
 func (v Value) Fields(known map[string]func(Value), required ...string) {
 	there := map[string]bool{}
 	isMapping := v.Mapping(func(key *yaml.Node, entry Value) {
@@ -61,7 +62,7 @@ func (v Value) Fields(known map[string]func(Value), required ...string) {
 
 // List calls f for each entry of a list.
 func (v Value) List(f func(Value)) {
-	if v.leftOut() {
+	if v.isLeftOut() {
 		return
 	}
 	if v.Kind != yaml.SequenceNode || v.ShortTag() != "!!seq" {
@@ -73,7 +74,7 @@ func (v Value) List(f func(Value)) {
 	}
 }
 
-// Name reads a name. It returns "" for a bad one.
+// Name reads a name. It returns "" if the name is invalid.
 func (v Value) Name() string {
 	if !IsString(v.Node) {
 		v.Bad(MustBeString)
@@ -85,7 +86,7 @@ func (v Value) Name() string {
 	return v.Value
 }
 
-// CheckName reports whether s is a name, and adds a problem if it is not.
+// CheckName reports whether s is a valid name, and adds a problem if it is not.
 func (v Value) CheckName(s string) bool {
 	problem := v.walk.rules.NameProblem(s)
 	if problem != "" {
@@ -94,7 +95,7 @@ func (v Value) CheckName(s string) bool {
 	return problem == ""
 }
 
-// Number reads a whole number from 1 to most. It returns 0 for a bad one.
+// Number reads a whole number from 1 to most. It returns 0 if the number is invalid.
 func (v Value) Number(most int64) int64 {
 	var n int64
 	if v.Kind != yaml.ScalarNode || v.ShortTag() != "!!int" || v.Decode(&n) != nil || n < 1 || n > most {
@@ -104,7 +105,7 @@ func (v Value) Number(most int64) int64 {
 	return n
 }
 
-// Word reads a single value as it is written, whatever type it has.
+// Word reads a scalar of any type, as it is written in the file.
 func (v Value) Word() string {
 	if v.Kind != yaml.ScalarNode || v.Absent() {
 		v.Bad(MustBeString)
@@ -113,7 +114,7 @@ func (v Value) Word() string {
 	return v.Value
 }
 
-// Checked reads a string and adds the error of check.
+// Checked reads a string, and adds a problem if check returns an error.
 func (v Value) Checked(check func(string) error) string {
 	if !IsString(v.Node) {
 		v.Bad(MustBeString)
@@ -132,7 +133,8 @@ func (v Value) Bool() bool {
 	return is("true")
 }
 
-// Duration reads a time between two others. It returns 0 for a bad one.
+// Duration reads a duration between least and most. If it is invalid, Duration returns 0 and
+// adds a problem with the message must.
 func (v Value) Duration(least, most time.Duration, must string) time.Duration {
 	d, err := time.ParseDuration(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || d < least || d > most {
@@ -142,7 +144,7 @@ func (v Value) Duration(least, most time.Duration, must string) time.Duration {
 	return d
 }
 
-// Size reads a number of bytes from 1 to most. It returns 0 for a bad one.
+// Size reads a number of bytes from 1 to most. It returns 0 if the number is invalid.
 func (v Value) Size(most int64) int64 {
 	n, err := ParseBytes(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || n < 1 || int64(n) > most {

@@ -12,25 +12,25 @@ import (
 
 const maxName = 256 // bytes
 
-// Rules are how files of one kind are read.
+// Rules has the options for reading one kind of file.
 type Rules struct {
-	// MaxBytes is the largest file, 0 for no limit.
+	// MaxBytes is the largest size of a file, 0 for no limit.
 	MaxBytes int
-	// Show is how much of a file its messages may repeat.
+	// Show is how much of a file messages may quote.
 	Show Show
-	// EmptyOK: what is left out after its key is an empty mapping or list. A file
+	// EmptyOK: a key without a value stands for an empty mapping or list. A file
 	// without any content is refused.
 	EmptyOK bool
 	// NothingOK: a file without any content is valid, and not read.
 	NothingOK bool
-	// Brackets: in a path, a key that is not a plain word is put in brackets.
+	// Brackets: a key that is not a plain word is put in brackets in paths.
 	Brackets bool
 }
 
-// Show is how much of a file its messages may repeat.
+// Show is how much of a file messages may quote.
 type Show int
 
-// Each shows more than the one before it.
+// The values of Show. Each allows more than the one before it.
 const (
 	// Nothing is for files of secrets: messages have lines, no paths and no values.
 	Nothing Show = iota
@@ -41,8 +41,8 @@ const (
 	Values
 )
 
-// limits returns the length of the longest value that is shown whole, and how many
-// bytes are shown of a longer one.
+// limits returns how many bytes a value may have to be shown whole, and how many bytes are
+// shown of a longer one.
 func (s Show) limits() (whole, part int) {
 	switch s {
 	case Values:
@@ -54,7 +54,7 @@ func (s Show) limits() (whole, part int) {
 	}
 }
 
-// quote quotes a value of the file and shortens it.
+// quote returns a value of the file in quotes, shortened if necessary.
 func (s Show) quote(text string) string {
 	whole, end := s.limits()
 	if len(text) <= whole {
@@ -74,7 +74,7 @@ func Cut(s string, n int) string {
 	return s[:n]
 }
 
-// plain reports whether a name needs no quotes in a path.
+// plain reports whether a name can be in a path without quotes.
 func (s Show) plain(name string) bool {
 	whole, _ := s.limits()
 	return name != "" && len(name) <= whole && !strings.ContainsFunc(name, func(r rune) bool {
@@ -82,8 +82,7 @@ func (s Show) plain(name string) bool {
 	})
 }
 
-// member returns the path of a mapping's entry. A key that would not be read as one
-// word is quoted.
+// member returns the path of a mapping's entry. A key that is not a plain word is quoted.
 func (r Rules) member(path, key string) string {
 	switch plain := r.Show.plain(key); {
 	case r.Show == Nothing:
@@ -99,8 +98,8 @@ func (r Rules) member(path, key string) string {
 	return path + "." + key
 }
 
-// NameProblem returns what is wrong with a name, which must suit a log, a metric's
-// label and the sibling map; "" for a good one.
+// NameProblem returns what is wrong with a name, "" if it is valid. Names are used in logs,
+// as labels of metrics and in the sibling map.
 func (r Rules) NameProblem(s string) string {
 	switch {
 	case s == "":
