@@ -12,7 +12,7 @@
 //	Held ─────────► Released ─────────► Admitted ─────► Granted ──────► Ended
 //	 ▲                  │                   │              │
 //	 └──────────────────┴───────────────────┴──────────────┘
-//	         Down               Back
+//	 Down of Released and Admitted, Back of Granted
 //
 // These are all rows of the table in table.go, with the outcome of a waiter that ends. A
 // waiter of Queue ends without an outcome when it would have to be held: its caller must
