@@ -19,8 +19,8 @@ const (
 	failNotTaken failure = "answered that it did not take the request"
 )
 
-// maxPasses bounds how often one request may come back through the rehold lane.
-// Replicas that refuse leave routing, so an honest request stays far below.
+// maxPasses limits how often one request may pass through the rehold lane. Replicas that
+// refuse requests leave routing, so a real request stays far below it.
 const maxPasses = 64
 
 // attemptFailed gives up the replica of the failed attempt after which Envoy sent the

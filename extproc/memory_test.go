@@ -309,8 +309,8 @@ func TestDecodingWaitsForMemory(t *testing.T) {
 	})
 }
 
-// A compressed body that is held takes what it has in memory: what came, or what it
-// was decoded to where an alias had to be replaced in it.
+// A held body counts with the bytes that are kept: a compressed one as it was received, or
+// decoded if an alias was replaced in it.
 func TestAHeldCompressedBodyCountsWithWhatIsKept(t *testing.T) {
 	t.Parallel()
 	const large = maxTotal - maxTotal/4

@@ -77,7 +77,7 @@ func (p *pass) run() error {
 	}
 	if err != nil {
 		p.left()
-		return nil //nolint:nilerr // the client has left: there is nobody to answer
+		return nil //nolint:nilerr // the client has left, and gets no answer
 	}
 	return p.answer()
 }

@@ -15,9 +15,8 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// A release, a keepalive and a client's leaving come in the same instant, a
-// thousand times: an answer is whole, no keepalive stands inside or after it, and
-// every request has one outcome.
+// A release, a keepalive and a client that leaves coincide, a thousand times: each answer is
+// whole, without a keepalive inside or after it, and each request has one outcome.
 func TestAReleaseRacesATickAndADisconnect(t *testing.T) {
 	t.Parallel()
 	const rounds, requests = 10, 100

@@ -141,8 +141,8 @@ func TestTheSameEngineMayDieTwice(t *testing.T) {
 	}, silent)
 }
 
-// A replica that is this router's own edge sends a request back to it. Only a request in
-// flight has come back: the mark of another router does not count.
+// A replica that is this router's own edge sends requests back to it. Only a request that
+// is in flight here is refused, not one with the via header of another router.
 func TestARequestThatComesBackIsRefused(t *testing.T) {
 	t.Parallel()
 	const loop = `508 {"error":{"code":"loop_detected","message":"the engine of model m is this router itself: the request came back","source":"router"}}`
@@ -204,8 +204,8 @@ func TestAnAnswerThatIsNoHTTPIsNotTriedAgain(t *testing.T) {
 	})
 }
 
-// With no replica left the request is held in the lane, and its answer comes
-// through the relay; its place is that of its arrival.
+// With no replica left the request is held in the lane, in the place of its arrival, and
+// answered over the relay lane.
 func TestTheReholdLaneHoldsWithoutAReplica(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -341,8 +341,8 @@ func TestAClientThatLeavesInTheReholdLane(t *testing.T) {
 	}
 }
 
-// A client may leave in the moment in which its request goes to the lane: its record
-// is there before the lane's pass, and none comes after it.
+// A client may leave while Envoy sends its request to the lane. Then its record arrives
+// before the lane's pass, and no other record follows.
 func TestAReholdPassEndsWhenItsClientHasLeft(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

@@ -74,7 +74,7 @@ func (r *Request) Target() target.Target {
 type Decision struct {
 	Grant  holdstate.Grant   // serve it on this replica
 	Waiter *holdstate.Waiter // let it wait
-	Held   bool              // with Waiter: no replica served it when it came
+	Held   bool              // with Waiter: no replica served it when it arrived
 	Budget time.Duration     // with Waiter: the hold budget, from arrival
 	// Impatient: with Waiter: the budget is the client's patience.
 	Impatient bool

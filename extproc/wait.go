@@ -14,7 +14,7 @@ import (
 type wait struct {
 	p         *pass
 	waiter    *holdstate.Waiter
-	held      bool // no replica served the request when it came
+	held      bool // no replica served the request when it arrived
 	impatient bool // the budget is the client's patience
 	answer    answer
 	noted     bool // note was called

@@ -223,8 +223,8 @@ func TestAnEmptyWishLeavesNothingBehind(t *testing.T) {
 	r.requireAtRest(t)
 }
 
-// TestALateTimerForgetsOnlyItsOwnModel has the linger's timer come after the model
-// was forgotten and had begun anew, as a busy scheduler may do.
+// TestALateTimerForgetsOnlyItsOwnModel lets the timer of a linger fire after its model was
+// deleted and added again, as it may on a busy machine.
 func TestALateTimerForgetsOnlyItsOwnModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(Options{Limits: wide})

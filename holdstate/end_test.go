@@ -33,8 +33,8 @@ func TestReconcileEndsWhatMayNotBeHeld(t *testing.T) {
 	r.requireAtRest(t)
 }
 
-// TestARemovedPlacementEndsItsWaitersWhenTheReplicaLeaves is for those that were
-// not held when the map came.
+// TestARemovedPlacementEndsItsWaitersWhenTheReplicaLeaves is for waiters that were not held
+// when the map changed.
 func TestARemovedPlacementEndsItsWaitersWhenTheReplicaLeaves(t *testing.T) {
 	t.Parallel()
 	r := newRig(Options{Limits: wide})

@@ -153,7 +153,7 @@ func TestBackComesInBeyondTheLimits(t *testing.T) {
 	r.requireAtRest(t)
 }
 
-// TestAGrantIsNeverLost has every end meet a grant that came in the same moment.
+// TestAGrantIsNeverLost ends a waiter in every way just after it has got a slot.
 func TestAGrantIsNeverLost(t *testing.T) {
 	t.Parallel()
 	tests := map[Event]struct {

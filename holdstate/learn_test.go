@@ -120,7 +120,7 @@ func TestRetryAfterIsFromOneToSixtyAndSpread(t *testing.T) {
 	}
 }
 
-// TestAWakeIsTheModels follows wakes whose waiters come, go and change.
+// TestAWakeIsTheModels measures wakes during which the waiters change.
 func TestAWakeIsTheModels(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

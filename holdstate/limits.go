@@ -36,7 +36,7 @@ func (w *Waiter) addBytes(n int64) {
 	}
 }
 
-// WouldHold returns the error with which Hold would refuse r at this moment, or nil.
+// WouldHold returns the error with which Hold would refuse r now, or nil.
 func (m *Machine) WouldHold(r Request) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,7 +47,7 @@ func (m *Machine) WouldHold(r Request) error {
 	return m.checkHold(mod, r)
 }
 
-// WouldQueue returns the error with which Queue would refuse r at this moment, or nil.
+// WouldQueue returns the error with which Queue would refuse r now, or nil.
 func (m *Machine) WouldQueue(r Request) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/holdgate/holdgate/internal/target"
 )
 
-// twin drives a machine and the reference through the same life.
+// twin drives a machine and the reference through the same events.
 type twin struct {
 	*rig
 	ref *reference
@@ -94,7 +94,7 @@ func (tw *twin) done(t *rapid.T) {
 	tw.tell(tw.some(t, func(q *refRequest) bool { return q.state == Granted }), Done)
 }
 
-// tell says e and gives back the slot that nobody has any more.
+// tell reports e, and releases a slot that the request no longer has.
 func (tw *twin) tell(q *refRequest, e Event) {
 	slot, grant, reserved := q.slot, q.w.Status().Grant, q.grant
 	tw.ref.tell(q, e)
@@ -134,7 +134,7 @@ func (tw *twin) down(t *rapid.T) {
 	tw.ref.update(target)
 }
 
-// grow is a slot that came free, or a replica with more of them.
+// grow frees a slot, or adds one to a replica.
 func (tw *twin) grow(t *rapid.T) {
 	target := someTarget.Draw(t, "target")
 	if len(tw.ref.replicas[target]) == 0 {
@@ -154,7 +154,7 @@ func (tw *twin) want(t *rapid.T) {
 	tw.Want(model, d)
 }
 
-// seldom skips all but one of n tries of an action that few lives should have.
+// seldom skips all but one of n tries of an action that should be rare.
 func seldom(t *rapid.T, n int) {
 	if rapid.IntRange(1, n).Draw(t, "really") > 1 {
 		t.Skip("not this time")
@@ -236,8 +236,8 @@ func (tw *twin) check(t *rapid.T) {
 	require.ElementsMatch(t, ref.held, tw.rig.held)
 }
 
-// checkLimits reads the machine's own numbers. The limits by count hold for lives
-// in which nobody came back: what was let in once is not refused later.
+// checkLimits reads the machine's own counts. The limits on counts are checked only if no
+// request waited a second time, because such a request is not refused.
 func (tw *twin) checkLimits(t *rapid.T) {
 	tw.Machine.mu.Lock()
 	defer tw.Machine.mu.Unlock()
@@ -267,7 +267,7 @@ func (ref *reference) queuedBytes() (n int64) {
 	return n
 }
 
-// rest lets everybody go and looks at what is left.
+// rest ends all requests, and requires that nothing is left.
 func (tw *twin) rest(t *rapid.T) {
 	for _, q := range tw.ref.requests {
 		tw.tell(q, Leave)
@@ -280,8 +280,8 @@ func (tw *twin) rest(t *rapid.T) {
 	tw.requireAtRest(t)
 }
 
-// TestMachineAgainstTheReference lets both live the same random life and compares
-// them at every step.
+// TestMachineAgainstTheReference applies the same random events to both, and compares them
+// after each.
 func TestMachineAgainstTheReference(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

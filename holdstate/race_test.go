@@ -20,8 +20,8 @@ func both(one, two func()) {
 	wg.Wait()
 }
 
-// TestARegistrationIsNeverMissed has a replica register, or a slot come free,
-// while a request enters: if the waiter did not check twice, some would wait for ever.
+// TestARegistrationIsNeverMissed registers a replica, or frees a slot, while a request
+// enters: if the waiter did not check twice, some would wait for ever.
 func TestARegistrationIsNeverMissed(t *testing.T) {
 	t.Parallel()
 	r := newRig(Options{Limits: wide})
@@ -166,9 +166,9 @@ func TestTenThousandComeAndGo(t *testing.T) {
 	r.requireAtRest(t)
 }
 
-// TestTheLastWordIsTrue lets many goroutines change the need of one model: whoever
-// reads Wanted at each call knows the truth at the end, in whatever order the
-// calls come.
+// TestTheLastWordIsTrue lets many goroutines change the need of one model: what Wanted
+// returns during the last call of OnWanted is the final state, in whatever order the calls
+// run.
 func TestTheLastWordIsTrue(t *testing.T) {
 	t.Parallel()
 	for range 200 {

@@ -372,7 +372,7 @@ func (ref *reference) inTurn(t target.Target, state State) (list []*refRequest) 
 	return list
 }
 
-// outlived ends a request that is held again though nobody may be held now.
+// outlived ends a request that is held again although holds are no longer allowed.
 func (ref *reference) outlived(q *refRequest) {
 	switch {
 	case ref.draining && q.waits():

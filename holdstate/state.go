@@ -20,7 +20,7 @@ type Event uint8
 
 // The events of a waiter.
 const (
-	Up       Event = iota // the first replica for its target came into routing
+	Up       Event = iota // the first replica for its target entered routing
 	Down                  // the last replica for its target left routing
 	Reserved              // the admission gate gave it a reservation
 	Slot                  // a slot was taken for it
@@ -43,7 +43,7 @@ type Outcome uint8
 // The outcomes. Every request that was held, or refused by a limit of holds, has one.
 const (
 	Pending         Outcome = iota // it waits, or its caller decides again
-	OutcomeReleased                // a replica came in time
+	OutcomeReleased                // a replica was up in time
 	OutcomeExpired                 // the hold budget ran out first
 	OutcomeFull                    // a hold limit refused it
 	OutcomeDisconnected

@@ -76,7 +76,7 @@ func TestWhatIsLeftOut(t *testing.T) {
 	require.Equal(t, "a", mustParse(t, one("id: a")).ByID("a").Name)
 }
 
-// Nobody may do anything with such a file, but somebody may have meant that.
+// With such a file no request is allowed, which may be intended.
 func TestAFileWithoutKeysIsGood(t *testing.T) {
 	t.Parallel()
 	k := mustParse(t, "keys: []")

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPeekSaysWhatChargeDoes: the words of Peek are those of the Charge that
-// follows, however often it is asked.
+// TestPeekSaysWhatChargeDoes: Peek returns what the next Charge returns, however often it is
+// called.
 func TestPeekSaysWhatChargeDoes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -20,7 +20,7 @@ func TestPeekSaysWhatChargeDoes(t *testing.T) {
 		for range rapid.IntRange(1, 150).Draw(rt, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(-100, 5000).Draw(rt, "ms")) * time.Millisecond)
 			replicas := rapid.IntRange(0, 3).Draw(rt, "replicas")
-			// What is asked for other replicas changes nothing either.
+			// Calls for other numbers of replicas change nothing either.
 			_ = k.Peek("llama", replicas+1, now)
 			_ = k.Peek("llama", 1, now)
 			want := k.Peek("llama", replicas, now)

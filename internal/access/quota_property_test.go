@@ -103,8 +103,8 @@ func TestQuotasCountLikeWholeNumbers(t *testing.T) {
 }
 
 // TestNoWindowHasMoreThanItsLimit: between any two charges there are at most the
-// burst and what the time between them earns. A time that is behind, since others
-// who took theirs later came in before, earns nothing.
+// burst and the tokens of the time between them. A time before the latest that was used, as
+// from a goroutine that took its time earlier and charges later, adds no tokens.
 func TestNoWindowHasMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

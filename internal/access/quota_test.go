@@ -151,7 +151,7 @@ func TestTokensSurviveAReload(t *testing.T) {
 	require.Equal(t, 20, spend(limitedAgain(t, after, 0, 20), "llama", 1, noon.Add(2*time.Minute)))
 }
 
-// limitedAgain gives the key "a" of a file with other limits that came after.
+// limitedAgain returns the key "a" of a new version of the file with other limits.
 func limitedAgain(t *testing.T, before *Keys, all, llama int) *Key {
 	t.Helper()
 	k := mustParse(t, limitedFile(all, llama))

@@ -107,8 +107,8 @@ func TestWithoutLimitsEverybodyIsLetIn(t *testing.T) {
 	require.Empty(t, g.models)
 }
 
-// TestTheBooksAreRight lets requests of several keys and models come and go and
-// counts what is reserved again at every step.
+// TestTheBooksAreRight makes and releases reservations for several keys and models, and
+// compares the gate's sums with its own at every step.
 func TestTheBooksAreRight(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

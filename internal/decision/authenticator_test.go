@@ -57,7 +57,8 @@ func TestWhoSentARequest(t *testing.T) {
 	}
 }
 
-// A sibling's word on a key does not let anybody in where only identities count.
+// A router without a keys file, where only identities count, accepts no key that a sibling
+// has authenticated.
 func TestATokenOfASiblingIsNoIdentity(t *testing.T) {
 	t.Parallel()
 	d := New(Options{Identities: true})

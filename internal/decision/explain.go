@@ -13,7 +13,7 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// Explain returns what Decide would return for a request at this moment, and why. The
+// Explain returns what Decide would return for a request now, and why. The
 // request has no body. Explain takes no slot, holds nothing and charges nothing.
 func (d *Decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 	key, err := d.keyOf(q.KeyID)

@@ -19,7 +19,7 @@ import (
 	"github.com/holdgate/holdgate/internal/admission"
 )
 
-// livesPolicies are what a policy file says in turn.
+// livesPolicies are the versions of the policy file.
 var livesPolicies = []string{
 	"{}",
 	"{max_inflight: 2}",
@@ -28,7 +28,7 @@ var livesPolicies = []string{
 	"{steps: [{name: any, max_tries: 2}]}",
 }
 
-// guest is a request that a test leads to its end, as a stream would.
+// guest is a request, which the test brings to its end as a stream would.
 type guest struct {
 	call    *call
 	waiter  *holdstate.Waiter
@@ -38,7 +38,7 @@ type guest struct {
 	died    bool // a replica died under it, and may have to be left alone
 }
 
-// life is a model's, with everything that can happen to it.
+// life applies random events to the requests, the replicas and the policy of a model.
 type life struct {
 	*rig
 	rand     *rand.Rand
@@ -49,7 +49,7 @@ type life struct {
 	queue    bool
 }
 
-// decide asks anew what happens to a guest.
+// decide gets a new decision on a guest.
 func (l *life) decide(g *guest) {
 	q := chat("m")
 	q.Seq = g.seq
@@ -199,7 +199,8 @@ func look(a *admission.Attempts) (room, slot bool, err error) {
 	return reservation != nil, result == holdstate.Taken, nil
 }
 
-// check demands that nobody waits for what is there, and that the books are right.
+// check requires that no request waits for something that is free, and that all counts are
+// right.
 func (l *life) check() {
 	second := l.changed || l.rand.IntN(2) == 0
 	if second {
@@ -239,8 +240,8 @@ func (l *life) check() {
 	}
 }
 
-// TestLives leads a model through lives of requests that come, leave, time out, fail
-// and come back, of replicas that join, leave and recover, and of policies that change.
+// TestLives applies random events to a model: requests arrive, leave, time out, fail and
+// are tried again; replicas join, leave and recover; policies change.
 func TestLives(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {
@@ -261,7 +262,7 @@ func TestLives(t *testing.T) {
 	}
 }
 
-// rest ends everybody and demands that nothing is left of them.
+// rest ends all guests, and requires that nothing is left of them.
 func (l *life) rest() {
 	for len(l.guests) > 0 {
 		for _, g := range slices.Clone(l.guests) {

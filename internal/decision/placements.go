@@ -19,7 +19,7 @@ type Placements struct {
 	Backends *backend.Set
 }
 
-// placements returns the placements in force.
+// placements returns the current placements.
 func (d *Decider) placements() Placements { return Placements{d.o.Maps.Current(), d.o.Backends} }
 
 // Here returns the placement of a target at this site.

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// engineError has the fields of an engine's error besides its message.
+// engineError has the fields of an engine's error other than its message.
 type engineError struct {
 	kind        string         // its type
 	code, param jsontext.Value // nil: it has none
