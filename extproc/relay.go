@@ -53,32 +53,45 @@ func (r *relay) run() (again bool, err error) {
 	if left {
 		return false, nil
 	}
-	flags := ""
-	if res.err == nil {
-		defer func() { _ = res.resp.Body.Close() }()
-		flags = res.resp.Header.Get(envoy.FlagsHeader)
+	if res.err != nil {
+		return false, r.callFailed(res.err)
 	}
+	defer func() { _ = res.resp.Body.Close() }()
+	flags := res.resp.Header.Get(envoy.FlagsHeader)
 	switch {
-	case res.err == nil && r.engine.notTaken(res.resp):
+	case r.engine.notTaken(res.resp):
 		_ = res.resp.Body.Close() // before the slot is released
 		return r.failed(failNotTaken)
-	case res.err == nil && flags == "":
+	case flags == "":
 		r.waiter.Report(holdstate.Done)
 		p.upload.free() // the engine has the whole request, or does not want it
 		return false, r.passOn(ctx, res.resp)
-	case res.err != nil && ctx.Err() != nil:
-		// The call ended because the client left, not because the replica failed.
-		r.left()
-		return false, nil
-	}
-	if why := r.laneRefusal(res, flags); why != nil {
-		r.waiter.Report(holdstate.Done)
-		return false, r.answer.fail(why)
-	}
-	if refusedConnection(flags) {
+	case hasFlag(flags, "UPE"):
+		return false, r.refuse(refusal.InvalidAnswer(p.req.Model))
+	case hasFlag(flags, refusedFlags...):
 		return r.failed(failRefused)
+	case hasFlag(flags, diedFlags...):
+		return r.failed(failDied)
+	default:
+		return false, r.refuse(refusal.LaneRefused(res.resp.StatusCode))
 	}
-	return r.failed(failDied)
+}
+
+// callFailed handles a call without an answer. The replica is not the cause: if it fails,
+// the lane answers, with flags.
+func (r *relay) callFailed(err error) error {
+	if r.p.canceled() {
+		r.left()
+		return nil
+	}
+	r.p.s.d.Log.Error().Err(err).Msg("calling an engine through Envoy's relay lane: is --relay the socket of the running Envoy?")
+	return r.refuse(refusal.BackendError(r.p.req.Model))
+}
+
+// refuse ends the request with a refusal.
+func (r *relay) refuse(why *refusal.Refusal) error {
+	r.waiter.Report(holdstate.Done)
+	return r.answer.fail(why)
 }
 
 // call calls the engine. The channel that it returns gets one result.
@@ -124,8 +137,7 @@ func (r *relay) left() {
 // replica.
 func (r *relay) failed(how failure) (again bool, err error) {
 	if why := r.p.flight.giveUp(r.grant, how, r.p.req.Model); why != nil {
-		r.waiter.Report(holdstate.Done)
-		return false, r.answer.fail(why)
+		return false, r.refuse(why)
 	}
 	r.waiter.Report(holdstate.Back)
 	return true, nil
