@@ -2,11 +2,7 @@
 
 package access
 
-import (
-	"time"
-
-	"golang.org/x/time/rate"
-)
+import "time"
 
 // Peek returns what Charge would return now, and charges nothing.
 func (k *Key) Peek(model string, replicas int, now time.Time) Result {
@@ -35,15 +31,4 @@ func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 		r.Remaining-- // the request itself
 	}
 	return r
-}
-
-// include adds a bucket, of which left tokens are left, to the result.
-func (r *Result) include(left float64, limit rate.Limit) {
-	if left < 1 {
-		r.OK = false
-		r.RetryAfter = max(r.RetryAfter, retryAfter(left, limit))
-	}
-	if r.Remaining == Unlimited || int(left) < r.Remaining {
-		r.Remaining = int(left)
-	}
 }

@@ -30,6 +30,17 @@ type Result struct {
 	RetryAfter int
 }
 
+// include adds a bucket, of which left tokens are left, to the result.
+func (r *Result) include(left float64, limit rate.Limit) {
+	if left < 1 {
+		r.OK = false
+		r.RetryAfter = max(r.RetryAfter, retryAfter(left, limit))
+	}
+	if r.Remaining == Unlimited || int(left) < r.Remaining {
+		r.Remaining = int(left)
+	}
+}
+
 // quota has the limits of a key and the tokens that are left. All versions of a key share
 // one quota.
 type quota struct {
@@ -75,27 +86,21 @@ func (q *quota) charge(model string, replicas int, now time.Time) Result {
 	defer q.mu.Unlock()
 	now = q.notBefore(now)
 	buckets := [...]*rate.Limiter{q.all, q.models[model].at(replicas, now)}
-	wait := 0
+	r := Result{OK: true, Remaining: Unlimited}
 	for _, b := range buckets {
-		if b == nil {
-			continue
-		}
-		if left := b.TokensAt(now); left < 1 {
-			wait = max(wait, retryAfter(left, b.Limit()))
+		if b != nil {
+			r.include(b.TokensAt(now), b.Limit())
 		}
 	}
-	r := Result{OK: wait == 0, Remaining: Unlimited, RetryAfter: wait}
+	if !r.OK || r.Remaining == Unlimited {
+		return r
+	}
 	for _, b := range buckets {
-		if b == nil {
-			continue
-		}
-		if r.OK {
+		if b != nil {
 			b.AllowN(now, 1)
 		}
-		if left := int(b.TokensAt(now)); r.Remaining == Unlimited || left < r.Remaining {
-			r.Remaining = left
-		}
 	}
+	r.Remaining--
 	return r
 }
 
