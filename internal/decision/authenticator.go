@@ -33,40 +33,40 @@ type authenticator struct {
 func (a *authenticator) open() bool { return a.keys == nil && !a.identities }
 
 // authenticate sets the caller, the hops and the forwarding of a request in its call.
-func (a *authenticator) authenticate(to *call, c extproc.Credentials) *refusal.Refusal {
-	to.forward.StripKeys = !a.open() && !a.forward
-	token, stripped := sitemap.Hops(c.PathAndQuery)
-	if stripped != c.PathAndQuery {
-		to.forward.PathAndQuery = stripped
+func (a *authenticator) authenticate(c *call, cr extproc.Credentials) *refusal.Refusal {
+	c.forward.StripKeys = !a.open() && !a.forward
+	token, stripped := sitemap.Hops(cr.PathAndQuery)
+	if stripped != cr.PathAndQuery {
+		c.forward.PathAndQuery = stripped
 	}
-	key, err := a.lookup(c)
+	key, err := a.lookup(cr)
 	if err != nil {
 		return refusal.Unauthorized(err.Error())
 	}
-	to.key = key
+	c.key = key
 	switch {
 	case token == "":
 	case a.secrets == nil:
-		to.hops = sitemap.HopCount(token)
+		c.hops = sitemap.HopCount(token)
 	case key != nil && !a.open():
 		// The request has its own key, so the token is needed only for the number of hops.
 		// With an invalid token the request is not redirected again.
-		to.hops = sitemap.MaxHops
-		if v, err := a.secrets.VerifyHead(token, c.Method, c.PathAndQuery); err == nil {
-			to.hops = v.Hops
+		c.hops = sitemap.MaxHops
+		if v, err := a.secrets.VerifyHead(token, cr.Method, cr.PathAndQuery); err == nil {
+			c.hops = v.Hops
 		}
 	default:
-		v, err := a.secrets.VerifyHead(token, c.Method, c.PathAndQuery)
+		v, err := a.secrets.VerifyHead(token, cr.Method, cr.PathAndQuery)
 		if err != nil {
 			return a.reject(err)
 		}
-		to.verified, to.hops = v, v.Hops
-		if to.key = a.byID(v.KeyID); to.key == nil {
+		c.verified, c.hops = v, v.Hops
+		if c.key = a.byID(v.KeyID); c.key == nil {
 			return refusal.Unauthorized("the key of the redirected request is not known at this site")
 		}
 	}
 	switch {
-	case to.key != nil:
+	case c.key != nil:
 		return nil
 	case a.keys == nil:
 		return refusal.Unauthorized(needsIdentity)
@@ -96,12 +96,12 @@ func (a *authenticator) recheck(key *access.Key) *refusal.Refusal {
 // lookup returns the key of a request by its identity, or if it has none by the key in its
 // headers. It returns nil for a request with neither. An error means that the identity is
 // not valid.
-func (a *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
+func (a *authenticator) lookup(cr extproc.Credentials) (*access.Key, error) {
 	var keys *access.Keys
 	if a.keys != nil {
 		keys = a.keys.Current()
 	}
-	switch identity, there, err := identityOf(c.Metadata); {
+	switch identity, there, err := identityOf(cr.Metadata); {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", access.ErrIdentity, err)
 	case there:
@@ -111,7 +111,7 @@ func (a *authenticator) lookup(c extproc.Credentials) (*access.Key, error) {
 	case keys == nil:
 		return nil, nil
 	}
-	key, _ := keys.Lookup(c.Authorization, c.APIKey, time.Now())
+	key, _ := keys.Lookup(cr.Authorization, cr.APIKey, time.Now())
 	return key, nil
 }
 

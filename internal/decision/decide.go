@@ -83,7 +83,7 @@ func (r *run) decide() verdict {
 	case !p.ScaleFromZero:
 		r.trace.why("the map places the model here without scale_from_zero")
 	case r.req.Endpoint.CountTokens:
-		r.trace.why("no request waits for its tokens to be counted")
+		r.trace.why("requests to count tokens are not held")
 	default:
 		r.trace.placed()
 		// A model that sleeps counts as one replica, so that the quota limits holds too.

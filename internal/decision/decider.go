@@ -71,12 +71,12 @@ func New(o Options) *Decider {
 }
 
 // Authenticate is part of extproc.Decider.
-func (d *Decider) Authenticate(c extproc.Credentials) (extproc.Call, *refusal.Refusal) {
-	who := &call{d: d}
-	if why := d.authenticate(who, c); why != nil {
+func (d *Decider) Authenticate(cr extproc.Credentials) (extproc.Call, *refusal.Refusal) {
+	c := &call{d: d}
+	if why := d.authenticate(c, cr); why != nil {
 		return nil, why
 	}
-	return who, nil
+	return c, nil
 }
 
 // Resume is part of extproc.Decider. The request may use every model, and is not redirected.

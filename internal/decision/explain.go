@@ -20,9 +20,9 @@ func (d *Decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	who := &call{d: d, key: key, hops: q.Hops}
+	c := &call{d: d, key: key, hops: q.Hops}
 	r := &extproc.Request{Endpoint: &extproc.Endpoint{Kind: q.Kind}, Patience: -1}
-	r.Model = who.Resolve(q.Model)
+	r.Model = c.Resolve(q.Model)
 	t := &trace{Decider: d, asked: q.Model, target: r.Target()}
 	e := &admin.Explanation{Model: r.Model, Kind: q.Kind.String(), KeyID: key.ID, Tenant: key.Tenant, Hops: q.Hops}
 
@@ -34,7 +34,7 @@ func (d *Decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 		}
 	} else {
 		t.alias()
-		decision := run{Decider: d, call: who, req: r, do: (*looking)(who), trace: t}
+		decision := run{Decider: d, call: c, req: r, do: (*looking)(c), trace: t}
 		v = decision.decide()
 	}
 	e.Steps, e.Siblings = t.all(), t.siblings
