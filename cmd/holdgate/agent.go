@@ -22,7 +22,7 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// agentFlags are the flags that are not fields of an agent.Config as they are.
+// agentFlags has the flags whose values are not stored in an agent.Config as they are.
 type agentFlags struct {
 	tokenFile, apiKeyFile, exec string
 	labels                      []string
@@ -56,7 +56,7 @@ func newAgentCommand() *cobra.Command {
 			}
 			cfg.Log = log
 			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			// A terminal that is closed ends the agent like Ctrl-C in it.
+			// Closing the terminal ends the agent like Ctrl-C.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 			defer stop()
 			return agent.Run(ctx, cfg)
@@ -73,8 +73,7 @@ func newAgentCommand() *cobra.Command {
 	return cmd
 }
 
-// complete sets the fields of cfg that are not flags as they are. It returns every
-// problem at once.
+// complete sets the fields of cfg that depend on agentFlags. It returns all problems.
 func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 	var p settings.Problems
 	words, err := shellquote.Split(f.exec)
@@ -121,7 +120,7 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 	return p.Err()
 }
 
-// engineName returns a name that distinguishes the engine from others of the same host.
+// engineName returns a name that distinguishes the engine from others on the same host.
 func engineName(cfg *agent.Config) string {
 	if len(cfg.Models) > 0 {
 		return cfg.Models[0]
@@ -132,8 +131,8 @@ func engineName(cfg *agent.Config) string {
 	return cfg.Engine
 }
 
-// token reads the file of --token-file. Other commands may read a named pipe; an agent
-// may not, because that could block its start.
+// token reads the file of --token-file. It must be a regular file, unlike that of other
+// commands: reading a named pipe could block the agent's start.
 func (f *agentFlags) token() (string, error) {
 	if err := regular.Check(f.tokenFile); err != nil {
 		return "", fmt.Errorf("--token-file: %w", err)
@@ -145,7 +144,7 @@ func (f *agentFlags) token() (string, error) {
 	return token, nil
 }
 
-// readToken reads a file with one token. Without a path it returns no token.
+// readToken reads a file with one token. If path is empty, it returns "".
 func readToken(path string) (string, error) {
 	if path == "" {
 		return "", nil

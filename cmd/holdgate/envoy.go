@@ -21,7 +21,7 @@ import (
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
-// configFlags are the flags of the fields of envoy.Config.
+// configFlags maps fields of envoy.Config to flags.
 var configFlags = map[string]string{
 	"EdgeListen":      "--edge-listen",
 	"AdminListen":     "--admin-listen",
@@ -69,7 +69,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 				return usageError{errors.New("--max-request-bytes, --heap-bytes and --hold-max: must be above 0")}
 			}
 			c.MaxRequestBytes, c.HeapBytes = int64(maxBody), uint64(heap)
-			if err := absolute(&c, out); err != nil {
+			if err := makePathsAbsolute(&c, out); err != nil {
 				return err
 			}
 			cas, err := backendCAs(serve)
@@ -109,9 +109,10 @@ func newEnvoyRenderCommand() *cobra.Command {
 	return cmd
 }
 
-// absolute makes paths absolute, because Envoy runs in another directory. Certificates need
-// an output file: Envoy reads their paths from files beside it.
-func absolute(c *envoy.Config, out string) error {
+// makePathsAbsolute makes the paths of certificates absolute, since Envoy may run in another
+// directory. With certificates, out is required: Envoy reads their paths from files next to
+// it.
+func makePathsAbsolute(c *envoy.Config, out string) error {
 	if c.EdgeCertFile == "" && c.ExtProcCertFile == "" {
 		return nil
 	}
@@ -132,7 +133,7 @@ func absolute(c *envoy.Config, out string) error {
 	return nil
 }
 
-// writeSecrets writes the files with the paths of the certificates.
+// writeSecrets writes the files in which Envoy finds the paths of its certificates.
 func writeSecrets(c envoy.Config) error {
 	files, err := envoy.Secrets(c)
 	if err != nil {
@@ -146,7 +147,8 @@ func writeSecrets(c envoy.Config) error {
 	return nil
 }
 
-// backendCAs returns the authorities of the https backends in a file of holdgate serve.
+// backendCAs returns the files with the authorities of the https backends in a configuration
+// file of holdgate serve.
 func backendCAs(file string) ([]string, error) {
 	if file == "" {
 		return nil, nil
@@ -160,7 +162,8 @@ func backendCAs(file string) ([]string, error) {
 	return backend.CAs(c.Backends), nil
 }
 
-// renderBootstrap names flags where envoy.Render names fields.
+// renderBootstrap renders the bootstrap. Its errors name flags in place of the fields of
+// envoy.Config.
 func renderBootstrap(c envoy.Config) ([]byte, error) {
 	b, err := envoy.Render(c)
 	if problems, ok := errors.AsType[settings.Problems](err); ok {
@@ -234,7 +237,8 @@ func readIn(cmd *cobra.Command, file string) ([]byte, error) {
 	return text, nil
 }
 
-// checkBootstrap prints the findings and returns an error if one is not only a note.
+// checkBootstrap prints the findings about a bootstrap and returns an error if one of them is
+// not a note.
 func checkBootstrap(cmd *cobra.Command, text []byte, budget time.Duration, identity string) error {
 	out := cmd.OutOrStdout()
 	b, findings, err := envoy.Parse(text)
@@ -259,7 +263,7 @@ func checkBootstrap(cmd *cobra.Command, text []byte, budget time.Duration, ident
 	return validation
 }
 
-// validateBootstrap has the real Envoy validate a bootstrap, if there is one.
+// validateBootstrap runs Envoy, if it is installed, to validate a bootstrap.
 func validateBootstrap(ctx context.Context, out io.Writer, text []byte) error {
 	binary, err := envoy.Find(ctx)
 	if errors.Is(err, envoy.ErrNoBinary) {

@@ -58,7 +58,7 @@ func newExplainCommand() *cobra.Command {
 	return cmd
 }
 
-// show makes a call and prints its answer, as JSON or as tables.
+// show makes a call and prints the response, as JSON or with the function table.
 func show[T any](cmd *cobra.Command, c *client.Client, call client.Call, asJSON bool, table func(io.Writer, *T)) error {
 	answer, err := c.Do(cmd.Context(), call)
 	if err != nil {
@@ -106,7 +106,7 @@ func printExplanation(out io.Writer, e *admin.Explanation) {
 	_ = w.Flush()
 }
 
-// verdict returns the decision in one line.
+// verdict returns the decision as one line.
 func verdict(e *admin.Explanation) string {
 	switch e.Decision {
 	case admin.DecisionRedirect:

@@ -26,7 +26,7 @@ func newKeygenCommand() *cobra.Command {
 			if e.Tenant == "" {
 				return usageError{errors.New("--tenant is required: who the key belongs to")}
 			}
-			// The entry would allow all models.
+			// An entry without models would allow all models.
 			if cmd.Flags().Changed("models") && len(e.Models) == 0 {
 				return usageError{errors.New("--models: must not be empty")}
 			}
@@ -46,7 +46,7 @@ func newKeygenCommand() *cobra.Command {
 	return cmd
 }
 
-// entryErrors replaces the names of fields by those of flags.
+// entryErrors replaces names of fields in an error with names of flags.
 func entryErrors(err error) error {
 	problems, ok := errors.AsType[settings.Problems](err)
 	if !ok {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command holdgate holds the requests for models that are scaled to zero, behind
-// an Envoy proxy, until an agent for the model registers.
+// Command holdgate holds requests for models that are scaled to zero, behind an Envoy proxy,
+// until a replica serves the model.
 package main
 
 import (
@@ -21,7 +21,7 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second signal ends the program at once, as it does without a handler.
+	// After the first signal the default handling is restored: a second one ends the program.
 	context.AfterFunc(ctx, stop)
 	err := newRootCommand().ExecuteContext(ctx)
 	stop()
@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// usageError is the error of a bad command line or bad settings; the exit code is 2.
+// usageError is the error of an invalid command line or invalid settings. Its exit code is 2.
 type usageError struct{ error }
 
 func exitCode(err error) int {
@@ -57,8 +57,8 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// addCommands adds subcommands to a command. Without one of them the command prints its
-// help; any other word is an error, for which cobra would print the help and exit with 0.
+// addCommands adds subcommands to a command. Without a subcommand the command prints its
+// help. An unknown subcommand is an error; cobra itself would print the help and exit with 0.
 func addCommands(cmd *cobra.Command, subcommands ...*cobra.Command) {
 	cmd.AddCommand(subcommands...)
 	cmd.Args = cobra.ArbitraryArgs

@@ -74,7 +74,7 @@ func newMapPushCommand() *cobra.Command {
 			}
 			sum, err := c.PushMap(cmd.Context(), data, how)
 			if err != nil {
-				return refused(cmd.ErrOrStderr(), err)
+				return printRefusal(cmd.ErrOrStderr(), err)
 			}
 			verb := "applied"
 			if sum.Unchanged {
@@ -131,7 +131,7 @@ func newMapCheckCommand() *cobra.Command {
 			}
 			sum, err := sitemap.NewStore(site, nil).Push(data, false)
 			if problems, ok := errors.AsType[sitemap.Problems](err); ok {
-				return found(cmd.OutOrStdout(), problems, site == "")
+				return printProblems(cmd.OutOrStdout(), problems, site == "")
 			}
 			if err != nil {
 				return err
@@ -148,8 +148,8 @@ func newMapCheckCommand() *cobra.Command {
 	return cmd
 }
 
-// readMap reads up to one byte more than a map may have, so that a larger one is refused
-// and not cut.
+// readMap reads a map from a file, or from standard input if file is "-". It reads one byte
+// more than a map may have, so that a larger map is an error and not truncated.
 func readMap(cmd *cobra.Command, file string) (data []byte, err error) {
 	in := cmd.InOrStdin()
 	if file != "-" {
@@ -170,8 +170,9 @@ func readMap(cmd *cobra.Command, file string) (data []byte, err error) {
 	return data, nil
 }
 
-// refused prints the problems that a router found.
-func refused(out io.Writer, err error) error {
+// printRefusal prints the problems that a router found in a map, and returns an error with
+// their number. Any other error it returns as it is.
+func printRefusal(out io.Writer, err error) error {
 	answer, ok := errors.AsType[*client.Error](err)
 	if !ok || len(answer.Problems) == 0 {
 		return err
@@ -182,8 +183,9 @@ func refused(out io.Writer, err error) error {
 	return fmt.Errorf("the router refused the map: %s", count(len(answer.Problems), "problem"))
 }
 
-// found prints the problems of a map. Without a site, each site that is not listed is one.
-func found(out io.Writer, problems sitemap.Problems, noSite bool) error {
+// printProblems prints the problems of a map and returns an error with their number. If
+// noSite is set, it adds a hint about --site-id when a problem may be due to its absence.
+func printProblems(out io.Writer, problems sitemap.Problems, noSite bool) error {
 	for _, line := range problems.Lines() {
 		fmt.Fprintln(out, line)
 	}
@@ -194,8 +196,8 @@ func found(out io.Writer, problems sitemap.Problems, noSite bool) error {
 	return fmt.Errorf("the map has %s", count(len(problems), "problem"))
 }
 
-// describe returns what a map has. Without a place, where, it does not count the models
-// that may be held, because those depend on the site.
+// describe summarizes a map. If where is empty, it leaves out the number of models that may
+// be held, because that depends on the site.
 func describe(sum sitemap.Summary, where string) string {
 	text := fmt.Sprintf("generation %d, %s, %s", sum.Generation, count(sum.Sites, "site"), count(sum.Placements, "placement"))
 	if where == "" {

@@ -44,8 +44,7 @@ func serveFlags(cmd *cobra.Command, c *config.Serve, file *string) {
 	cmd.Flags().StringVar(file, "config", "", "YAML file with the same names as the flags; a flag on the command line wins")
 }
 
-// readSettings reads the file, if there is one, and the environment, and checks every
-// value.
+// readSettings reads the file, if there is one, and the environment, and checks all values.
 func readSettings(cmd *cobra.Command, c *config.Serve, file string) error {
 	if file != "" {
 		if err := c.ReadFile(file, cmd.Flags()); err != nil {

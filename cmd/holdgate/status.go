@@ -73,7 +73,7 @@ func printModels(out io.Writer, w *tabwriter.Writer, models []admin.ModelStatus)
 	fmt.Fprintln(out)
 	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tAGENT WOKEN\tDEMAND\tWANTED\tNOTE")
 	for _, m := range models {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yes(m.Waking), m.Demand, yes(m.Wanted), cmp.Or(m.Waits, "-"))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yesNo(m.Waking), m.Demand, yesNo(m.Wanted), cmp.Or(m.Waits, "-"))
 	}
 	_ = w.Flush()
 }
@@ -85,7 +85,7 @@ func printAgents(out io.Writer, w *tabwriter.Writer, agents []admin.AgentStatus)
 	fmt.Fprintln(out)
 	fmt.Fprintln(w, "AGENT\tSTATE\tROUTING\tIN USE\tADDRESS\tENGINE\tLOAD\tMODELS\tKINDS\tNOTE")
 	for _, a := range agents {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.State, yes(a.Routing), a.InFlight, a.Slots,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.State, yesNo(a.Routing), a.InFlight, a.Slots,
 			a.Address, a.Engine, load(a.Signals), strings.Join(a.Models, ","), strings.Join(a.Kinds, ","), note(a))
 	}
 	_ = w.Flush()
@@ -106,7 +106,7 @@ func load(s admin.Signals) string {
 	return cmp.Or(strings.Join(words, ", "), "-")
 }
 
-// note returns what is wrong with an agent.
+// note returns what is wrong with an agent, "-" if nothing is.
 func note(a admin.AgentStatus) string {
 	switch {
 	case a.Error != "":
@@ -123,7 +123,7 @@ func note(a admin.AgentStatus) string {
 	return "-"
 }
 
-func yes(b bool) string {
+func yesNo(b bool) string {
 	if b {
 		return "yes"
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admin is the HTTP interface for operators: metrics, health and the
-// sibling map. Everything but health and metrics needs the bearer token, where one
-// is set.
+// Package admin is the HTTP API for operators: metrics, health, the sibling map, the status
+// of the router, explanations of decisions, and wakes. If tokens are configured, everything
+// but metrics, health and the map's schema needs one of them as a bearer token.
 package admin
 
 import (
@@ -25,43 +25,43 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Deps are what the interface reads and calls. All but Tokens are required; without Explain
-// or Status its path does not exist.
+// Deps has what the API reads and calls. Tokens, Explain and Status may be nil; without
+// Explain or Status its path does not exist.
 type Deps struct {
-	Tokens  []string // empty: no token is needed
+	Tokens  []string // if empty, no token is needed
 	Maps    *sitemap.Store
 	Metrics prometheus.Gatherer
-	// Ready returns why the router is not ready; empty: it is.
+	// Ready returns why the router is not ready; "" if it is.
 	Ready func() string
-	// Warning returns what a router that is ready lacks; empty: nothing.
+	// Warning returns what a router that is ready lacks; "" if nothing.
 	Warning func() string
-	// Explain returns an error of the class ErrQuery for what it cannot answer.
+	// Explain explains a decision. Its error wraps ErrQuery if the query is invalid.
 	Explain func(q ExplainQuery) (*Explanation, error)
 	Status  func() *Status
-	// Wake keeps a model wanted; WakeFailed ends its waiters because a wake failed. Their
-	// errors are of the class ErrUnknownModel.
+	// Wake keeps a model wanted for span; WakeFailed ends its waiters because a wake failed.
+	// Their errors wrap ErrUnknownModel.
 	Wake       func(model string, span time.Duration) error
 	WakeFailed func(model, reason string) error
 	Log        zerolog.Logger
 }
 
-// Handler returns the interface.
+// Handler returns the handler of the API.
 func Handler(d Deps) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if reason := d.Ready(); reason != "" {
-			answer(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": reason})
+			writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": reason})
 			return
 		}
 		ready := map[string]string{"status": "ready"}
 		if warning := d.Warning(); warning != "" {
 			ready["warning"] = warning
 		}
-		answer(w, http.StatusOK, ready)
+		writeJSON(w, http.StatusOK, ready)
 	})
 	mux.HandleFunc("GET /v1/sitemap", d.authorized(d.getMap))
 	mux.HandleFunc("PUT /v1/sitemap", d.authorized(d.putMap))
@@ -76,13 +76,13 @@ func Handler(d Deps) http.Handler {
 	}
 	if d.Status != nil {
 		mux.HandleFunc("GET /v1/status", d.authorized(func(w http.ResponseWriter, _ *http.Request) {
-			answer(w, http.StatusOK, d.Status())
+			writeJSON(w, http.StatusOK, d.Status())
 		}))
 	}
-	return d.guarded(jsonErrors(mux))
+	return d.guardBrowsers(jsonErrors(mux))
 }
 
-// authorized refuses calls without one of the tokens.
+// authorized returns a handler that refuses calls without one of the tokens.
 func (d Deps) authorized(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !d.allowed(r.Header.Get("Authorization")) {
@@ -125,18 +125,18 @@ func (d Deps) getMap(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(s.Map.JSON())
 }
 
-// putMap applies a pushed map, whole or not at all.
+// putMap puts a pushed map in force, as a whole or not at all.
 func (d Deps) putMap(w http.ResponseWriter, r *http.Request) {
 	body, ok := readAll(w, r)
 	if !ok {
 		return
 	}
 	summary, err := d.Maps.PushIf(r.Header.Get("If-Match"), body, r.URL.Query().Get("force") == "1")
-	d.pushed(w, summary, err)
+	d.answerPush(w, summary, err)
 }
 
-// readAll reads a body of at most the size of a map. When it is not ok, the call was
-// answered or the client has left.
+// readAll reads a body of at most sitemap.MaxBytes. If ok is false, a body that is too large
+// has been answered, or the client is gone.
 func readAll(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, sitemap.MaxBytes))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
@@ -145,7 +145,7 @@ func readAll(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	return body, err == nil
 }
 
-// postHints replaces the hints of which models are warm at siblings.
+// postHints replaces the hints of the map in force.
 func (d Deps) postHints(w http.ResponseWriter, r *http.Request) {
 	body, ok := readAll(w, r)
 	if !ok {
@@ -153,19 +153,19 @@ func (d Deps) postHints(w http.ResponseWriter, r *http.Request) {
 	}
 	summary, err := d.Maps.PushHints(body)
 	if err != nil {
-		d.pushed(w, sitemap.Summary{}, err)
+		d.answerPush(w, sitemap.Summary{}, err)
 		return
 	}
-	answer(w, http.StatusOK, summary)
+	writeJSON(w, http.StatusOK, summary)
 }
 
-func (d Deps) pushed(w http.ResponseWriter, summary sitemap.Summary, err error) {
+func (d Deps) answerPush(w http.ResponseWriter, summary sitemap.Summary, err error) {
 	var problems sitemap.Problems
 	var conflict *sitemap.ConflictError
 	var persist *sitemap.PersistError
 	switch {
 	case errors.As(err, &problems):
-		answer(w, http.StatusBadRequest, map[string]any{"error": map[string]any{
+		writeJSON(w, http.StatusBadRequest, map[string]any{"error": map[string]any{
 			"code": "map_invalid", "message": "the map was not applied; every problem is listed", "problems": problems,
 		}})
 	case errors.As(err, new(*sitemap.MismatchError)):
@@ -180,21 +180,21 @@ func (d Deps) pushed(w http.ResponseWriter, summary sitemap.Summary, err error) 
 	default:
 		d.Log.Info().Int64("generation", summary.Generation).Int("placements", summary.Placements).
 			Int("holdable", summary.Holdable).Bool("unchanged", summary.Unchanged).Msg("sibling map applied")
-		answer(w, http.StatusOK, summary)
+		writeJSON(w, http.StatusOK, summary)
 	}
 }
 
 func fail(w http.ResponseWriter, status int, code, message string) {
-	answer(w, status, map[string]any{"error": map[string]string{"code": code, "message": message}})
+	writeJSON(w, status, map[string]any{"error": map[string]string{"code": code, "message": message}})
 }
 
-func answer(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.MarshalWrite(w, v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 }
 
-// jsonErrors answers in JSON where the mux would answer in text.
+// jsonErrors returns a handler that answers in JSON where the mux would answer in plain text.
 func jsonErrors(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// The decisions that an Explanation has.
+// The values of Explanation.Decision.
 const (
 	DecisionServe    = "serve"
 	DecisionQueue    = "queue" // served, when a slot is free
@@ -26,7 +26,7 @@ type ExplainQuery struct {
 	Model string // or an alias
 	Kind  target.Kind
 	KeyID string // empty: a request without a key
-	Hops  int    // how often it was redirected before
+	Hops  int    // how many times it was redirected before
 }
 
 // Explanation is what would happen to a request, and why.
@@ -37,12 +37,12 @@ type Explanation struct {
 	Tenant   string `json:"tenant,omitzero"`
 	Hops     int    `json:"hops"`
 	Decision string `json:"decision"`
-	// Status is that of an answer of the router's own, else 0.
+	// Status is the status of a redirect or a refusal, otherwise 0.
 	Status     int    `json:"status,omitzero"`
 	Code       string `json:"code,omitzero"`
 	Message    string `json:"message,omitzero"`
 	RetryAfter int    `json:"retry_after,omitzero"`
-	// Site and URL are where a redirect leads.
+	// Site and URL are the target of a redirect.
 	Site string `json:"site,omitzero"`
 	URL  string `json:"url,omitzero"`
 	// HoldBudget is how long a held request would wait.
@@ -52,14 +52,14 @@ type Explanation struct {
 	Siblings []sitemap.Candidate `json:"siblings,omitzero"`
 }
 
-// Step is one step of the decision. At most one is taken: it decides.
+// Step is one step of the decision. At most one is taken, and that one decides.
 type Step struct {
 	Step  string `json:"step"`
 	Taken bool   `json:"taken"`
 	Why   string `json:"why"`
 }
 
-// ErrQuery is the class of a query that cannot be answered.
+// ErrQuery is the error of an invalid query.
 var ErrQuery = errors.New("the query is wrong")
 
 func (d Deps) explain(w http.ResponseWriter, r *http.Request) {
@@ -76,11 +76,12 @@ func (d Deps) explain(w http.ResponseWriter, r *http.Request) {
 		d.Log.Error().Err(err).Msg("explaining a decision")
 		fail(w, http.StatusInternalServerError, "internal", "the decision could not be explained")
 	default:
-		answer(w, http.StatusOK, e)
+		writeJSON(w, http.StatusOK, e)
 	}
 }
 
-// readQuery is strict: with a misspelled name another request would be explained.
+// readQuery parses a query. It refuses unknown parameters: if one were misspelled and
+// ignored, another request would be explained.
 func readQuery(r *http.Request) (q ExplainQuery, err error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

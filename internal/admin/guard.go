@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// guarded refuses what a web page can make a browser send: calls from pages of other sites,
-// and, where no token protects the API, calls by a host name that an attacker's DNS resolves
-// to this machine.
-func (d Deps) guarded(h http.Handler) http.Handler {
+// guardBrowsers returns a handler that refuses calls that a web page could make a browser
+// send: calls from pages of other sites, and, if no token protects the API, calls to a host
+// name that an attacker's DNS resolves to this machine.
+func (d Deps) guardBrowsers(h http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, http.StatusForbidden, "cross_origin", "the admin API takes no calls from pages of other sites")
@@ -31,14 +31,14 @@ func (d Deps) guarded(h http.Handler) http.Handler {
 	})
 }
 
-// overUnix reports whether a request came over a unix socket, to which no browser connects.
+// overUnix reports whether a request came over a unix socket. Browsers cannot connect to one.
 func overUnix(r *http.Request) bool {
 	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && addr.Network() == "unix"
 }
 
-// loopbackHost reports whether a Host header names this machine without DNS. An empty one
-// does: every browser sends the header, and some health checks do not.
+// loopbackHost reports whether a Host header names this machine without DNS. An empty header
+// is accepted: every browser sends it, and some health checks do not.
 func loopbackHost(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {

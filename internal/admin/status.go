@@ -4,7 +4,7 @@ package admin
 
 import "time"
 
-// Status is the router at one moment.
+// Status is the state of the router at one moment.
 type Status struct {
 	Ready    bool          `json:"ready"`
 	NotReady string        `json:"not_ready,omitzero"` // why
@@ -28,7 +28,7 @@ type MapStatus struct {
 	Hints      int       `json:"hints"`
 }
 
-// ModelStatus is one model that is placed anywhere or has an agent here.
+// ModelStatus is one model that is placed at any site or has an agent here.
 type ModelStatus struct {
 	Model string `json:"model"`
 	// State is warm, waking, asleep or elsewhere.
@@ -38,13 +38,13 @@ type ModelStatus struct {
 	Waking  bool   `json:"waking"`
 	Demand  int    `json:"demand"`
 	Wanted  bool   `json:"wanted"`
-	// Waits is the text of which agents' room in a group it waits for; empty: it does not.
+	// Waits describes the room in a group that the model waits for; empty: none.
 	Waits string `json:"waits,omitzero"`
 }
 
-// Signals are the engine's own numbers; nil where it does not report them.
+// Signals are the engine's own numbers; nil if it does not report them.
 type Signals struct {
-	// InFlight counts the requests inside the engine, from all routers.
+	// InFlight is the number of requests in the engine, from all routers.
 	InFlight *uint32  `json:"in_flight,omitzero"`
 	Running  *uint32  `json:"running,omitzero"`
 	Waiting  *uint32  `json:"waiting,omitzero"`

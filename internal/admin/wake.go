@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// ErrUnknownModel is the class of a model that is neither placed here nor of an agent.
+// ErrUnknownModel is the error of a model that may not be held here and that no agent offers.
 var ErrUnknownModel = errors.New("the model is not known here")
 
 // How long a wake ahead of traffic keeps a model wanted.
@@ -21,14 +21,14 @@ const (
 	maxWake     = time.Hour
 )
 
-// maxReason bounds the reason of a failed wake, in bytes.
+// maxReason is the longest reason of a failed wake, in bytes.
 const maxReason = 256
 
 const failedSuffix = "/failed"
 
-// wake keeps a model wanted ahead of its traffic, or ends its waiters because its wake
-// failed. The model is the rest of the path, decoded once, so that a name may have slashes.
-// In a name that ends in /failed this slash must be encoded.
+// wake keeps a model wanted ahead of requests. For a path that ends in /failed it ends the
+// model's waiters instead. The model is the rest of the path, decoded once, so that a name
+// may have slashes. If a name itself ends in /failed, this slash must be encoded.
 func (d Deps) wake(w http.ResponseWriter, r *http.Request) {
 	model := r.PathValue("model")
 	if name := strings.TrimSuffix(model, failedSuffix); name != "" && strings.HasSuffix(r.URL.EscapedPath(), failedSuffix) {
@@ -47,7 +47,7 @@ func (d Deps) wake(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "model_not_found", err.Error())
 		return
 	}
-	answer(w, http.StatusAccepted, map[string]string{"model": model, "wanted_for": span.String()})
+	writeJSON(w, http.StatusAccepted, map[string]string{"model": model, "wanted_for": span.String()})
 }
 
 func (d Deps) wakeFailed(w http.ResponseWriter, r *http.Request, model string) {
@@ -70,5 +70,5 @@ func (d Deps) wakeFailed(w http.ResponseWriter, r *http.Request, model string) {
 		fail(w, http.StatusNotFound, "model_not_found", err.Error())
 		return
 	}
-	answer(w, http.StatusAccepted, map[string]string{"model": model})
+	writeJSON(w, http.StatusAccepted, map[string]string{"model": model})
 }

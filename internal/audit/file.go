@@ -14,18 +14,18 @@ import (
 	"github.com/holdgate/holdgate/internal/regular"
 )
 
-// stream is stdout, which is not rotated.
+// stream is a sink that is not rotated: standard output.
 type stream struct{ io.Writer }
 
 func (stream) Reopen() error { return nil }
 func (stream) Torn() bool    { return false }
 func (stream) Close() error  { return nil }
 
-// file is a file that is rotated by its size. A new one has mode 0600.
+// file is a sink that is rotated by its size. New files have mode 0600.
 type file struct {
 	*lumberjack.Logger
 
-	mu     sync.Mutex // of Reopen and Close
+	mu     sync.Mutex // guards the fields below
 	closed bool
 	torn   bool // the file ended in an incomplete line when it was opened
 }
@@ -34,7 +34,7 @@ func openFile(path string, o Options) (*file, error) {
 	if o.MaxMiB == 0 {
 		o.MaxMiB = defaultMaxMiB
 	}
-	// A rotation renames the file, and would rename a link to it.
+	// A rotation renames the path, so a link must be resolved first.
 	at, err := regular.Resolve(path)
 	if err != nil {
 		return nil, err
@@ -46,8 +46,8 @@ func openFile(path string, o Options) (*file, error) {
 	return f, nil
 }
 
-// open makes the library open its file, which it would otherwise do at the first line. It
-// checks the path before: the library renames what it cannot open, such as a directory.
+// open makes lumberjack open its file, which it would otherwise do at the first line. It
+// checks the path before, because lumberjack renames what it cannot open, such as a directory.
 func (f *file) open() error {
 	if err := Check(f.Filename); err != nil {
 		return err
@@ -80,14 +80,14 @@ func endsTorn(path string) (bool, error) {
 	return last[0] != '\n', err
 }
 
-// Torn is part of sink.
+// Torn implements sink.
 func (f *file) Torn() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.torn
 }
 
-// Check returns why a path cannot be that of an audit file. It creates nothing.
+// Check returns an error if path cannot be an audit file. It creates nothing.
 func Check(path string) error {
 	if path == "-" {
 		return nil
@@ -95,7 +95,7 @@ func Check(path string) error {
 	return regular.Check(path)
 }
 
-// Reopen is part of sink.
+// Reopen implements sink.
 func (f *file) Reopen() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,7 +106,7 @@ func (f *file) Reopen() error {
 	return errors.Join(err, f.open())
 }
 
-// Close is part of sink.
+// Close implements sink.
 func (f *file) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,31 +19,31 @@ const (
 	defaultMaxMiB = 100
 	defaultQueue  = 4096 // lines
 	batchBytes    = 64 << 10
-	lineBytes     = 1 << 10 // what a usual line has at most
-	spareBytes    = 4 << 10 // a larger buffer is not kept
+	lineBytes     = 1 << 10 // size of a new buffer; usual lines fit
+	spareBytes    = 4 << 10 // larger buffers are not reused
 )
 
 // ErrClosed is the error of a log that was closed.
 var ErrClosed = errors.New("the audit log is closed")
 
-// Options are a log's settings and collaborators.
+// Options are the options of a log.
 type Options struct {
 	MaxMiB     int       // a file's size at which it is rotated; 0: 100
 	Backups    int       // rotated files that are kept; 0: all
 	Queue      int       // lines that may wait to be written; 0: 4096
-	Stdout     io.Writer // where path "-" writes; nil: the process's own
+	Stdout     io.Writer // used for the path "-"; nil: os.Stdout
 	Registerer prometheus.Registerer
 	Prefix     string // of the metric's name
 	Log        zerolog.Logger
 }
 
-// sink is what lines are written to.
+// sink is the destination of the lines.
 type sink interface {
 	io.Writer
-	// Reopen closes the file and opens the one that has its name now.
+	// Reopen closes the file, which may have been renamed, and opens its path again.
 	Reopen() error
-	// Torn reports whether the file ended in an incomplete line when it was opened: an
-	// earlier process was killed, or the disk was full.
+	// Torn reports whether the file ended in an incomplete line when it was opened, because
+	// an earlier process was killed or the disk was full.
 	Torn() bool
 	Close() error
 }
@@ -51,7 +51,7 @@ type sink interface {
 // Log writes records. Its methods are safe for concurrent use.
 type Log struct {
 	log     zerolog.Logger
-	sink    sink // nil: nothing is written
+	sink    sink // nil if the log writes nothing
 	dropped atomic.Uint64
 
 	mu     sync.RWMutex // held for reading while a line is queued
@@ -64,8 +64,8 @@ type Log struct {
 	failing bool        // the last write failed; only the writer's goroutine uses it
 }
 
-// Open opens the log at path: a file, "-" for stdout, or empty for a log that
-// writes nothing.
+// Open opens a log that writes to path: a file, or "-" for standard output. With an empty
+// path the log writes nothing.
 func Open(path string, o Options) (*Log, error) {
 	if o.MaxMiB < 0 || o.Backups < 0 || o.Queue < 0 {
 		return nil, errors.New("opening the audit log: no setting may be below 0")
@@ -104,8 +104,8 @@ func (l *Log) start(queue int) {
 	go l.write()
 }
 
-// Write queues the line of a record. It does not wait: with a full queue, or after Close,
-// the record is dropped and counted. The caller may change the record after the call.
+// Write queues the line of a record. It does not wait: if the queue is full, or the log is
+// closed, the record is dropped and counted. The caller may change the record afterwards.
 func (l *Log) Write(r *Record) {
 	if l.sink == nil {
 		return
@@ -144,11 +144,11 @@ func (l *Log) recycle(b []byte) {
 	}
 }
 
-// Dropped returns how many records were lost.
+// Dropped returns how many records were dropped.
 func (l *Log) Dropped() uint64 { return l.dropped.Load() }
 
-// Reopen opens a new file of the log's name, after the old one was moved away. Lines that
-// were queued before may go to either.
+// Reopen opens the log's path again, after another program has renamed the file. Lines that
+// were queued before may be written to either file.
 func (l *Log) Reopen() error {
 	if l.sink == nil {
 		return nil
@@ -160,8 +160,7 @@ func (l *Log) Reopen() error {
 	return nil
 }
 
-// Close writes what is queued and closes the file. Calls after the first do
-// nothing.
+// Close writes the queued lines and closes the file. Calls after the first do nothing.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Decision is what was decided when the request came.
+// Decision is the decision about a request when its headers arrived.
 type Decision string
 
 // The decisions.
@@ -21,8 +21,8 @@ const (
 	Refuse   Decision = "refuse"
 )
 
-// Record is a finished request. Every line has all fields, in this order; what is not known
-// is empty or 0.
+// Record is the record of a finished request. Each line has all fields, in this order; a
+// field that is not known is empty or 0.
 type Record struct {
 	Time            time.Time // written in UTC, in milliseconds
 	RequestID       string
@@ -35,8 +35,8 @@ type Record struct {
 	Path            string
 	Decision        Decision
 	Outcome         string // of a hold
-	Status          int    // what the request ended with, whatever the client was sent
-	WireStatus      int    // what the client was sent; 0: nothing
+	Status          int    // the final status, even if the client had already been sent another
+	WireStatus      int    // the status that the client was sent; 0: none
 	ErrorCode       string
 	AgentID         string
 	Upstream        netip.AddrPort
@@ -50,11 +50,11 @@ type Record struct {
 }
 
 const (
-	maxString  = 256 // bytes of a string that are written, before escaping
+	maxString  = 256 // the longest string that is written, in bytes before escaping
 	timeFormat = "2006-01-02T15:04:05.000Z07:00"
 )
 
-// line is a line that is being made.
+// line is a line while it is formatted.
 type line struct{ b []byte }
 
 // appendLine adds the record's line to b.
@@ -122,7 +122,7 @@ func (l *line) ip(name string, a netip.Addr) {
 	l.b = append(l.b, '"')
 }
 
-// cut returns the first bytes of s, up to the end of a rune.
+// cut returns at most maxString bytes of s, without splitting a rune.
 func cut(s string) string {
 	if len(s) <= maxString {
 		return s
@@ -134,9 +134,9 @@ func cut(s string) string {
 	return s[:end]
 }
 
-// appendQuoted adds s as a JSON string. It escapes all that is not printable, which is more
-// than JSON needs: a name that a client chose must not move the cursor of a terminal, change
-// the direction of the text after it, or end the line for some readers.
+// appendQuoted appends s as a JSON string. It escapes everything that is not printable, more
+// than JSON requires: a string from a client must not move a terminal's cursor, change the
+// direction of the text after it, or end the line for some readers.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, r := range s { // an invalid byte is U+FFFD

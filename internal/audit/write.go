@@ -14,8 +14,8 @@ func (l *Log) write() {
 	}
 }
 
-// gather adds the lines that wait already, so that a busy log needs few writes and a line of
-// an idle log is written at once.
+// gather appends the lines that are already queued to batch, so that a busy log needs few
+// writes and an idle log writes a line at once. first is the buffer of the line in batch.
 func (l *Log) gather(batch, first []byte) []byte {
 	l.recycle(first)
 	for len(batch) < batchBytes {
@@ -33,11 +33,12 @@ func (l *Log) gather(batch, first []byte) []byte {
 	return batch
 }
 
-// flush writes complete lines. What could not be written is lost.
+// flush writes complete lines. Lines that cannot be written are dropped.
 func (l *Log) flush(batch []byte) {
 	head := 0
 	if l.torn.Load() {
-		// In one write, so that the lines are never written without the newline.
+		// The newline that ends the incomplete line is part of the same write, so that the new
+		// lines are never written without it.
 		batch, head = append([]byte{'\n'}, batch...), 1
 	}
 	n, err := l.sink.Write(batch)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certs reloads the TLS of a server when the files of its certificate, its key or
-// the authorities of its clients change.
+// Package certs loads the TLS certificate of a server, its key and the authorities of its
+// clients, and reloads them when their files change.
 package certs
 
 import (
@@ -17,19 +17,19 @@ import (
 	"github.com/holdgate/holdgate/internal/reload"
 )
 
-// File is a file and the flag that names it, without its dashes.
+// File is the path of a file and the flag that sets it, without dashes.
 type File struct{ Setting, Path string }
 
-// Files are those of one server.
+// Files are the files of one server.
 type Files struct {
 	Cert, Key File
-	// ClientCA has the authorities that sign clients' certificates. Without a
-	// path clients need none.
+	// ClientCA has the authorities of clients' certificates. If its path is empty,
+	// clients need no certificate.
 	ClientCA File
 }
 
-// Server is the TLS of a server. A handshake uses the files as they were when they were last
-// valid; open connections keep what they began with.
+// Server is the TLS configuration of a server. A handshake uses the last valid version of the
+// files; open connections are not affected by a change.
 type Server struct {
 	pair    *reload.File[pair]
 	clients *reload.File[x509.CertPool] // nil when clients need no certificate
@@ -42,7 +42,7 @@ type pair struct {
 	keyFile string
 }
 
-// Files returns the files that are watched besides the certificate.
+// Files returns the files that package reload must watch besides the certificate.
 func (p *pair) Files() []string { return []string{p.keyFile} }
 
 // Load reads the files for the first time. It does not use o.Setting.
@@ -50,7 +50,7 @@ func Load(f Files, o reload.Options) (*Server, error) {
 	s := &Server{}
 	var err error
 	o.Setting = f.Cert.Setting
-	if s.pair, err = reload.Load(f.Cert.Path, pairWith(f.Key), o); err != nil {
+	if s.pair, err = reload.Load(f.Cert.Path, pairParser(f.Key), o); err != nil {
 		return nil, err
 	}
 	if f.ClientCA.Path == "" {
@@ -62,7 +62,7 @@ func Load(f Files, o reload.Options) (*Server, error) {
 	return s, err
 }
 
-func pairWith(key File) reload.Parser[pair] {
+func pairParser(key File) reload.Parser[pair] {
 	return func(data []byte, inForce *pair) (*pair, error) {
 		keyData, err := reload.Read(key.Path, reload.MaxBytes)
 		if err != nil {
@@ -73,13 +73,13 @@ func pairWith(key File) reload.Parser[pair] {
 			return nil, fmt.Errorf("reading it with --%s: %w", key.Setting, err)
 		}
 		if inForce != nil && slices.EqualFunc(c.Certificate, inForce.Certificate.Certificate, bytes.Equal) {
-			return inForce, nil // a certificate has one key
+			return inForce, nil // the certificate is the same, and so its key
 		}
 		return &pair{Certificate: c, keyFile: key.Path}, nil
 	}
 }
 
-// Authorities reads the certificates of authorities, in PEM.
+// Authorities parses the certificates of authorities, in PEM.
 func Authorities(data []byte) (*x509.CertPool, error) {
 	return AddAuthorities(x509.NewCertPool(), data)
 }

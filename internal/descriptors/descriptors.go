@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package descriptors returns how many file descriptors this process may have, and retries
-// calls while there is none for a connection: that is no failure of the other side.
+// Package descriptors returns the limit of this process's file descriptors, and retries HTTP
+// requests while there is no descriptor for a connection, which is not a failure of the peer.
 package descriptors
 
 import (
@@ -23,25 +23,25 @@ func Limit() int {
 	return int(min(l.Cur, 1<<30))
 }
 
-// UsedUp reports whether an error means that this process, or the system, has no descriptor
+// UsedUp reports whether err means that this process or the system has no file descriptor
 // left.
 func UsedUp(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// The pauses between tries grow from the first to the last.
+// The pause between tries doubles from firstPause up to lastPause.
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 500 * time.Millisecond
 )
 
-// Patient returns a transport for a client that tries again while there is no descriptor for
-// a connection, until the context of the request ends. Requests with a body need GetBody.
+// Patient returns a transport that retries requests while there is no file descriptor for a
+// connection, until the request's context ends. Requests with a body need GetBody.
 func Patient(next http.RoundTripper) http.RoundTripper { return patient{next} }
 
 type patient struct{ next http.RoundTripper }
 
-// RoundTrip is part of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	for wait := firstPause; ; wait = min(2*wait, lastPause) {
 		resp, err := p.next.RoundTrip(r)
@@ -51,13 +51,13 @@ func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 		if !pause(r.Context(), wait) {
 			return nil, err
 		}
-		if r, err = again(r); err != nil {
+		if r, err = retryRequest(r); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// pause waits for d, and reports false when ctx ended before.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -69,8 +69,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// again returns a copy of r for another try, with a new body: the failed try has closed it.
-func again(r *http.Request) (*http.Request, error) {
+// retryRequest returns a copy of r for another try. It has a new body, since the failed try
+// has closed the first one.
+func retryRequest(r *http.Request) (*http.Request, error) {
 	next := *r
 	if r.Body == nil || r.Body == http.NoBody {
 		return &next, nil

@@ -22,25 +22,25 @@ type Load struct {
 	tokens, tokenLimit, slots, slotsUsed *prometheus.Desc
 }
 
-// NewLoad makes the collector.
+// NewLoad returns the collector.
 func NewLoad(prefix string, capacity *admission.Capacity, registry *agentreg.Registry, machine *holdstate.Machine) *Load {
-	of := func(label, name, help string) *prometheus.Desc {
+	desc := func(label, name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prefix+name, help, []string{label}, nil)
 	}
 	return &Load{
 		capacity: capacity, registry: registry, machine: machine,
-		queue:        of("model", "queue_depth", "Requests that wait for a slot of a model that is up."),
-		parked:       of("model", "admission_waiting", "Requests that wait for room in the admission gate."),
-		requests:     of("model", "admission_requests", "Requests that the admission gate has let in and that have not ended."),
-		requestLimit: of("model", "admission_requests_limit", "How many requests the admission gate lets in at once."),
-		tokens:       of("model", "admission_tokens", "Estimated tokens of the requests that the admission gate has let in."),
-		tokenLimit:   of("model", "admission_tokens_limit", "How many estimated tokens the admission gate lets in at once."),
-		slots:        of("agent_id", "agent_slots", "Slots of a registered agent."),
-		slotsUsed:    of("agent_id", "agent_slots_in_use", "Slots of a registered agent that this router's requests have."),
+		queue:        desc("model", "queue_depth", "Requests that wait for a slot of a model that is up."),
+		parked:       desc("model", "admission_waiting", "Requests that wait for a reservation of the admission gate."),
+		requests:     desc("model", "admission_requests", "Requests that the admission gate has admitted and that have not ended."),
+		requestLimit: desc("model", "admission_requests_limit", "How many requests the admission gate admits at once."),
+		tokens:       desc("model", "admission_tokens", "Estimated tokens of the requests that the admission gate has admitted."),
+		tokenLimit:   desc("model", "admission_tokens_limit", "How many estimated tokens the admission gate admits at once."),
+		slots:        desc("agent_id", "agent_slots", "Slots of a registered agent."),
+		slotsUsed:    desc("agent_id", "agent_slots_in_use", "Slots of a registered agent that this router's requests have."),
 	}
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (l *Load) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		l.queue, l.parked, l.requests, l.requestLimit, l.tokens, l.tokenLimit, l.slots, l.slotsUsed,
@@ -49,7 +49,7 @@ func (l *Load) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (l *Load) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int64, label string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), label)
@@ -60,14 +60,14 @@ func (l *Load) Collect(ch chan<- prometheus.Metric) {
 		ch <- &sample{l.parked, labels, float64(parked), false}
 		ch <- &sample{l.queue, labels, float64(queued), false}
 	}
-	for _, has := range l.capacity.Loads() {
-		gauge(l.requests, has.Requests, has.Model)
-		gauge(l.tokens, has.Tokens, has.Model)
-		if has.RequestLimit > 0 {
-			gauge(l.requestLimit, has.RequestLimit, has.Model)
+	for _, load := range l.capacity.Loads() {
+		gauge(l.requests, load.Requests, load.Model)
+		gauge(l.tokens, load.Tokens, load.Model)
+		if load.RequestLimit > 0 {
+			gauge(l.requestLimit, load.RequestLimit, load.Model)
 		}
-		if has.TokenLimit > 0 {
-			gauge(l.tokenLimit, has.TokenLimit, has.Model)
+		if load.TokenLimit > 0 {
+			gauge(l.tokenLimit, load.TokenLimit, load.Model)
 		}
 	}
 	for _, a := range l.registry.Agents() {

@@ -9,14 +9,14 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 )
 
-// Holdable are the models that may be held.
+// Holdable is the models whose requests may be held.
 type Holdable struct {
 	MapLoaded bool // else only the models of backends are in the list
 	Models    []string
 }
 
-// Demand exports the demand of each holdable model. Without a map it has no series for
-// the models of the map: a router that was just restarted must not report that nobody
+// Demand exports the demand of each holdable model. Before the map is loaded there are no
+// series for its models: a router that has just restarted must not report that no request
 // waits.
 type Demand struct {
 	holdable                func() Holdable
@@ -24,7 +24,7 @@ type Demand struct {
 	loaded, pending, wanted *prometheus.Desc
 }
 
-// NewDemand makes the collector.
+// NewDemand returns the collector.
 func NewDemand(prefix string, holdable func() Holdable, machine *holdstate.Machine) *Demand {
 	return &Demand{
 		holdable: holdable, machine: machine,
@@ -33,18 +33,18 @@ func NewDemand(prefix string, holdable func() Holdable, machine *holdstate.Machi
 		pending: prometheus.NewDesc(prefix+"pending_demand",
 			"Distinct requests that wait for the model: held, or released without a slot.", []string{"model"}, nil),
 		wanted: prometheus.NewDesc(prefix+"wake_wanted",
-			"1 while the model should be up: somebody waits for it or did so within the linger.", []string{"model"}, nil),
+			"1 while the model should be up: requests wait for it or did so within the linger.", []string{"model"}, nil),
 	}
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (d *Demand) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.loaded
 	ch <- d.pending
 	ch <- d.wanted
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (d *Demand) Collect(ch chan<- prometheus.Metric) {
 	now := d.holdable()
 	ch <- prometheus.MustNewConstMetric(d.loaded, prometheus.GaugeValue, flag(now.MapLoaded))
@@ -55,7 +55,7 @@ func (d *Demand) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// flag is the value of a gauge that is 1 or 0.
+// flag returns a boolean as the value of a gauge: 1 or 0.
 func flag(yes bool) float64 {
 	if yes {
 		return 1

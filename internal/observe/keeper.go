@@ -13,11 +13,11 @@ import (
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
-// Keeper removes the series of names that are gone: of models that are not known, of
-// engines and regions that no agent of a model has, and of tenants that are not listed.
+// Keeper removes the series of names that are gone: of models that are not known, of engines
+// and regions that no agent of the model has, and of tenants that are not listed.
 type Keeper struct {
 	Metrics *Metrics
-	Keep    time.Duration // how long a name is gone before its series are removed
+	Keep    time.Duration // how long a name must be gone before its series are removed
 	// KnownModel reports whether a model is in the map, the registry, the backends or
 	// the policy file.
 	KnownModel func(model string) bool
@@ -50,8 +50,8 @@ func (k Keeper) forget(now time.Time) {
 	k.Recent.Forget(k.Keep, k.KnownModel)
 }
 
-// hasRoute returns a function that reports whether a route exists. A model without an
-// agent keeps its routes as long as it is known.
+// hasRoute returns a function that reports whether a route exists: an agent has it, or the
+// model is known and has no agents.
 func (k Keeper) hasRoute() func(route) bool {
 	routes := map[string][]route{}
 	for _, a := range k.Agents() {
@@ -60,15 +60,15 @@ func (k Keeper) hasRoute() func(route) bool {
 		}
 	}
 	return func(r route) bool {
-		if of := routes[r.model]; len(of) > 0 {
-			return slices.Contains(of, r)
+		if existing := routes[r.model]; len(existing) > 0 {
+			return slices.Contains(existing, r)
 		}
 		return k.KnownModel(r.model)
 	}
 }
 
-// expired updates since when something is absent, and reports whether that is no later
-// than before.
+// expired updates *absent, the time since when a name is absent (zero while it is there), and
+// reports whether it has been absent since before or longer.
 func expired(absent *time.Time, there bool, now, before time.Time) bool {
 	switch {
 	case there:
@@ -79,14 +79,14 @@ func expired(absent *time.Time, there bool, now, before time.Time) bool {
 	return !there && !absent.After(before)
 }
 
-// models are the models that have series of their own, each with the time since when it
-// is not known; zero: it is.
+// models is the set of models that have series, each with the time since when it is unknown;
+// zero while it is known.
 type models struct {
 	mu     sync.Mutex
 	absent map[string]*time.Time
 }
 
-// note must be called before a series of the model is made.
+// note must be called before a series of the model is created.
 func (l *models) note(model string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package observe shows what the router does: the metrics of the hold and of the
-// routing, a line of the audit log for each request, and the status of the admin API.
+// Package observe reports what the router does: in metrics, in a line of the audit log for
+// each request, and in the status of the admin API.
 package observe
 
 import (
@@ -21,9 +21,9 @@ import (
 // Options are the settings of the metrics.
 type Options struct {
 	Prefix string
-	// Tenants lists the tenants that are known before they send a request, sorted.
+	// Tenants returns the tenants that are known before they send a request, sorted.
 	Tenants func() []string
-	// Identities: requests may come from tenants that are in no list.
+	// Identities: requests may come from tenants that Tenants does not return.
 	Identities bool
 }
 
@@ -39,14 +39,15 @@ type Metrics struct {
 	lost     prometheus.Counter
 	tokens   *prometheus.CounterVec
 	tenants  tenantLabels
-	models   models // those with a series of wakes, rejections or queued
+	models   models // the models with a series of wakes, rejections or queued
 
 	// rejections and queued are about models that are up.
 	rejections *prometheus.CounterVec
 	queued     *prometheus.HistogramVec
 }
 
-// histogram has native buckets beside the classic ones, for scrapers that ask for them.
+// histogram returns the options of a histogram with native buckets besides the classic ones,
+// for scrapers that support them.
 func histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -54,7 +55,7 @@ func histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
 	}
 }
 
-// NewMetrics registers the metrics of events.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{
@@ -77,19 +78,19 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 			[]string{"model"}),
 		rejections: f.NewCounterVec(prometheus.CounterOpts{
 			Name: o.Prefix + "admission_rejections_total",
-			Help: "Requests for a model that is up that were turned away, by why.",
+			Help: "Requests for a model that is up that were refused, by reason.",
 		}, []string{"reason", "model"}),
 		queued: f.NewHistogramVec(histogram(o.Prefix+"queue_wait_seconds",
-			"How long requests waited in the capacity queue, those that got a slot at once left out, in seconds.",
+			"How long requests waited for a slot, without those that got one at once, in seconds.",
 			.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600),
 			[]string{"model"}),
 		lost: f.NewCounter(prometheus.CounterOpts{
 			Name: o.Prefix + "lost_records_total",
-			Help: "Requests whose access-log record did not come, so that their status is not known.",
+			Help: "Requests whose access-log record was lost, so that their status is not known.",
 		}),
 		tokens: f.NewCounterVec(prometheus.CounterOpts{
 			Name: o.Prefix + "hop_tokens_rejected_total",
-			Help: "Tokens of redirected requests that were not accepted, by what was wrong.",
+			Help: "Tokens of redirected requests that were not accepted, by reason.",
 		}, []string{"reason"}),
 	}
 	reg.MustRegister(m.routed)
@@ -102,7 +103,8 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 	return m
 }
 
-// HoldEnded counts the end of a hold. A request that a limit refused was not held.
+// HoldEnded counts the end of a hold. A request that was refused by a limit, which was not
+// held, is counted too, but has no duration.
 func (m *Metrics) HoldEnded(o holdstate.Outcome, held time.Duration) {
 	m.holds.WithLabelValues(o.String()).Inc()
 	if o != holdstate.OutcomeFull {
@@ -116,23 +118,23 @@ func (m *Metrics) Rejected(model string, err error) {
 	m.rejections.WithLabelValues(refusal.Label(err), model).Inc()
 }
 
-// TokenRejected counts the token of a redirected request that is not valid.
+// TokenRejected counts an invalid token of a redirected request.
 func (m *Metrics) TokenRejected(err error) { m.tokens.WithLabelValues(hop.Class(err)).Inc() }
 
-// Queued counts how long a request waited for a slot.
+// Queued records how long a request waited for a slot.
 func (m *Metrics) Queued(model string, d time.Duration) {
 	m.models.note(model)
 	m.queued.WithLabelValues(model).Observe(d.Seconds())
 }
 
-// Woke counts the wake of a model.
+// Woke records how long the wake of a model took.
 func (m *Metrics) Woke(model string, took time.Duration) {
 	m.models.note(model)
 	m.wakes.WithLabelValues(model).Observe(took.Seconds())
 }
 
 // Serving creates the routed series of an agent's models.
-func (m *Metrics) Serving(agent *agentreg.AgentInfo) { m.routed.serving(agent) }
+func (m *Metrics) Serving(agent *agentreg.AgentInfo) { m.routed.addAgent(agent) }
 
 // routedTo counts the first slot that a request got.
 func (m *Metrics) routedTo(r *extproc.Request, g holdstate.Grant) {

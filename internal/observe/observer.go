@@ -13,7 +13,7 @@ import (
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
-// Observer writes what happens to requests into the metrics and the audit log. It is the
+// Observer records what happens to requests in the metrics and the audit log. It implements
 // extproc.Observer.
 type Observer struct {
 	Metrics *Metrics
@@ -38,7 +38,7 @@ func (o Observer) Ended(r *extproc.Record) {
 	o.Audit.Write(auditRecord(r))
 }
 
-// Freed logs that slots were given back.
+// Freed logs that slots were freed because the engine has fewer requests.
 func (o Observer) Freed(g holdstate.Grant, slots int) {
 	o.Log.Warn().Str("agent", g.Replica().ID).Int("slots", slots).
 		Msg("the engine works on fewer requests than slots are taken: gave slots back")

@@ -18,48 +18,48 @@ import (
 const (
 	// maxZeroTenants is how many tenants have a series, at 0, before their first request.
 	maxZeroTenants = 1000
-	// maxZeros bounds these series over all models.
+	// maxZeros limits the number of these series over all routes.
 	maxZeros = 100_000
-	// maxRouted bounds the series with a request; further tenants share otherTenant.
+	// maxRouted limits the number of counters; further tenants share otherTenant.
 	maxRouted = 100_000
 )
 
-// route is what a request was routed to, as labels.
+// route has the labels of the engine that a request was routed to.
 type route struct{ engine, region, model string }
 
-// routed counts the requests that got a slot. A tenant that has sent nothing has a
-// series, at 0, but no counter: a scrape makes these series, so that a registration costs
-// the same for one tenant and for a thousand.
+// routed counts the requests that got a slot. A tenant without requests has a series at 0
+// but no counter: Collect makes these series, so that the cost of a registration does not
+// depend on the number of tenants.
 type routed struct {
 	desc    *prometheus.Desc
-	tenants func() []string // those that are listed, sorted
+	tenants func() []string // the known tenants, sorted
 
-	mu   sync.RWMutex
-	of   map[route]*counters
-	size int // counters of all routes
+	mu     sync.RWMutex
+	routes map[route]*counters
+	size   int // number of counters of all routes
 }
 
 // counters are the counters of one route.
 type counters struct {
 	byTenant map[string]*counter
-	absent   time.Time // since when no agent has the route; zero: one has
+	absent   time.Time // since when no agent has the route; zero while one has
 }
 
 type counter struct {
 	n      atomic.Uint64
-	absent time.Time // since when the tenant is not known; zero: it is
+	absent time.Time // since when the tenant is unknown; zero while it is known
 }
 
 func newRouted(prefix string, tenants func() []string) *routed {
 	return &routed{
-		tenants: tenants, of: map[route]*counters{},
+		tenants: tenants, routes: map[route]*counters{},
 		desc: prometheus.NewDesc(prefix+"routing_requests_routed_total",
 			"Requests that got a slot on an agent, each counted once.", []string{"engine", "model", "region", "tenant_id"}, nil),
 	}
 }
 
-// serving creates the series of an agent's models.
-func (r *routed) serving(a *agentreg.AgentInfo) {
+// addAgent creates the routes of an agent.
+func (r *routed) addAgent(a *agentreg.AgentInfo) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, model := range a.Models {
@@ -68,26 +68,27 @@ func (r *routed) serving(a *agentreg.AgentInfo) {
 }
 
 func (r *routed) counters(to route) *counters {
-	c := r.of[to]
+	c := r.routes[to]
 	if c == nil {
 		c = &counters{byTenant: map[string]*counter{}}
-		r.of[to] = c
+		r.routes[to] = c
 	}
 	return c
 }
 
 // count adds a request.
 func (r *routed) count(to route, tenant string) {
-	if !r.countAgain(to, tenant) {
+	if !r.countKnown(to, tenant) {
 		r.countFirst(to, tenant)
 	}
 }
 
-// countAgain reports false when the tenant has no counter for the route yet.
-func (r *routed) countAgain(to route, tenant string) bool {
+// countKnown adds a request, unless the tenant has no counter for the route yet. It reports
+// whether it did.
+func (r *routed) countKnown(to route, tenant string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	c := r.of[to]
+	c := r.routes[to]
 	if c == nil || c.byTenant[tenant] == nil {
 		return false
 	}
@@ -103,15 +104,14 @@ func (r *routed) countFirst(to route, tenant string) {
 		tenant = otherTenant
 	}
 	if c.byTenant[tenant] == nil {
-		// The name may be a piece of a whole request.
+		// Without the copy, the key could keep the string of a whole request in memory.
 		c.byTenant[strings.Clone(tenant)] = &counter{}
 		r.size++
 	}
 	c.byTenant[tenant].n.Add(1)
 }
 
-// zeros returns the tenants that have a series for each route, of so many, before they
-// have sent a request.
+// zeros returns the tenants that have a series at 0 for each of the routes.
 func zeros(tenants []string, routes int) []string {
 	n := min(len(tenants), maxZeroTenants, max(maxZeros/max(routes, 1), 1))
 	return tenants[:n]
@@ -121,10 +121,10 @@ func zeros(tenants []string, routes int) []string {
 func (r *routed) forget(now, before time.Time, hasRoute func(route) bool, hasTenant func(string) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for to, c := range r.of {
+	for to, c := range r.routes {
 		if expired(&c.absent, hasRoute(to), now, before) {
 			r.size -= len(c.byTenant)
-			delete(r.of, to)
+			delete(r.routes, to)
 			continue
 		}
 		for tenant, one := range c.byTenant {
@@ -136,10 +136,10 @@ func (r *routed) forget(now, before time.Time, hasRoute func(route) bool, hasTen
 	}
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (r *routed) Describe(ch chan<- *prometheus.Desc) { ch <- r.desc }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (r *routed) Collect(ch chan<- prometheus.Metric) {
 	now := r.snapshot()
 	tenants := zeros(r.tenants(), len(now))
@@ -167,8 +167,8 @@ func (r *routed) Collect(ch chan<- prometheus.Metric) {
 func (r *routed) snapshot() map[route]map[string]uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	all := make(map[route]map[string]uint64, len(r.of))
-	for to, c := range r.of {
+	all := make(map[route]map[string]uint64, len(r.routes))
+	for to, c := range r.routes {
 		sent := make(map[string]uint64, len(c.byTenant))
 		for tenant, one := range c.byTenant {
 			sent[tenant] = one.n.Load()

@@ -7,8 +7,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// sample is one series of a scrape, of which there may be 100,000. It costs a third of
-// prometheus.NewConstMetric: its labels may be shared, and are sorted already.
+// sample is one series of a scrape. There may be 100,000 of them, and a sample costs a third
+// of prometheus.NewConstMetric: its labels may be shared, and are sorted already.
 type sample struct {
 	desc    *prometheus.Desc
 	labels  []*dto.LabelPair // sorted by name
@@ -16,10 +16,10 @@ type sample struct {
 	counter bool // else a gauge
 }
 
-// Desc is part of prometheus.Metric.
+// Desc implements prometheus.Metric.
 func (s *sample) Desc() *prometheus.Desc { return s.desc }
 
-// Write is part of prometheus.Metric.
+// Write implements prometheus.Metric.
 func (s *sample) Write(to *dto.Metric) error {
 	to.Label = s.labels
 	if s.counter {

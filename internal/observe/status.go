@@ -11,11 +11,11 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Status makes the answer of GET /v1/status.
+// Status makes the response of GET /v1/status.
 type Status struct {
 	SiteID   string
-	NotReady func() string // why the router is not ready; empty: it is
-	Warning  func() string // what a router that is ready lacks; empty: nothing
+	NotReady func() string // why the router is not ready; "" if it is
+	Warning  func() string // what a router that is ready lacks; "" if nothing
 	InFlight func() int
 	Demand   func(model string) int
 	Models   func() []decision.Model

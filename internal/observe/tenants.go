@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// maxTenantLabels is how many tenants that are in no list have a label of their own.
+	// maxTenantLabels is how many tenants that are not listed have their own label.
 	maxTenantLabels = 1000
 	// otherTenant is the label of all further tenants.
 	otherTenant = "other"
 )
 
-// tenantLabels are the tenants with a label of their own among those that are in no list:
-// the first ones of identities.
+// tenantLabels is the set of tenants that are not listed and have their own label: the first
+// ones that sent a request.
 type tenantLabels struct {
 	mu   sync.Mutex
 	seen map[string]struct{}
 }
 
-// of returns the label of a tenant that is in no list.
-func (l *tenantLabels) of(tenant string) string {
+// labelOf returns the label of a tenant that is not listed.
+func (l *tenantLabels) labelOf(tenant string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, again := l.seen[tenant]; again {
@@ -53,11 +53,11 @@ func (m *Metrics) tenant(id string) string {
 	if _, listed := slices.BinarySearch(m.o.Tenants(), tenant); listed {
 		return tenant
 	}
-	return m.tenants.of(tenant)
+	return m.tenants.labelOf(tenant)
 }
 
-// hasTenant returns a function that reports whether the series of a tenant stay. Tenants
-// of identities are in no list: those that have a label of their own keep it.
+// hasTenant returns a function that reports whether the series of a tenant are kept. With
+// Identities all are kept, since such tenants are not listed.
 func (m *Metrics) hasTenant() func(tenant string) bool {
 	listed := m.o.Tenants()
 	return func(tenant string) bool {

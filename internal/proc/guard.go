@@ -11,7 +11,8 @@ import (
 )
 
 // guardScript reads the id of a process group, and ends the group when its standard input
-// ends: by SIGTERM, and by SIGKILL if it is still there after five pauses of $1 seconds.
+// ends: with SIGTERM, and with SIGKILL if the group is still there after five pauses of $1
+// seconds.
 const guardScript = `read -r group || exit 0
 read -r _
 kill -s TERM -- "-$group"
@@ -24,14 +25,14 @@ kill -s KILL -- "-$group"`
 // guardPause is $1 of guardScript. Tests make it shorter.
 var guardPause = "1"
 
-// guard is a shell that ends a process group when this process has ended, in whatever way:
-// the pipe that is the shell's standard input then has no writer.
+// guard is a shell process that ends a process group when this process has ended, even if it
+// was killed: the pipe at the shell's standard input then has no writer.
 type guard struct {
 	cmd  *exec.Cmd
 	pipe io.WriteCloser
 }
 
-// newGuard starts a guard without a group. It returns nil on a machine without a shell.
+// newGuard starts a guard that has no group yet. It returns nil if there is no shell.
 func newGuard() *guard {
 	cmd := exec.Command("/bin/sh", "-c", guardScript, "holdgate-guard", guardPause) //nolint:noctx // dismiss ends it
 	// A signal to the group of this process must not end the guard.
@@ -49,14 +50,14 @@ func newGuard() *guard {
 	return &guard{cmd: cmd, pipe: w}
 }
 
-// watch tells the guard which group it is to end.
+// watch sets the process group that the guard ends. g may be nil.
 func (g *guard) watch(group int) {
 	if g != nil {
 		_, _ = fmt.Fprintln(g.pipe, group)
 	}
 }
 
-// dismiss ends the guard, which then ends nothing.
+// dismiss ends the guard without ending its group. g may be nil.
 func (g *guard) dismiss() {
 	if g == nil {
 		return

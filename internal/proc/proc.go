@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proc starts child processes that cannot outlive this one, and ends
-// them in an orderly way.
+// Package proc starts child processes that do not outlive this process, and stops them.
 //
-// Every child leads its own process group, so that Ctrl-C in a terminal reaches only this
-// process, which then ends its children in the right order. The kernel sends a child
-// SIGTERM when the thread that started it ends, so all are started from one thread that
-// lasts as long as this process. That does not reach what a child has started, and a child
-// may ignore it: a guard ends the whole group when this process is killed.
+// Each child leads its own process group, so that Ctrl-C in a terminal reaches only this
+// process, which then stops its children in the right order. The kernel sends a child SIGTERM
+// when the thread that started it ends, so all children are started from one thread that
+// lasts as long as this process. The kernel does not send SIGTERM to the processes that a
+// child has started, and a child may ignore it, so a guard ends the whole group if this
+// process is killed.
 package proc
 
 import (
@@ -32,8 +32,8 @@ type startRequest struct {
 	result chan error
 }
 
-// starts returns the channel of the thread that starts children.
-var starts = sync.OnceValue(func() chan<- startRequest {
+// startRequests returns the channel of the thread that starts children.
+var startRequests = sync.OnceValue(func() chan<- startRequest {
 	requests := make(chan startRequest)
 	go func() {
 		runtime.LockOSThread()
@@ -53,7 +53,7 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	g := newGuard()
 	result := make(chan error)
-	starts() <- startRequest{cmd: cmd, result: result}
+	startRequests() <- startRequest{cmd: cmd, result: result}
 	if err := <-result; err != nil {
 		g.dismiss()
 		return nil, fmt.Errorf("starting %s: %w", cmd.Path, err)
@@ -71,13 +71,15 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 // Pid returns the process id, which is also the id of its group.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Done returns a channel that is closed when the process has ended and its output was read.
+// Done returns a channel that is closed when the process has ended and its output has been
+// read.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err returns how the process ended: nil for exit status 0. It is valid once Done is closed.
+// Err returns how the process ended, nil for exit status 0. It may be called only after Done
+// is closed.
 func (p *Process) Err() error { return p.err }
 
-// Signal sends sig to the whole process group. It is no error when the group has ended.
+// Signal sends sig to the whole process group. It returns nil if the group has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	if err := syscall.Kill(-p.Pid(), sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("sending %v to process group %d: %w", sig, p.Pid(), err)
@@ -85,8 +87,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Stop sends SIGTERM to the process group, SIGKILL to what is left of it after grace, and
-// returns when the process has ended.
+// Stop sends SIGTERM to the process group, SIGKILL to its remaining processes after grace,
+// and returns when the process has ended.
 func (p *Process) Stop(grace time.Duration) error {
 	select {
 	case <-p.done:
@@ -101,7 +103,7 @@ func (p *Process) Stop(grace time.Duration) error {
 		case <-timer.C:
 		}
 	}
-	// A child of the process may outlive it.
+	// Children of the process may outlive it.
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
 	}
@@ -109,7 +111,7 @@ func (p *Process) Stop(grace time.Duration) error {
 	return nil
 }
 
-// Describe returns the text of how a process ended.
+// Describe returns as text how a process ended, given the result of Err.
 func Describe(err error) string {
 	if err == nil {
 		return "exit status 0"

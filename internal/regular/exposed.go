@@ -13,8 +13,8 @@ import (
 
 const othersRead, othersWrite = 0o004, 0o002
 
-// Exposed describes the file of a secret that others may read or write, as "secret.txt
-// (owner root, mode 0644)". It returns "" if nobody else may, or there is no such file.
+// Exposed returns a description of a file that others may read or write, such as "secret.txt
+// (owner root, mode 0644)". It returns "" if others may do neither, or there is no file.
 func Exposed(path string) string {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm()&(othersRead|othersWrite) == 0 {
@@ -23,8 +23,8 @@ func Exposed(path string) string {
 	return describe(path, info)
 }
 
-// ExposedDir is Exposed for a directory in which others could put files that this
-// process will open: everybody may write to it, or it belongs to another user.
+// ExposedDir is Exposed for a directory in which others could create files that this process
+// will open: others may write to it, or it belongs to a user other than this one and root.
 func ExposedDir(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package regular reads and writes files that a setting names, and only regular ones:
-// a device, a pipe or a directory in their place is an error and is not touched.
-// Symbolic links are resolved, so that the file changes and the link does not.
+// Package regular reads and writes only regular files: a device, a pipe or a directory at a
+// configured path is an error and is not touched. Symbolic links are resolved, so that the
+// file changes and the link does not.
 package regular
 
 import (
@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNot is the error of a path that is not a regular file.
+// ErrNot is the error of a path at which there is something other than a regular file.
 var ErrNot = errors.New("is not a regular file")
 
-// maxLinks is how many links a path may go through, as in Linux.
+// maxLinks is how many symbolic links are followed in a path, as in Linux.
 const maxLinks = 40
 
-// Resolve follows the symbolic links of a path to a regular file, or to where one can
-// be made.
+// Resolve follows the symbolic links of a path, and returns the path of a regular file or one
+// at which there is no file.
 func Resolve(path string) (string, error) {
 	at := path
 	for range maxLinks {
@@ -34,14 +34,15 @@ func Resolve(path string) (string, error) {
 		case err != nil:
 			return "", err
 		case info.Mode()&fs.ModeSymlink == 0:
-			return at, check(at, info, adviceToWrite)
+			return at, checkRegular(at, info, adviceToWrite)
 		}
 		target, err := os.Readlink(at)
 		if err != nil {
 			return "", err
 		}
 		if !filepath.IsAbs(target) {
-			// Not cleaned: a parent of a linked directory is not the one before it.
+			// Not filepath.Join: it would remove ".." lexically, which is wrong after a link to
+			// a directory.
 			target = filepath.Dir(at) + "/" + target
 		}
 		at = target
@@ -49,7 +50,8 @@ func Resolve(path string) (string, error) {
 	return "", fmt.Errorf("%s: %w", path, unix.ELOOP)
 }
 
-// Check returns why a file cannot be written at path, nil if it can. It creates nothing.
+// Check returns an error if there is something other than a regular file at path. It creates
+// nothing.
 func Check(path string) error {
 	_, err := Resolve(path)
 	return err
@@ -60,7 +62,7 @@ const (
 	adviceToWrite = "name a regular file, or one that is not there yet"
 )
 
-func check(path string, info fs.FileInfo, advice string) error {
+func checkRegular(path string, info fs.FileInfo, advice string) error {
 	if info.Mode().IsRegular() {
 		return nil
 	}
@@ -81,7 +83,7 @@ func kind(mode fs.FileMode) string {
 	return "something else"
 }
 
-// Read returns at most limit bytes of a file, and what it was like before. The system
+// Read returns at most limit bytes of a file, and its metadata before it was read. The system
 // follows its links, because one below /dev/fd may lead to a file without a path.
 func Read(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	info, err := os.Stat(path)
@@ -92,7 +94,7 @@ func Read(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		at = target // for the error
 	}
-	if err := check(at, info, adviceToRead); err != nil {
+	if err := checkRegular(at, info, adviceToRead); err != nil {
 		return nil, nil, err
 	}
 	f, err := open(path, os.O_RDONLY, adviceToRead)
@@ -107,12 +109,13 @@ func Read(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	return data, info, err
 }
 
-// Append opens a file to write at its end. It creates one with mode 0600.
+// Append opens a file for appending. If there is none, it creates one with mode 0600.
 func Append(path string) (*os.File, error) {
 	return write(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
 }
 
-// Create opens an empty file to write. It creates one with mode 0600.
+// Create opens a file for writing and truncates it. If there is none, it creates one with
+// mode 0600.
 func Create(path string) (*os.File, error) {
 	return write(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC)
 }
@@ -127,7 +130,7 @@ func write(path string, flags int) (*os.File, error) {
 	return open(at, flags|unix.O_NOFOLLOW, adviceToWrite)
 }
 
-// open does not wait for the other end of a pipe.
+// open opens a regular file. It does not wait for the other end of a pipe.
 func open(at string, flags int, advice string) (*os.File, error) {
 	f, err := os.OpenFile(at, flags|unix.O_NONBLOCK, 0o600) //nolint:gosec // the operator names the file
 	if err != nil {
@@ -135,7 +138,7 @@ func open(at string, flags int, advice string) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil {
-		err = check(at, info, advice)
+		err = checkRegular(at, info, advice)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -143,8 +146,8 @@ func open(at string, flags int, advice string) (*os.File, error) {
 	return f, nil
 }
 
-// Write replaces a file atomically: after a crash there is either the old one or the new
-// one. The name of the temporary file cannot be guessed.
+// Write replaces a file atomically: after a crash there is either the old or the new one. The
+// name of the temporary file cannot be guessed.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	at, err := Resolve(path)
 	if err != nil {
@@ -155,7 +158,7 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	err = fill(tmp, data, mode)
+	err = writeAndSync(tmp, data, mode)
 	if err == nil {
 		err = os.Rename(tmp.Name(), at)
 	}
@@ -165,7 +168,7 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 	return syncDir(dir)
 }
 
-func fill(tmp *os.File, data []byte, mode fs.FileMode) error {
+func writeAndSync(tmp *os.File, data []byte, mode fs.FileMode) error {
 	_, err := tmp.Write(data)
 	if err == nil {
 		err = tmp.Chmod(mode)

@@ -12,8 +12,8 @@
 // changed file only once two checks in a row found it the same, so that it does not read
 // one that is still being written.
 //
-// A value with a method Files() []string was made from those files too: they are
-// watched in the same way, and the [Parser] is called when one of them has changed.
+// A value may have a method Files() []string that returns further files from which it was
+// made. They are watched in the same way, and the [Parser] is called when one has changed.
 //
 // Current never blocks. Reloads run one at a time. The package starts no goroutine: the
 // caller runs Watch.

@@ -14,7 +14,7 @@ import (
 // MaxBytes is the largest file that is read unless Options says otherwise.
 const MaxBytes = 16 << 20
 
-// Options are the options of a File. All but Setting are optional.
+// Options are the options of a File. Only Setting is required.
 type Options struct {
 	// Setting is the flag that names the file, such as auth-file. It is a label of the
 	// metrics and a field of the log.
@@ -24,14 +24,15 @@ type Options struct {
 	Log      zerolog.Logger
 }
 
-// Parser makes a value from the content of a file. It also gets the current value, nil
-// at first, so that the new one can take over a part of it. Unless it returns an error,
-// its value becomes the current one; it may return the current one where nothing has
-// changed. It must not keep data.
+// Parser parses the content of a file. It also receives the current value, nil at first, so
+// that the new value can reuse parts of it. Unless it returns an error, its result becomes
+// the current value; it may return the current value if nothing has changed. It must not
+// keep data.
 type Parser[T any] func(data []byte, current *T) (*T, error)
 
-// madeOf is a value that was made from further files too. They are watched as well.
-type madeOf interface{ Files() []string }
+// multiFile is implemented by values that were also made from further files, which are
+// watched too.
+type multiFile interface{ Files() []string }
 
 // File is a file and the value made from it.
 type File[T any] struct {
@@ -40,10 +41,10 @@ type File[T any] struct {
 	o       Options
 	current atomic.Pointer[T]
 
-	mu       sync.Mutex // held through a reload, its calls of onChange included
+	mu       sync.Mutex // held during a reload, including its calls of onChange
 	onChange []func(old, new *T)
 	sum      [sha256.Size]byte // of the content of the current value
-	seen     looks             // when the files were last read; nil: a further one may be bad
+	seen     fileStates        // of the files when they were last read; nil: read again at each check
 	problem  string            // of the last reload
 }
 
@@ -63,9 +64,9 @@ func Load[T any](path string, parse Parser[T], o Options) (*File[T], error) {
 // Current returns the current value. It is never nil, unless the parser returned nil.
 func (f *File[T]) Current() *T { return f.current.Load() }
 
-// OnChange registers g to be called after each change of the current value, one call
-// at a time, in the order of registration. A file that was written again with the same
-// content is no change. Current already returns the new value. g must not call Reload
+// OnChange registers g to be called after each change of the current value. Functions are
+// called one at a time, in the order of registration, when Current already returns the new
+// value. Writing a file again with the same content is not a change. g must not call Reload
 // or OnChange.
 func (f *File[T]) OnChange(g func(old, new *T)) {
 	f.mu.Lock()
@@ -73,42 +74,44 @@ func (f *File[T]) OnChange(g func(old, new *T)) {
 	f.onChange = append(f.onChange, g)
 }
 
-// Reload reads the file. If it is invalid, the current value stays, and the error has
-// been logged. Reload returns after the calls of OnChange.
+// Reload reads the file. If it is invalid, the current value stays, and Reload logs and
+// returns the error. It returns after the calls of the functions of OnChange.
 func (f *File[T]) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.reload(true)
+	return f.reload(true) // log even if nothing has changed
 }
 
-// reload needs the lock. Without aloud it does not log the same error twice in a row.
-func (f *File[T]) reload(aloud bool) error {
+// reload reads the file and logs the result. Without always it logs only changes: not the
+// same error twice in a row, and no success without a new version after a success. The lock
+// must be held.
+func (f *File[T]) reload(always bool) error {
 	before := f.problem
 	changed, err := f.renew()
 	switch {
 	case err != nil:
-		if aloud || f.problem != before {
+		if always || f.problem != before {
 			f.o.Log.Warn().Err(err).Msg("invalid file, keeping the previous version")
 		}
 		return err
 	case changed:
 		f.o.Log.Info().Msg("file read, new version applied")
-	case aloud, before != "":
+	case always, before != "":
 		f.o.Log.Info().Msg("file read, no change")
 	}
 	return nil
 }
 
-// renew reads and parses the file. It needs the lock, or a File that is not shared yet.
+// renew reads and parses the file. The lock must be held, unless the File is not shared yet.
 func (f *File[T]) renew() (changed bool, err error) {
-	further := looksAt(f.further())
+	further := statesOf(f.extraFiles())
 	data, seen, err := read(f.path, f.o.MaxBytes)
-	f.seen = append(looks{seen}, further...)
+	f.seen = append(fileStates{seen}, further...)
 	if err == nil {
-		changed, err = f.adopt(data)
+		changed, err = f.apply(data)
 	}
 	if err != nil {
-		if _, more := any(f.current.Load()).(madeOf); more {
+		if _, more := any(f.current.Load()).(multiFile); more {
 			f.seen = nil
 		}
 		f.problem = err.Error()
@@ -120,11 +123,11 @@ func (f *File[T]) renew() (changed bool, err error) {
 	return changed, nil
 }
 
-// adopt makes the value of data the current one.
-func (f *File[T]) adopt(data []byte) (changed bool, err error) {
+// apply parses data and makes the result the current value.
+func (f *File[T]) apply(data []byte) (changed bool, err error) {
 	sum := sha256.Sum256(data)
 	old := f.current.Load()
-	if old != nil && sum == f.sum && len(f.further()) == 0 {
+	if old != nil && sum == f.sum && len(f.extraFiles()) == 0 {
 		return false, nil
 	}
 	value, err := f.parse(data, old)
@@ -142,10 +145,10 @@ func (f *File[T]) adopt(data []byte) (changed bool, err error) {
 	return true, nil
 }
 
-// further returns the other files that the current value was made from.
-func (f *File[T]) further() []string {
+// extraFiles returns the further files from which the current value was made.
+func (f *File[T]) extraFiles() []string {
 	if value := f.current.Load(); value != nil {
-		if m, ok := any(value).(madeOf); ok {
+		if m, ok := any(value).(multiFile); ok {
 			return m.Files()
 		}
 	}

@@ -13,55 +13,58 @@ import (
 	"github.com/holdgate/holdgate/internal/regular"
 )
 
-// coarse is the coarsest resolution of a file's modification time. A file that is read
-// sooner after its change may have changed again within the same step.
+// coarse is the coarsest resolution of modification times. If a file is read sooner than
+// this after a change, another change may have the same modification time.
 const coarse = 2 * time.Second
 
-// look is the metadata of a file at a time. The zero look is that of no file.
-type look struct {
+// fileState is the metadata of a file at a time. info is nil if there is no file.
+type fileState struct {
 	info fs.FileInfo
 	at   time.Time
 }
 
-// lookAt follows symbolic links, so that a link with a new target looks different.
-func lookAt(path string) look {
+// stateOf returns the state of a file. It follows symbolic links, so that a link with a new
+// target has another state.
+func stateOf(path string) fileState {
 	info, err := os.Stat(path)
 	if err != nil {
-		return look{at: time.Now()}
+		return fileState{at: time.Now()}
 	}
-	return look{info: info, at: time.Now()}
+	return fileState{info: info, at: time.Now()}
 }
 
-// same reports whether the file did not change between two looks. A file renamed over
-// another is a different one, even with the same size and time.
-func (l look) same(o look) bool {
+// same reports whether two states are of the same, unchanged file. A file that was renamed
+// over another is not the same, even with the same size and time.
+func (l fileState) same(o fileState) bool {
 	if l.info == nil || o.info == nil {
 		return l.info == nil && o.info == nil
 	}
 	return os.SameFile(l.info, o.info) && l.info.Size() == o.info.Size() && l.info.ModTime().Equal(o.info.ModTime())
 }
 
-// unsure reports whether a change after this look may not be visible.
-func (l look) unsure() bool {
+// mayHideChange reports whether a change after this state might result in the same state.
+func (l fileState) mayHideChange() bool {
 	return l.info == nil || l.at.Sub(l.info.ModTime()) < coarse
 }
 
-// looks are those of all files that a value was made of.
-type looks []look
+// fileStates are the states of all files from which a value was made.
+type fileStates []fileState
 
-func looksAt(paths []string) looks {
-	all := make(looks, 0, len(paths))
+func statesOf(paths []string) fileStates {
+	all := make(fileStates, 0, len(paths))
 	for _, path := range paths {
-		all = append(all, lookAt(path))
+		all = append(all, stateOf(path))
 	}
 	return all
 }
 
-// same reports whether the files are the same ones and none changed.
-func (l looks) same(o looks) bool { return slices.EqualFunc(l, o, look.same) }
+// same reports whether all files are the same and unchanged.
+func (l fileStates) same(o fileStates) bool { return slices.EqualFunc(l, o, fileState.same) }
 
-// sure reports whether a change of any of the files would be visible.
-func (l looks) sure() bool { return len(l) > 0 && !slices.ContainsFunc(l, look.unsure) }
+// reliable reports whether any later change of the files is visible in their states.
+func (l fileStates) reliable() bool {
+	return len(l) > 0 && !slices.ContainsFunc(l, fileState.mayHideChange)
+}
 
 // Read returns the content of a regular file of at most limit bytes.
 func Read(path string, limit int64) ([]byte, error) {
@@ -69,19 +72,19 @@ func Read(path string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// read returns the content of a file, and how it looked before it was read.
-func read(path string, limit int64) ([]byte, look, error) {
+// read returns the content of a file, and its state before it was read.
+func read(path string, limit int64) ([]byte, fileState, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, look{}, err
+		return nil, fileState{}, err
 	}
-	before := look{info: info, at: time.Now()}
+	before := fileState{info: info, at: time.Now()}
 	data, _, err := regular.Read(path, limit+1)
 	if err != nil {
-		return nil, look{}, err
+		return nil, fileState{}, err
 	}
 	if int64(len(data)) > limit {
-		return nil, look{}, fmt.Errorf("%s: %w: at most %d bytes are read", path, errTooLarge, limit)
+		return nil, fileState{}, fmt.Errorf("%s: %w: at most %d bytes are read", path, errTooLarge, limit)
 	}
 	return data, before, nil
 }

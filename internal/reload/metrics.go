@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics are the gauges of whether each file was valid when it was last read. All
-// files share one Metrics.
+// Metrics has gauges that show whether each file was valid when it was last read. All files
+// share one Metrics.
 type Metrics struct {
 	good *prometheus.GaugeVec
 	when *prometheus.GaugeVec
@@ -22,11 +22,11 @@ func NewMetrics(prefix string, reg prometheus.Registerer) *Metrics {
 	return &Metrics{
 		good: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: prefix + "config_last_reload_successful",
-			Help: "1 when the file was good as it was read last, 0 when an older one is in force.",
+			Help: "1 if the file was valid when it was last read, 0 if an older version is in force.",
 		}, []string{"file"}),
 		when: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: prefix + "config_last_reload_success_timestamp_seconds",
-			Help: "When the file was read last and was good, in seconds since 1970.",
+			Help: "When the file was last read and was valid, in seconds since 1970.",
 		}, []string{"file"}),
 	}
 }
