@@ -190,8 +190,8 @@ func (p *pass) send(m any) (sent bool) {
 // canceled reports whether the stream was reset.
 func (p *pass) canceled() bool { return p.gs.Context().Err() != nil }
 
-// left records that the client has left, or while the server closes, which ends streams
-// too, that the request was refused for that.
+// left records that the client has left. While the server closes, which ends streams too, it
+// records a refusal instead.
 func (p *pass) left() {
 	if p.s.isClosing() {
 		p.flight.noteRefusal(refusal.For(holdstate.ErrDraining, refusal.Wait{}))

@@ -100,8 +100,8 @@ func (w *wait) leave() {
 }
 
 // refusal returns the refusal of a request whose wait ended without a slot. It returns nil
-// for a request that can be decided again: the map no longer places the model here, or the
-// request was not held and the last replica left, and no answer has begun.
+// for a request that can be decided again, because no answer has begun: the map no longer
+// places the model here, or the request was not held and the last replica left.
 func (w *wait) refusal(s holdstate.Status) *refusal.Refusal {
 	model := w.p.req.Model
 	if why := s.Why(); why != nil {

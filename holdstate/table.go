@@ -19,7 +19,7 @@ type step struct {
 	err     error   // why it ended without a slot; with Refuse the caller of apply sets it
 	further bool    // the event has no effect if Claim.Next lets the request have further replicas
 	frees   bool    // other waiters may proceed, so the target is updated
-	missed  bool    // Drain or Unplace follows if it came while it had no effect on this waiter
+	missed  bool    // a Drain or Unplace that had no effect in the former state is applied now
 }
 
 // row is an event that changes waiters of a kind in a state.

@@ -38,7 +38,7 @@ type Exchange struct {
 }
 
 // Open begins a stream of a lane, which is empty in a foreign Envoy. describe names
-// the messages that come.
+// the messages that are received.
 func Open(t testing.TB, conn grpc.ClientConnInterface, lane string, describe func(*extprocv3.ProcessingResponse) string) *Exchange {
 	t.Helper()
 	x := Mute(t, conn, lane)
@@ -83,7 +83,7 @@ func (x *Exchange) Send(ms ...*extprocv3.ProcessingRequest) {
 	}
 }
 
-// Events returns everything that came, with its time.
+// Events returns everything that was received, with its time.
 func (x *Exchange) Events() []string {
 	synctest.Wait()
 	x.mu.Lock()
@@ -91,7 +91,7 @@ func (x *Exchange) Events() []string {
 	return slices.Clone(x.events)
 }
 
-// Messages returns all messages that came.
+// Messages returns all messages that were received.
 func (x *Exchange) Messages() []*extprocv3.ProcessingResponse {
 	synctest.Wait()
 	x.mu.Lock()

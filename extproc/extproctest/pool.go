@@ -10,14 +10,15 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// CountingPool hands out buffers, and notices one that comes back twice or is not its own.
+// CountingPool is a buffer pool that detects buffers that are returned twice, or were not
+// taken from it.
 type CountingPool struct {
 	mu    sync.Mutex
 	out   map[*byte]int
 	wrong []string
 }
 
-// Get hands out a buffer.
+// Get returns a buffer.
 func (p *CountingPool) Get(n int) *[]byte {
 	b := make([]byte, n, max(n, 2<<10)) // above grpc's threshold for pooling
 	p.mu.Lock()
@@ -29,7 +30,7 @@ func (p *CountingPool) Get(n int) *[]byte {
 	return &b
 }
 
-// Put takes a buffer back.
+// Put returns a buffer to the pool.
 func (p *CountingPool) Put(b *[]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,14 +46,14 @@ func (p *CountingPool) Put(b *[]byte) {
 	}
 }
 
-// OutNow is the number of buffers that have not come back.
+// OutNow returns the number of buffers that have not been returned.
 func (p *CountingPool) OutNow() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.out)
 }
 
-// RequireAllBack fails when a buffer is out, or was given back twice.
+// RequireAllBack fails the test if a buffer has not been returned, or was returned twice.
 func (p *CountingPool) RequireAllBack(t require.TestingT) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +61,7 @@ func (p *CountingPool) RequireAllBack(t require.TestingT) {
 	require.Empty(t, p.out, "buffers are out")
 }
 
-// In cuts data in pieces that come from the pool.
+// In copies data into buffers of the pool.
 func (p *CountingPool) In(data []byte, pieces int) mem.BufferSlice {
 	var out mem.BufferSlice
 	for i := range pieces {

@@ -90,10 +90,13 @@ func (k *Keys) ByID(id string) *Key { return k.byID[id] }
 // Valid reports whether the key with a QueueKey is still valid. An identity always is,
 // because it is not from a keys file.
 func (k *Keys) Valid(queueKey string, now time.Time) bool {
+	if strings.HasPrefix(queueKey, identityQueue) {
+		return true
+	}
 	var hash [sha256.Size]byte
-	copy(hash[:], queueKey[len(keyQueue):])
+	copy(hash[:], strings.TrimPrefix(queueKey, keyQueue))
 	key := k.byHash[hash]
-	return strings.HasPrefix(queueKey, identityQueue) || key != nil && !key.Expired(now)
+	return key != nil && !key.Expired(now)
 }
 
 // NextExpiry returns the first time after now at which a key expires; ok is false when
