@@ -85,7 +85,7 @@ func readHash(v value) [sha256.Size]byte {
 	case sha256.Sum256(nil):
 		v.Add("is the hash of an empty key")
 	case [sha256.Size]byte{}:
-		v.Add("must not be zeros alone")
+		v.Add("must not be all zeros")
 	default:
 		return hash
 	}

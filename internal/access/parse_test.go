@@ -151,7 +151,7 @@ func TestEveryProblemOfAFileIsReported(t *testing.T) {
 		"hash null":           {"keys: [{tenant: a, key_hash: }]", []string{"keys[0].key_hash: must be the SHA-256 hash of the key, in 64 hexadecimal digits (line 1)"}},
 		"hash a list":         {"keys: [{tenant: a, key_hash: []}]", []string{"keys[0].key_hash: must be the SHA-256 hash of the key, in 64 hexadecimal digits (line 1)"}},
 		"hash of nothing":     {"keys: [{tenant: a, key_hash: " + hashOf("") + "}]", []string{"keys[0].key_hash: is the hash of an empty key (line 1)"}},
-		"hash zeros":          {"keys: [{tenant: a, key_hash: '" + strings.Repeat("0", 64) + "'}]", []string{"keys[0].key_hash: must not be zeros alone (line 1)"}},
+		"hash zeros":          {"keys: [{tenant: a, key_hash: '" + strings.Repeat("0", 64) + "'}]", []string{"keys[0].key_hash: must not be all zeros (line 1)"}},
 		"hash twice":          {one("id: a") + "- {id: b, tenant: a, key_hash: " + strings.ToUpper(hashOf("secret")) + "}", []string{"keys[1].key_hash: is given twice: it is the hash of keys[0] (line 5)"}},
 		"id twice":            {one("id: a") + "- {id: a, tenant: a, key_hash: " + other + "}", []string{`keys[1].id: is given twice: "a" is the id of keys[0] (line 5)`}},
 		"id is a default":     {one() + "- {id: '" + hashOf("secret")[:8] + "', tenant: a, key_hash: " + other + "}", []string{`keys[1].id: is given twice: "` + hashOf("secret")[:8] + `" is the id of keys[0] (line 5)`}},

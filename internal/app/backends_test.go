@@ -326,7 +326,7 @@ func TestABackendsKeyFileIsReadAtTheStart(t *testing.T) {
 	require.EqualError(t, Check(c), want)
 
 	c.Backends[0].APIKeyFile = temporary(t, "a key\n")
-	require.ErrorContains(t, Check(c), "must name a file that has the key alone")
+	require.ErrorContains(t, Check(c), "must name a file that contains only the key")
 	c.Backends[0].APIKeyFile = ""
 	c.PolicyFile = temporary(t, "models: {other: {aliases: [m]}}")
 	require.ErrorContains(t, Check(c), "m is a model of the map or of a backend")

@@ -100,7 +100,7 @@ func Read(path string) (key string, err error) {
 	}
 	key = strings.TrimSpace(string(data))
 	if key == "" || strings.ContainsAny(key, " \t\r\n") || !httpguts.ValidHeaderFieldValue(key) {
-		return "", errors.New("must name a file that has the key alone, on one line")
+		return "", errors.New("must name a file that contains only the key, on one line")
 	}
 	return key, nil
 }

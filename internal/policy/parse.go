@@ -125,7 +125,7 @@ func readMatch(v value) Match {
 				m.Labels[key.Value] = v.Name()
 			})
 			if n := len(m.Labels); n > protocol.MaxLabels {
-				v.Add("must be at most %d, which is what an agent may have, are %d", protocol.MaxLabels, n)
+				v.Add("must be at most %d, as for an agent, not %d", protocol.MaxLabels, n)
 			}
 		},
 	})

@@ -140,7 +140,7 @@ func TestParseRefuses(t *testing.T) {
 		},
 		"more labels than an agent has": {
 			"models: {a: {steps: [{name: x, match: {labels: {" + manyLabels(65) + "}}}]}}",
-			[]string{"models.a.steps[0].match.labels: must be at most 64, which is what an agent may have, are 65 (line 1)"},
+			[]string{"models.a.steps[0].match.labels: must be at most 64, as for an agent, not 65 (line 1)"},
 		},
 		"bad matches": {
 			`models: {a: {steps: [{name: x, match: {engine: 1, regoin: eu, region: "", labels: {"": a, b: 2}}}]}}`,
