@@ -43,7 +43,7 @@ func (v *RoomWait) Text(now time.Time) string {
 		text += ", behind " + strings.Join(v.Behind, ", ")
 	}
 	if len(v.For) > 0 {
-		text += ", which " + strings.Join(v.For, ", ") + " must give up first"
+		text += ", which " + strings.Join(v.For, ", ") + " must free first"
 		if left := v.From.Sub(now); left > 0 {
 			text += fmt.Sprintf(", in %v at the earliest", left.Round(time.Second))
 		}

@@ -16,7 +16,7 @@ import (
 
 // The reasons why a stream ends, logged as the cause of "agent left".
 var (
-	errBye            = errors.New("said goodbye")
+	errBye            = errors.New("sent Bye")
 	errClosed         = errors.New("the stream ended")
 	errSilent         = errors.New("no message for the liveness time")
 	errUnacknowledged = errors.New("messages are not acknowledged")

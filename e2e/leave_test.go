@@ -92,7 +92,7 @@ func TestAnswersOutliveTheSIGTERMOfTheirAgent(t *testing.T) {
 	}
 	require.NoError(t, p.ends())
 	gone(t, []int{engine})
-	s.eventually("it has left", func() bool { return strings.Contains(s.log.String(), "said goodbye") })
+	s.eventually("it has left", func() bool { return strings.Contains(s.log.String(), "sent Bye") })
 	require.NotContains(t, s.log.String()+p.out.String(), "this-years")
 	s.atRest()
 }

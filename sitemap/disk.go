@@ -49,7 +49,7 @@ func (e *DamagedError) Error() string {
 func (e *DamagedError) Unwrap() error { return e.Err }
 
 // ErrForeign is the error of a file that was not written by a Store.
-var ErrForeign = errors.New("the file is no sibling map")
+var ErrForeign = errors.New("the file is not a sibling map")
 
 // mapStart matches the beginning of a map, even if the rest is cut off or damaged.
 var mapStart = regexp.MustCompile(`^[\s\x00]*(\{\s*("(generation|sites|placements|hints)"|\}|$)|$)`)

@@ -66,7 +66,7 @@ func TestEngineIsStartedOnWakeAndStoppedWhenIdle(t *testing.T) {
 		require.False(t, alive(pid))
 	}
 	a.stop(t)
-	require.Equal(t, "said goodbye", r.await("agent left").Cause)
+	require.Equal(t, "sent Bye", r.await("agent left").Cause)
 }
 
 func TestKilledEngineIsNoticedAtOnceAndWokenAgain(t *testing.T) {

@@ -33,13 +33,13 @@ func TestEngineOutlivesItsAgentsRoutersRequests(t *testing.T) {
 
 	a.end()
 	one.await("agent is leaving")
-	require.Equal(t, "said goodbye", two.await("agent left").Cause, "nothing of it is in flight")
+	require.Equal(t, "sent Bye", two.await("agent left").Cause, "nothing of it is in flight")
 	_, outcome := one.TakeFrom(llama, nil)
 	require.Equal(t, agentreg.None, outcome)
 	require.Equal(t, "leaving", one.Agents()[0].State)
 	require.True(t, alive(pid))
 	slot.Release()
-	require.Equal(t, "said goodbye", one.await("agent left").Cause)
+	require.Equal(t, "sent Bye", one.await("agent left").Cause)
 	a.stop(t)
 	require.False(t, alive(pid))
 }

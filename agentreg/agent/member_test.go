@@ -102,7 +102,7 @@ func (v *backendRig) run() {
 	v.end = func() {
 		cancel()
 		require.NoError(v.t, <-done)
-		require.Empty(v.t, v.reg.Agents(), "it has said goodbye")
+		require.Empty(v.t, v.reg.Agents(), "it has sent Bye")
 		srv.Stop()
 	}
 	synctest.Wait()

@@ -17,7 +17,7 @@ func CheckProgram(program, dir string) error {
 		path = filepath.Join(dir, program) // as os/exec resolves it
 	}
 	if _, err := exec.LookPath(path); err != nil {
-		return fmt.Errorf("%q is no program here and not on PATH", program)
+		return fmt.Errorf("%q is not a program here or on PATH", program)
 	}
 	return nil
 }
@@ -29,7 +29,7 @@ func CheckDir(dir string) error {
 		return nil
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return fmt.Errorf("%q is no directory", dir)
+		return fmt.Errorf("%q is not a directory", dir)
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func (c *Config) readEnv(v settings.Value) {
 	v.Mapping(func(key *yaml.Node, v settings.Value) {
 		value := v.Word()
 		if key.Value == "" || strings.ContainsAny(key.Value, "=\x00") || strings.Contains(value, "\x00") {
-			v.At(key).Add("is no variable of an environment")
+			v.At(key).Add("is not a valid environment variable")
 		}
 		c.Env = append(c.Env, key.Value+"="+value)
 	})

@@ -38,7 +38,7 @@ func (a *agent) keepLinks(ctx context.Context, router string) {
 			return
 		case err != nil && err.Error() != problem:
 			problem = err.Error()
-			a.log.Warn().Str("router", router).Err(err).Msg("looking up the router")
+			a.log.Warn().Str("router", router).Err(err).Msg("the name of the router cannot be resolved")
 		case err == nil:
 			problem = ""
 			mu.Lock()

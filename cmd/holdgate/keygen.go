@@ -20,7 +20,7 @@ func newKeygenCommand() *cobra.Command {
 		Short: "Make a key, and its entry for the keys file",
 		Long: "Keygen prints a new key, which exists nowhere else, and the entry to put below\n" +
 			"keys: in the file that holdgate serve --auth-file names. The entry has the key's\n" +
-			"SHA-256 hash, from which nobody can tell the key.",
+			"SHA-256 hash, from which the key cannot be derived.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if e.Tenant == "" {

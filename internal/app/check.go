@@ -125,7 +125,7 @@ func shadowed(p *policy.Policy, models []string) error {
 	var errs []error
 	for _, model := range models {
 		if to := p.Resolve(model); to != model {
-			errs = append(errs, fmt.Errorf("models.%s.aliases: %s is a model of the map or of a backend, which nobody could ask for", to, model))
+			errs = append(errs, fmt.Errorf("models.%s.aliases: %s is a model of the map or of a backend, which no request could name", to, model))
 		}
 	}
 	return errors.Join(errs...)

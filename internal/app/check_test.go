@@ -86,7 +86,7 @@ func TestServeRefusesFilesThatItCannotUse(t *testing.T) {
 	log := temporary(t, "started\n")
 	missing := log + ".missing"
 	for name, c := range map[string]struct{ flag, path, want string }{
-		"a map file that is a log": {"map-file", log, "--map-file is " + log + ", which is no sibling map: name a file of its own"},
+		"a map file that is a log": {"map-file", log, "--map-file is " + log + ", which is not a sibling map: name a file of its own"},
 		"no keys file":             {"auth-file", missing, "reading --auth-file: stat " + missing + ": no such file or directory"},
 		"no policy file":           {"policy-file", missing, "reading --policy-file: stat " + missing + ": no such file or directory"},
 		"no file of engines' keys": {"engine-auth-file", missing, "reading --engine-auth-file: stat " + missing + ": no such file or directory"},

@@ -151,7 +151,7 @@ func clearSocket(path string) error {
 		return fmt.Errorf("looking for a stale socket: %w", err)
 	}
 	if info.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("%s is there and is no socket", path)
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
 	if owner := regular.OwnerOf(info); owner != os.Geteuid() {
 		return fmt.Errorf("%s was made by user %s: remove it as that user, or listen in a directory that only this user may write", path, regular.UserName(owner))

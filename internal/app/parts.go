@@ -94,7 +94,7 @@ func (a *App) restore() error {
 	case errors.As(err, &damaged):
 		a.log.Error().Err(err).Msg("the map file is damaged: the router has no map until one is pushed")
 	case errors.Is(err, sitemap.ErrForeign):
-		return fmt.Errorf("--map-file is %s, which is no sibling map: name a file of its own", a.c.MapFile)
+		return fmt.Errorf("--map-file is %s, which is not a sibling map: name a file of its own", a.c.MapFile)
 	case err != nil:
 		return fmt.Errorf("--map-file: %w", err)
 	}

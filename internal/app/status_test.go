@@ -86,7 +86,7 @@ func TestExplainAndStatusSayForWhoseRoomAModelWaits(t *testing.T) {
 		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}})
 		require.NoError(t, err)
 		pass(7 * time.Second)
-		const why = "waits for room in group gpu0, which awake must give up first, in 50s at the earliest"
+		const why = "waits for room in group gpu0, which awake must free first, in 50s at the earliest"
 		require.Equal(t, why, r.status().Models[1].Waits)
 		e := r.explain(admin.ExplainQuery{Model: "cold", KeyID: "stays"})
 		require.Equal(t, "the map places the model here with scale_from_zero; distinct requests that wait for it: 1; it "+why, e.Steps[6].Why)

@@ -50,7 +50,7 @@ func (c *Serve) checkEnvoy(r *rules) {
 			"set --extproc-tls-cert-file, --extproc-tls-key-file and --extproc-client-ca-file (or --extproc-insecure, see its help)")
 	}
 	if !isLocal(c.Relay) {
-		r.exposed("relay", c.Relay, "set --extproc-insecure if nobody else is on the way there (see its help)")
+		r.exposed("relay", c.Relay, "set --extproc-insecure if no other machine can intercept the connection (see its help)")
 	}
 }
 

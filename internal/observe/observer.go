@@ -41,7 +41,7 @@ func (o Observer) Ended(r *extproc.Record) {
 // Freed logs that slots were freed because the engine has fewer requests.
 func (o Observer) Freed(g holdstate.Grant, slots int) {
 	o.Log.Warn().Str("agent", g.Replica().ID).Int("slots", slots).
-		Msg("the engine works on fewer requests than slots are taken: gave slots back")
+		Msg("the engine has fewer requests than slots are taken: freed slots")
 }
 
 func auditRecord(r *extproc.Record) *audit.Record {

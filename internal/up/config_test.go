@@ -56,7 +56,7 @@ func TestProgramIsLookedForWhereItRuns(t *testing.T) {
 	dir := t.TempDir()
 	text := "models: [{name: m, dir: " + dir + `, exec: "./run {port}"}]`
 	_, err := parse([]byte(text))
-	require.ErrorContains(t, err, `"./run" is no program here`)
+	require.ErrorContains(t, err, `"./run" is not a program here`)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "run"), nil, 0o700))
 	_, err = parse([]byte(text))
 	require.NoError(t, err)

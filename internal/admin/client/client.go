@@ -118,7 +118,7 @@ func (c *Client) Do(ctx context.Context, call Call) (*Answer, error) {
 	case resp.StatusCode >= http.StatusBadRequest:
 		return nil, refusal(resp.StatusCode, body)
 	case resp.StatusCode >= http.StatusMultipleChoices && resp.StatusCode != http.StatusNotModified:
-		return nil, fmt.Errorf("asking the router: status %d is no answer of an admin API", resp.StatusCode)
+		return nil, fmt.Errorf("asking the router: status %d is not an answer of an admin API", resp.StatusCode)
 	}
 	return &Answer{Status: resp.StatusCode, Header: resp.Header, Body: body}, nil
 }

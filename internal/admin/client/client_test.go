@@ -143,7 +143,7 @@ func TestAnswersThatAreNoRouters(t *testing.T) {
 	}{
 		"a page":        {says(502, "<html>Bad Gateway"), "status 502 (Bad Gateway) and not one of an admin API"},
 		"another error": {says(500, `{"error": "x"}`), "status 500 (Internal Server Error) and not one of an admin API"},
-		"a redirect":    {says(302, ""), "status 302 is no answer of an admin API"},
+		"a redirect":    {says(302, ""), "status 302 is not an answer of an admin API"},
 		"no JSON":       {says(200, "welcome"), "reading the router's answer"},
 		"too long":      {says(200, strings.Repeat(" ", maxAnswer+1)), "larger than"},
 		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
