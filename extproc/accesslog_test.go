@@ -92,7 +92,7 @@ func TestARecordOfAnotherRequestWithTheSameId(t *testing.T) {
 	})
 }
 
-// A client may leave before Envoy has the router's answer. Then its record comes before
+// A client may leave before Envoy has the router's answer. Then its record arrives before
 // the request is carried.
 func TestASlotIsGivenBackWhenTheRecordCameBefore(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,7 @@ func TestTheKeepaliveClockRunsThroughARelease(t *testing.T) {
 		call := r.engine.call(t, 1)
 		elapse(22 * time.Second)
 		body := call.respond(200)
-		elapse(30 * time.Second) // the head has come, but no byte of the answer
+		elapse(30 * time.Second) // the head was received, but no byte of the body
 		go func() { _, _ = io.WriteString(body, "data: 1\n\n"); elapse(time.Hour); _ = body.Close() }()
 		x.RequireEnded(t, append(keptAlive(comment, interval, 90*time.Second), `1m32s "data: 1\n\n"`, `1h1m32s "" end`)...)
 	})

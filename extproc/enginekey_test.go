@@ -94,7 +94,7 @@ func TestTheEnginesOwnKeyTakesThePlaceOfTheCallers(t *testing.T) {
 	}
 }
 
-// In the rehold lane a request comes with what its first replica was sent.
+// In the rehold lane a request arrives as it was changed for its first replica.
 func TestTheReholdLaneRemovesTheKeyOfAnEarlierEngine(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

@@ -21,7 +21,7 @@ type fakeSlots struct {
 	failed   []string
 	cameBack []string // replicas that sent a request back to the router
 	closed   bool     // the gate
-	never    error    // what the gate says to everybody
+	never    error    // the error that Admit returns for every request
 	before   func()   // called once, before the next answer to Serving
 	pause    bool     // Take says Later
 }

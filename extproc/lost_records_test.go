@@ -249,7 +249,7 @@ func (c *crowd) begin() {
 	c.alive = append(c.alive, id)
 }
 
-// end ends one of them; its record comes at once, late, or not at all.
+// end ends one of them; its record arrives at once, late, or not at all.
 func (c *crowd) end(i int, how string) {
 	id := c.alive[i]
 	c.alive = slices.Delete(c.alive, i, i+1)

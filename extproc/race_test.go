@@ -62,7 +62,7 @@ func TestAReleaseRacesATickAndADisconnect(t *testing.T) {
 	}, func(o *Options) { o.MaxBodyBytesTotal = maxTotal })
 }
 
-// requireFenced demands that no keepalive comes once the answer has begun.
+// requireFenced requires that no keepalive is sent once the answer has begun.
 func requireFenced(t *testing.T, events []string, whole bool) {
 	t.Helper()
 	text := strings.Join(events, " ")

@@ -197,7 +197,7 @@ func TestTheOutcomeOfARefusedHoldIsOnRecord(t *testing.T) {
 	})
 }
 
-// Envoy's record may come before the stream of a request that it carries has ended.
+// Envoy's record may arrive before the stream of a request that it carries has ended.
 func TestTheHoldOfANativeAnswerIsOnRecord(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

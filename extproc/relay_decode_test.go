@@ -46,7 +46,7 @@ type plainWriter struct{ io.Writer }
 func (plainWriter) Flush() error { return nil }
 func (plainWriter) Close() error { return nil }
 
-// Behind keepalives an engine's coded answer is decoded as it comes.
+// After keepalives an engine's encoded answer is decoded while it is read.
 func TestACodedAnswerBehindKeepalivesIsDecoded(t *testing.T) {
 	t.Parallel()
 	for name, c := range compressors {

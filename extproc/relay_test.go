@@ -74,7 +74,7 @@ func TestAnOddHostIsNoFaultOfAReplica(t *testing.T) {
 	}
 }
 
-// A body that came in many chunks, or compressed, reaches the engine as it came.
+// A body that was received in many chunks, or compressed, reaches the engine unchanged.
 func TestTheEngineGetsTheBodyAsItCame(t *testing.T) {
 	t.Parallel()
 	for name, encode := range extproctest.Encoders {
@@ -216,7 +216,7 @@ func TestAnEnginesErrorAfterAKeepaliveIsPassedOn(t *testing.T) {
 	}, aborting)
 }
 
-// While the text of an engine's error comes slowly, keepalives go on, and a client that
+// While the text of an engine's error arrives slowly, keepalives go on, and a client that
 // leaves is noticed.
 func TestKeepalivesGoOnDuringAnEnginesSlowError(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ type rig struct {
 	grpc    *grpc.Server
 	conn    *grpc.ClientConn
 	log     *bytes.Buffer
-	overTCP atomic.Bool // new connections do not look as if they came over a unix socket
+	overTCP atomic.Bool // new connections are TCP connections, not over a unix socket
 
 	mu           sync.Mutex
 	outcomes     map[holdstate.Outcome]int
@@ -59,7 +59,7 @@ type rig struct {
 	freed        atomic.Int32                                   // corrections
 	crash        bool                                           // in Routed
 	decide       func(*Request) Decision                        // nil: the usual policy
-	authenticate func(Credentials) (fakeCall, *refusal.Refusal) // nil: everybody is the default tenant
+	authenticate func(Credentials) (fakeCall, *refusal.Refusal) // nil: all callers are the default tenant
 	notReady     string
 	revoked      *refusal.Refusal
 

@@ -12,7 +12,7 @@ import (
 	"github.com/holdgate/holdgate/extproc/wire"
 )
 
-// However a body leaves its pass, its buffers and its memory come back once.
+// However a body leaves its pass, its buffers and its memory are released once.
 func TestAnUploadIsFreedOnce(t *testing.T) {
 	t.Parallel()
 	const total, piece = 4 << 20, 100 << 10

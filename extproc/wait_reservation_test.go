@@ -97,7 +97,7 @@ func TestARequestThatIsNotHeldWaitsForAReservation(t *testing.T) {
 	})
 }
 
-// TestRoomInTheLastMomentCounts is for room that comes as the time to park ends.
+// TestRoomInTheLastMomentCounts frees room just when the time to wait for it ends.
 func TestRoomInTheLastMomentCounts(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -106,7 +106,7 @@ func TestRoomInTheLastMomentCounts(t *testing.T) {
 			r.slots.up(engineA, 0)
 			r.slots.shutGate(true, nil)
 			x := r.ask(t, chat(false))
-			<-time.After(250 * time.Millisecond) // not pass: what follows comes in the same moment
+			<-time.After(250 * time.Millisecond) // not pass: what follows happens at the same time
 			r.slots.shutGate(false, nil)
 			elapse(time.Minute)
 			require.Len(t, x.Events(), 1)

@@ -38,7 +38,7 @@ func BenchmarkWaitingNobody(b *testing.B) {
 	}
 }
 
-// BenchmarkHoldGrantDone is one request's whole life, one at a time.
+// BenchmarkHoldGrantDone holds, grants and ends requests, one at a time.
 func BenchmarkHoldGrantDone(b *testing.B) {
 	b.ReportAllocs()
 	slots := newFakeSlots()

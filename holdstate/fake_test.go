@@ -24,7 +24,7 @@ var (
 // wide are limits that no test reaches by accident.
 var wide = Limits{PerModel: 1 << 20, PerKey: 1 << 20, Total: 1 << 20, Bytes: 1 << 40, QueueDepth: 1 << 20}
 
-// fakeSlots is a registry: replicas that come and go, each with slots.
+// fakeSlots is a registry of replicas that join and leave, each with slots.
 type fakeSlots struct {
 	mu       sync.Mutex
 	replicas map[target.Target][]*fakeReplica
@@ -309,7 +309,7 @@ func (r *rig) learned(name string) []time.Duration {
 	return slices.Clone(r.woke[name])
 }
 
-// requireAtRest is what must be true when nobody waits and no linger or cooldown runs.
+// requireAtRest requires an empty state, when no request waits and no linger or cooldown runs.
 func (r *rig) requireAtRest(t require.TestingT) {
 	r.Machine.mu.Lock()
 	defer r.Machine.mu.Unlock()

@@ -143,7 +143,7 @@ func TestBackComesInBeyondTheLimits(t *testing.T) {
 	second := r.hold(t, Request{Target: llama, Key: "a", Bytes: 5})
 	grant := first.Status().Grant
 	r.down(llama, bad)
-	require.Equal(t, Held, first.Report(Back).State, "a request that was let in is not refused later")
+	require.Equal(t, Held, first.Report(Back).State, "a request that was admitted is not refused later")
 	grant.Release()
 	require.Equal(t, 2, r.Demand("llama"))
 	_, err := r.Hold(Request{Target: llama})

@@ -20,7 +20,7 @@ func (q *queue) grantNext() *Waiter {
 	return w
 }
 
-// first is the waiter whose turn it is, nil when nobody waits.
+// first returns the waiter whose turn it is, nil when none waits.
 func (q *queue) first() *Waiter {
 	for w := range q.inTurn() {
 		return w

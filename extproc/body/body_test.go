@@ -30,7 +30,7 @@ func bodyOf(data []byte, size int) *Body {
 	return b
 }
 
-// read reads data as a chat body that came in one piece.
+// read reads data as a chat body in one piece.
 func read(data string) (Fields, error) {
 	return bodyOf([]byte(data), max(len(data), 1)).ReadFields(target.Chat, Identity, testLimit)
 }

@@ -170,7 +170,7 @@ func TestBuffersAreFreedExactlyOnce(t *testing.T) { //nolint:paralleltest // see
 	}
 }
 
-// A message may come in a buffer that others share: cutting the body out must
+// A message may be in a buffer that others share: cutting the body out must
 // leave their part of it alone.
 func TestTheBodyIsCutOutOfASharedBuffer(t *testing.T) {
 	t.Parallel()

@@ -224,7 +224,7 @@ func TestTheNumberOfProblemsIsBounded(t *testing.T) {
 	require.Equal(t, "more than 100 problems: the rest is not listed", found[100].String())
 }
 
-// A key pasted at a wrong place does not come out in a message.
+// A key that was pasted in a wrong place is not shown in a message.
 func TestNoMessageShowsAKey(t *testing.T) {
 	t.Parallel()
 	key := NewKey()

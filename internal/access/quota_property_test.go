@@ -130,7 +130,7 @@ func TestNoWindowHasMoreThanItsLimit(t *testing.T) {
 }
 
 // TestWhoComesBackInTimeIsServed: a client that waits for Retry-After gets its
-// token, and one that comes a second sooner does not.
+// token, and one that retries a second earlier does not.
 func TestWhoComesBackInTimeIsServed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

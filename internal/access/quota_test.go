@@ -70,7 +70,7 @@ func TestTheLimitOfAModelGrowsWithItsReplicas(t *testing.T) {
 	require.Equal(t, 10, spend(k, "llama", 1, noon.Add(4*time.Minute)), "what is over the smaller limit is gone")
 }
 
-// A replica that comes and goes does not lift the quota.
+// A replica that leaves and joins again does not raise the quota.
 func TestAReplicaThatFlapsBringsItsTokensOnceAMinute(t *testing.T) {
 	t.Parallel()
 	k, got := limited(t, 0, 60), 0

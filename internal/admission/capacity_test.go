@@ -68,7 +68,7 @@ func TestBehindOthersNothingIsReserved(t *testing.T) {
 		again.unanswered = true
 		room, err = again.Admit(true)
 		require.NoError(t, err)
-		require.NotNil(t, room, "it was let in before")
+		require.NotNil(t, room, "it was admitted before")
 		requests, tokens := r.gate.reserved("m")
 		require.Equal(t, []int64{1, 91}, []int64{requests, tokens})
 		room.Release()

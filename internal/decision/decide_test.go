@@ -51,7 +51,7 @@ func TestARequestThatIsHeldAgainIsCountedOnce(t *testing.T) {
 	})
 }
 
-// A request that an earlier process let in remembers its failed replicas too.
+// A request that an earlier process authenticated records its failed replicas too.
 func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(r *rig) extproc.Call{
@@ -70,7 +70,7 @@ func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
 				first.Grant.Failed("it was a test", true)
 				first.Grant.Release()
 				again := failing.Decide(chat("m"))
-				require.NotNil(t, again.Waiter, "it was let in before")
+				require.NotNil(t, again.Waiter, "it was admitted before")
 				second.Grant.Release()
 				require.Equal(t, holdstate.Admitted, later.Waiter.Status().State, "it came later")
 				s := again.Waiter.Report(holdstate.Done)
@@ -82,7 +82,7 @@ func TestARequestWhoseReplicaFailedKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// The trace costs nothing unless explain asks for it: these are the grant and its slot,
+// The trace costs nothing without explain: these are the grant and its slot,
 // the redirect and its location, and the refusal with its text.
 func TestADecisionAllocatesWhatItReturns(t *testing.T) { //nolint:paralleltest // testing.AllocsPerRun counts every goroutine's allocations
 	synctest.Test(t, func(t *testing.T) {

@@ -115,7 +115,7 @@ func anyQuery(t *rapid.T) admin.ExplainQuery {
 	return q
 }
 
-// happens draws what came before: replicas, requests, failed wakes, time.
+// happens draws what has happened before: replicas, requests, failed wakes, time.
 func (r *rig) happens(t *rapid.T) {
 	for i := range rapid.IntRange(0, 3).Draw(t, "replicas") {
 		models := []string{"m"}

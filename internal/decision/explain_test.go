@@ -134,12 +134,12 @@ func TestTokensAreCountedWhereTheRequestWouldGo(t *testing.T) {
 	})
 }
 
-// compareAll asks for every model, key and number of hops, and counts the answers.
+// compareAll compares every model, key and number of hops, and counts the decisions.
 func (r *rig) compareAll(seen map[string]int) {
 	for _, model := range []string{"m", "alias", "cold", "both", "fixed", "far", "none", "hour"} {
 		for key := range explainKeys {
 			if key == "late" {
-				continue // it is not let in, so nothing is decided
+				continue // it is not authenticated, so nothing is decided
 			}
 			for hops := range 3 {
 				for _, kind := range []target.Kind{target.Chat, target.Rerank} {

@@ -55,7 +55,7 @@ func (l *life) decide(g *guest) {
 	q.Seq = g.seq
 	d := g.call.Decide(q)
 	if g.grant != nil || g.seq != 0 {
-		require.False(l.t, d.Refusal != nil && d.Refusal.Status == http.StatusTooManyRequests, "it was let in before")
+		require.False(l.t, d.Refusal != nil && d.Refusal.Status == http.StatusTooManyRequests, "it was admitted before")
 	}
 	g.waiter, g.grant, g.relayed = d.Waiter, d.Grant, d.Held && l.rand.IntN(2) == 0
 }

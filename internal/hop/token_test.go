@@ -202,7 +202,7 @@ func TestTime(t *testing.T) {
 	}
 }
 
-// An expired token of somebody else is forged, not expired.
+// An expired token that no sibling signed is forged, not expired.
 func TestTheMACIsCheckedFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
