@@ -47,8 +47,8 @@ func (gs groups) conflict(h hello) *rejected {
 	return nil
 }
 
-// group returns the group with this name, and adds it if there is none.
-func (r *Registry) group(name string) *group {
+// getOrAddGroup returns the group with this name, and adds it if there is none.
+func (r *Registry) getOrAddGroup(name string) *group {
 	g := r.groups[name]
 	if g == nil {
 		g = &group{name: name, members: map[*registration]struct{}{}}
@@ -79,24 +79,24 @@ func (g *group) add(a *registration) {
 	a.group = g
 }
 
-// leave removes an agent whose stream has ended. It does so at once if the engine does not
+// memberLeft removes an agent whose stream has ended. It does so at once if the engine does not
 // run, or if the agent sent Bye and does not stop its engine. Otherwise the agent may come
 // back, or still be stopping its engine: it keeps its room for the liveness time.
-func (g *group) leave(a *registration) {
+func (g *group) memberLeft(a *registration) {
 	if !a.occupies() || a.leaving && !a.hello.canWake {
-		g.drop(a)
+		g.remove(a)
 		return
 	}
 	a.leftAt = time.Now()
 	a.timer = time.AfterFunc(a.registry.opts.Liveness, func() {
 		a.registry.update(func() {
-			g.drop(a)
+			g.remove(a)
 			a.scope().arbitrate()
 		})
 	})
 }
 
-func (g *group) drop(a *registration) {
+func (g *group) remove(a *registration) {
 	delete(g.members, a)
 	if gs := a.registry.groups; len(g.members) == 0 && gs[g.name] == g {
 		g.timer.Stop()

@@ -126,7 +126,7 @@ func (w *gpu) proceed(a *gpuAgent) {
 // reconnect ends the stream of an agent that comes back in time. Its engine does not
 // notice.
 func (w *gpu) reconnect(t *rapid.T, a *gpuAgent) {
-	w.r.close(a.rec.session)
+	w.r.removeSession(a.rec.session)
 	for range rapid.IntRange(0, int(protocol.DefaultLiveness/time.Second)-1).Draw(t, "away") {
 		w.pass(time.Second)
 	}
@@ -149,7 +149,7 @@ func (w *gpu) fail(a *gpuAgent) {
 
 func (w *gpu) restart(t *rapid.T, a *gpuAgent) {
 	w.freeAll(a)
-	w.r.close(a.rec.session)
+	w.r.removeSession(a.rec.session)
 	w.connect(t, a)
 }
 
@@ -279,7 +279,7 @@ func TestAGroupIsNeverTooFullAndEveryoneGetsATurn(t *testing.T) {
 			w.everyoneGetsATurn(t)
 			for _, a := range w.agents {
 				w.freeAll(a)
-				w.r.close(a.rec.session)
+				w.r.removeSession(a.rec.session)
 			}
 			time.Sleep(protocol.DefaultLiveness)
 			synctest.Wait()

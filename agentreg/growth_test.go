@@ -31,7 +31,7 @@ func crowd(t *testing.T, n int) (r *Registry, one *registration) {
 
 func (r *Registry) dismissAll() {
 	for s := range r.sessions {
-		r.close(s)
+		r.removeSession(s)
 	}
 	time.Sleep(r.opts.Liveness)
 }

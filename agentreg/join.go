@@ -42,13 +42,13 @@ func (r *Registry) register(h hello, s *session) *registration {
 	s.agent = a
 	r.agents[h.info.ID] = a
 	if h.group.name != "" {
-		r.group(h.group.name).add(a)
+		r.getOrAddGroup(h.group.name).add(a)
 	}
 	for _, name := range h.info.Models {
-		r.models.entry(name).agents[a] = struct{}{}
+		r.models.getOrAdd(name).agents[a] = struct{}{}
 	}
 	s.send(r.welcome()) // first: reevaluate may send more
-	entered := a.route()
+	entered := a.updateRouting()
 	if old == nil || old.hello.info.Instance != h.info.Instance {
 		a.log.Info().Str("address", h.info.Address).Strs("models", h.info.Models).
 			Str("engine", h.info.Engine).Str("state", stateName(h.state)).Msg("agent registered")
@@ -140,10 +140,10 @@ func (a *registration) detach(cause error) {
 		delete(r.agents, a.hello.info.ID)
 	}
 	if a.group != nil {
-		a.group.leave(a)
+		a.group.memberLeft(a)
 	}
 	r.models.removeAgent(a)
-	a.route()
+	a.updateRouting()
 	if a.replica.gate.inFlight() > 0 {
 		r.departed[a.hello.info.Instance] = a.replica
 	}

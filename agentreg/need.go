@@ -27,8 +27,8 @@ type model struct {
 // models holds the models that have agents or are wanted, by name.
 type models map[string]*model
 
-// entry returns the model with this name, and adds it if there is none.
-func (ms models) entry(name string) *model {
+// getOrAdd returns the model with this name, and adds it if there is none.
+func (ms models) getOrAdd(name string) *model {
 	m := ms[name]
 	if m == nil {
 		m = &model{name: name, agents: map[*registration]struct{}{}}
@@ -37,7 +37,7 @@ func (ms models) entry(name string) *model {
 	return m
 }
 
-// ofAgent returns the models of an agent, except those that tidy has removed.
+// ofAgent returns the models of an agent, except those that removeIfUnused has removed.
 func (ms models) ofAgent(a *registration) iter.Seq[*model] {
 	return func(yield func(*model) bool) {
 		for _, name := range a.hello.info.Models {
@@ -65,8 +65,8 @@ func (ms models) removeAgent(a *registration) {
 	}
 }
 
-// tidy removes m if it has no agents and is not wanted.
-func (ms models) tidy(m *model) {
+// removeIfUnused removes m if it has no agents and is not wanted.
+func (ms models) removeIfUnused(m *model) {
 	if len(m.agents) == 0 && !m.need.Wanted() {
 		delete(ms, m.name)
 	}
@@ -81,14 +81,14 @@ func (r *Registry) SetNeed(name string, need target.Need) {
 		if r.models[name] == nil && !need.Wanted() {
 			return
 		}
-		m := r.models.entry(name)
+		m := r.models.getOrAdd(name)
 		if need == m.need {
 			return
 		}
 		m.setNeed(need)
 		r.reconcile(m)
 		r.scopeOf(m).arbitrate()
-		r.models.tidy(m)
+		r.models.removeIfUnused(m)
 	})
 }
 

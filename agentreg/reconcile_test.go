@@ -52,7 +52,7 @@ func (w *world) join(t *rapid.T) {
 func (w *world) any(t *rapid.T) *registration {
 	w.agents = slices.DeleteFunc(w.agents, func(a *registration) bool {
 		if a.left {
-			w.r.close(a.session)
+			w.r.removeSession(a.session)
 		}
 		return a.left
 	})
@@ -172,7 +172,7 @@ func TestNoSequenceOfEventsLosesAWake(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"":            w.check,
 				"join":        w.join,
-				"leave":       func(t *rapid.T) { w.r.close(w.any(t).session) },
+				"leave":       func(t *rapid.T) { w.r.removeSession(w.any(t).session) },
 				"status":      w.status,
 				"status too":  w.status,
 				"wake failed": func(t *rapid.T) { w.any(t).onWakeResult(&pb.WakeResult{Reason: "no"}) },
@@ -198,7 +198,7 @@ func TestNoSequenceOfEventsLosesAWake(t *testing.T) {
 				if a.replica.gate.inFlight() != 0 {
 					t.Fatal("slots are left")
 				}
-				w.r.close(a.session)
+				w.r.removeSession(a.session)
 			}
 			w.r.SetWanted("llama", false)
 			if len(w.r.models)+len(w.r.agents)+len(w.r.departed)+len(w.r.sessions)+len(w.r.routing.pools) != 0 {

@@ -40,7 +40,7 @@ type heartbeat struct {
 // wakes of the agent's models, the room of groups, and the agent's timer.
 func (a *registration) reevaluate() {
 	r := a.registry
-	if a.route() {
+	if a.updateRouting() {
 		a.logReady()
 	}
 	for m := range r.models.ofAgent(a) {
@@ -48,15 +48,15 @@ func (a *registration) reevaluate() {
 	}
 	a.scope().arbitrate()
 	for m := range r.models.ofAgent(a) {
-		r.models.tidy(m)
+		r.models.removeIfUnused(m)
 	}
 	a.setTimer()
 }
 
-// route adds the agent to routing or removes it, as its state requires, and reports
+// updateRouting adds the agent to routing or removes it, as its state requires, and reports
 // whether it was added. The caller logs that afterwards, so that the replica is in routing
 // when the line "ready" appears.
-func (a *registration) route() (entered bool) {
+func (a *registration) updateRouting() (entered bool) {
 	want := a.routable()
 	if want == a.routed {
 		return false

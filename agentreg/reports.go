@@ -93,7 +93,7 @@ func (a *registration) applyStatus(s *pb.Status, handled uint64) {
 func (a *registration) noteAsleep(before pb.State) {
 	short := !a.upAt.IsZero() && time.Since(a.upAt) < stableTime
 	a.upAt = time.Time{}
-	a.route()
+	a.updateRouting()
 	if before == pb.State_STATE_SERVING {
 		a.logAsleepAgain()
 		if short && a.group != nil && !a.toldToSleep {
@@ -129,15 +129,15 @@ func (a *registration) onWakeResult(w *pb.WakeResult) {
 		a.heartbeat.at = time.Now()
 		if !w.GetOk() && a.waking() {
 			notBefore := min(max(w.GetRetryAfter().AsDuration(), 0), maxGroupCooldown)
-			a.wakeFailed(cmp.Or(clean(w.GetReason()), "the agent gave no reason"), clean(w.GetDetail()), notBefore)
+			a.wakeFailed(cmp.Or(cleanText(w.GetReason()), "the agent gave no reason"), cleanText(w.GetDetail()), notBefore)
 		}
 		a.reevaluate()
 	})
 }
 
-// clean removes secrets and unprintable characters from an agent's text and limits its
+// cleanText removes secrets and unprintable characters from an agent's text and limits its
 // length, so that it can be logged and shown in an error.
-func clean(s string) string {
+func cleanText(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
 			return ' '

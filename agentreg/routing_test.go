@@ -24,7 +24,7 @@ func offline(tb require.TestingT, r *Registry, h *pb.Hello) *registration {
 	checked, rej := checkHello(h, onUnix, nil)
 	require.Nil(tb, rej)
 	s := newSession()
-	require.True(tb, r.open(s))
+	require.True(tb, r.addSession(s))
 	rec, err := r.join(checked, s)
 	require.NoError(tb, err)
 	return rec
@@ -222,7 +222,7 @@ func TestSlotsAddUpUnderRaces(t *testing.T) {
 			r.mu.Unlock()
 			switch n % 3 {
 			case 0:
-				r.close(rec.session)
+				r.removeSession(rec.session)
 				offline(t, r, hello(i))
 			case 1:
 				offline(t, r, hello(i))
@@ -239,7 +239,7 @@ func TestSlotsAddUpUnderRaces(t *testing.T) {
 	}
 	require.Empty(t, r.departed)
 	for _, id := range ids {
-		r.close(r.agents[id].session)
+		r.removeSession(r.agents[id].session)
 	}
 	require.Zero(t, r.Serving(llama))
 	require.Empty(t, r.models)

@@ -39,7 +39,7 @@ type stream = pb.AgentRegistry_ConnectServer
 func (s *service) Connect(st stream) error {
 	r := s.registry
 	sess := newSession()
-	if !r.open(sess) {
+	if !r.addSession(sess) {
 		return sess.result()
 	}
 
@@ -56,7 +56,7 @@ func (s *service) Connect(st stream) error {
 	go func() { sess.end(s.read(st, sess, hello)) }()
 
 	<-sess.done
-	r.close(sess)
+	r.removeSession(sess)
 	timer := time.NewTimer(flushTime)
 	defer timer.Stop()
 	select {
@@ -85,7 +85,7 @@ func (s *service) read(st stream, sess *session, timeout *time.Timer) error {
 	if err != nil {
 		return err
 	}
-	return listen(st, a)
+	return handleMessages(st, a)
 }
 
 // allNetworks contains all addresses.
@@ -103,8 +103,8 @@ func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
 	return checkHello(m, from, s.registry.opts.AllowCIDR)
 }
 
-// listen handles the agent's messages until the stream ends.
-func listen(st stream, a *registration) error {
+// handleMessages handles the agent's messages until the stream ends.
+func handleMessages(st stream, a *registration) error {
 	for {
 		m, err := st.Recv()
 		if err != nil {

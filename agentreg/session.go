@@ -55,9 +55,9 @@ func newSession() *session {
 	return &session{outbox: make(chan *pb.RouterMessage, outboxSize), done: make(chan struct{})}
 }
 
-// open adds a stream, so that Drain can end it. If the router is draining already, it ends
+// addSession adds a stream, so that Drain can end it. If the router is draining already, it ends
 // the session and returns false.
-func (r *Registry) open(s *session) bool {
+func (r *Registry) addSession(s *session) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.draining {
@@ -68,9 +68,9 @@ func (r *Registry) open(s *session) bool {
 	return true
 }
 
-// close removes a stream that has ended, and its agent. If its Hello is still being read,
+// removeSession removes a stream that has ended, and its agent. If its Hello is still being read,
 // join finds that the stream is no longer there.
-func (r *Registry) close(s *session) {
+func (r *Registry) removeSession(s *session) {
 	r.update(func() {
 		delete(r.sessions, s)
 		if a := s.agent; a != nil && !a.left {

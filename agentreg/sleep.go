@@ -27,7 +27,7 @@ func (a *registration) makeRoom() {
 	if !a.closing {
 		a.closing = true
 		a.log.Info().Str("group", a.group.name).Int64("in_flight", a.replica.gate.inFlight()).Msg("making room")
-		a.route()
+		a.updateRouting()
 	}
 	if a.replica.gate.inFlight() == 0 {
 		a.sleep(causeRoom)
@@ -38,7 +38,7 @@ func (a *registration) makeRoom() {
 // reopen brings an agent that no longer has to make room back into routing.
 func (a *registration) reopen() {
 	a.closing = false
-	a.route()
+	a.updateRouting()
 	a.setTimer()
 }
 
@@ -49,7 +49,7 @@ func (a *registration) sleep(cause string) {
 	}
 	a.toldToSleep, a.closing, a.sleepCause = true, false, cause
 	a.attempt.open = false
-	a.route()
+	a.updateRouting()
 	a.session.send(&pb.RouterMessage{Message: &pb.RouterMessage_Sleep{Sleep: &pb.Sleep{
 		Seq: a.messages.nextCommand(time.Now()),
 	}}})

@@ -302,6 +302,6 @@ func TestAgentWithTwoModelsIsWokenForEither(t *testing.T) {
 
 func TestWordsOfAFailedWakeAreFitForALineAndAnError(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "red  left right", clean("\x00red\r\nleft\u202eright\ufffd"))
-	require.Equal(t, strings.Repeat("é", maxReason/2)+"…", clean(strings.Repeat("é", maxReason)))
+	require.Equal(t, "red  left right", cleanText("\x00red\r\nleft\u202eright\ufffd"))
+	require.Equal(t, strings.Repeat("é", maxReason/2)+"…", cleanText(strings.Repeat("é", maxReason)))
 }

@@ -34,14 +34,14 @@ func (m *Map) Explain(q Query, now time.Time) (Choice, []Candidate) {
 	list := make([]Candidate, 0, len(all))
 	for i, r := range all {
 		site := &m.sites[r.site]
-		one := Candidate{Site: site.ID, URL: site.URL, InScope: r.found(), Chosen: choice.Site == site}
+		one := Candidate{Site: site.ID, URL: site.URL, InScope: r.exists(), Chosen: choice.Site == site}
 		if one.InScope {
 			one.State = candidateState(m.hints.sightingsOf(q.Target), r.site, elapsed)
 			if i < homeSet {
 				one.Home = i + 1
 			}
 		}
-		one.Why = why(choice, one)
+		one.Why = whyText(choice, one)
 		list = append(list, one)
 	}
 	return choice, list
@@ -71,8 +71,8 @@ func candidateState(seen []sighting, site int32, elapsed time.Duration) string {
 	return stateUnknown
 }
 
-// why returns why a candidate was chosen or not.
-func why(choice Choice, c Candidate) string {
+// whyText returns why a candidate was chosen or not.
+func whyText(choice Choice, c Candidate) string {
 	switch {
 	case !c.InScope:
 		return "its scopes and the key's have none in common"

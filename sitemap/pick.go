@@ -82,14 +82,14 @@ func (m *Map) pick(q Query, now time.Time, list *[]ranked) Choice {
 		return Choice{Reason: ReasonTooManyHops}
 	case !ok || placed.siblings() == 0:
 		return Choice{Reason: ReasonNoSibling}
-	case !first.found():
+	case !first.exists():
 		return Choice{Reason: ReasonOutOfScope}
 	}
 
 	seen, elapsed := m.hints.sightingsOf(q.Target), now.Sub(m.hints.received)
 	one := stateAt(seen, first.site, elapsed)
 	two := one // if there is only one home
-	if second.found() {
+	if second.exists() {
 		two = stateAt(seen, second.site, elapsed)
 	}
 	switch {
@@ -102,7 +102,7 @@ func (m *Map) pick(q Query, now time.Time, list *[]ranked) Choice {
 	case two == warm:
 		return m.redirect(second, ReasonWarmHome)
 	}
-	if best := m.warmest(seen, elapsed, q.Scopes, request); best.found() {
+	if best := m.warmest(seen, elapsed, q.Scopes, request); best.exists() {
 		return m.redirect(best, ReasonWarmSibling)
 	}
 	return m.redirect(first, ReasonFirstHome)
@@ -140,7 +140,7 @@ type ranked struct {
 	site int32
 }
 
-func (r ranked) found() bool { return r.rank != 0 }
+func (r ranked) exists() bool { return r.rank != 0 }
 
 // homes returns the two siblings in scope with the highest rank. If list is not nil, it
 // appends all siblings of the target to it; those out of scope have rank 0.

@@ -334,7 +334,7 @@ func TestExplainAgreesWithPick(t *testing.T) {
 func homesOf(t testing.TB, m *Map, key string) []string {
 	t.Helper()
 	first, second := m.homes(m.targets[chatOfM], nil, requestHash(key, chatOfM), nil)
-	require.True(t, second.found())
+	require.True(t, second.exists())
 	return []string{m.sites[first.site].ID, m.sites[second.site].ID}
 }
 

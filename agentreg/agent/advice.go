@@ -30,7 +30,7 @@ func (t TLS) advice(problem string) string {
 	for _, c := range closings {
 		switch {
 		case !strings.Contains(problem, c):
-		case !t.on():
+		case !t.enabled():
 			return "the router may want TLS: --tls-ca-file, or --tls"
 		case t.CertFile == "":
 			return "the router may want a certificate: --tls-cert-file and --tls-key-file"

@@ -41,8 +41,8 @@ type conversation struct {
 // until either side ends the stream.
 func (c *conversation) run(ctx context.Context) error {
 	core := c.link.agent.core
-	hello := core.open(c.session)
-	defer core.close(c.session)
+	hello := core.addSession(c.session)
+	defer core.removeSession(c.session)
 	go c.read()
 	if err := c.send(hello); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c *conversation) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return c.bye()
+			return c.leave()
 		case m, ok := <-c.in:
 			if !ok {
 				return c.readErr
@@ -83,7 +83,7 @@ func (c *conversation) awaitWelcome(ctx context.Context) error {
 	defer timeout.Stop()
 	select {
 	case <-ctx.Done():
-		return c.bye()
+		return c.leave()
 	case <-timeout.C:
 		return errors.New("the router does not answer")
 	case m, ok := <-c.in:
@@ -108,7 +108,7 @@ func (c *conversation) handle(ctx context.Context, m *pb.RouterMessage) error {
 		c.welcomed = true
 		c.link.router = m.Welcome.GetRouterId()
 		clear(c.link.logged)
-		a.core.welcome(c.session, c.link.router)
+		a.core.setRouter(c.session, c.link.router)
 		a.log.Info().Str("router", c.link.address).Msg("registered with the router")
 	case *pb.RouterMessage_Reject:
 		return &RejectedError{Router: c.link.address, Code: m.Reject.GetCode(), Message: m.Reject.GetMessage()}
@@ -134,9 +134,9 @@ func (c *conversation) send(messages ...*pb.AgentMessage) error {
 	return nil
 }
 
-// bye sends Bye and ends the stream. The router ends it when its last request in the engine
+// leave sends Bye and ends the stream. The router ends it when its last request in the engine
 // has ended; an agent that stops its engine waits for that.
-func (c *conversation) bye() error {
+func (c *conversation) leave() error {
 	if err := c.send(&pb.AgentMessage{Message: &pb.AgentMessage_Bye{Bye: &pb.Bye{}}}); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (c *conversation) bye() error {
 	}
 	timer := time.AfterFunc(byeTime, c.end)
 	defer timer.Stop()
-	c.drain()
+	c.discardMessages()
 	return nil
 }
 
@@ -180,8 +180,8 @@ func (c *conversation) awaitEnd(timeout time.Duration) error {
 	}
 }
 
-// drain discards the router's messages until the stream has ended.
-func (c *conversation) drain() {
+// discardMessages discards the router's messages until the stream has ended.
+func (c *conversation) discardMessages() {
 	for range c.in {
 	}
 }

@@ -19,7 +19,7 @@ func demandCore() *core {
 
 func (c *core) join() *session {
 	s := &session{changed: make(chan struct{}, 1)}
-	c.open(s)
+	c.addSession(s)
 	return s
 }
 
@@ -42,16 +42,16 @@ func TestAnAgentDividesItsSlotsAmongItsRouters(t *testing.T) {
 		return list[len(list)-1].GetStatus().GetSlots()
 	}
 	one := c.join()
-	c.welcome(one, "router 1")
+	c.setRouter(one, "router 1")
 	require.EqualValues(t, 5, share(one))
 
 	two := &session{changed: make(chan struct{}, 1)}
-	hello := c.open(two).GetHello()
+	hello := c.addSession(two).GetHello()
 	require.EqualValues(t, 5, hello.GetSlots())
 	require.EqualValues(t, 2, hello.GetShare(), "from its first request on")
 	require.EqualValues(t, 5, share(one), "the other one has not answered yet")
 	<-one.changed
-	c.welcome(two, "router 2")
+	c.setRouter(two, "router 2")
 	<-one.changed
 	require.EqualValues(t, 3, share(one))
 	require.EqualValues(t, 2, share(two))
@@ -59,14 +59,14 @@ func TestAnAgentDividesItsSlotsAmongItsRouters(t *testing.T) {
 	routers := []*session{one, two}
 	for range 5 {
 		s := c.join()
-		c.welcome(s, "another")
+		c.setRouter(s, "another")
 		routers = append(routers, s)
 	}
 	for _, s := range routers {
 		require.EqualValues(t, 1, share(s), "each has one at least")
 	}
 	for _, s := range routers[1:] {
-		c.close(s)
+		c.removeSession(s)
 	}
 	<-one.changed
 	require.EqualValues(t, 5, share(one))
@@ -87,7 +87,7 @@ func TestSleepBeginsTheStopAndIsTakenInAtOnce(t *testing.T) {
 	require.Equal(t, pb.State_STATE_SERVING, state, "it has not ended yet")
 	require.False(t, healthy)
 	require.Equal(t, 1, before, "the result of the wake")
-	require.Equal(t, pb.State_STATE_ASLEEP, c.open(&session{changed: make(chan struct{}, 1)}).GetHello().GetState())
+	require.Equal(t, pb.State_STATE_ASLEEP, c.addSession(&session{changed: make(chan struct{}, 1)}).GetHello().GetState())
 }
 
 func TestWakeWhileStoppingIsNotLost(t *testing.T) {
@@ -130,12 +130,12 @@ func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 		keeps time.Duration
 	}{
 		"gone for good":          {func(*core) {}, lostRouterTime},
-		"a new one in its place": {func(c *core) { s := c.join(); c.welcome(s, "new"); c.onSleep(s, 1) }, lostRouterTime},
-		"back again":             {func(c *core) { s := c.join(); c.welcome(s, "two"); c.onSleep(s, 1) }, 0},
+		"a new one in its place": {func(c *core) { s := c.join(); c.setRouter(s, "new"); c.onSleep(s, 1) }, lostRouterTime},
+		"back again":             {func(c *core) { s := c.join(); c.setRouter(s, "two"); c.onSleep(s, 1) }, 0},
 		"the engine tells of its requests": {func(c *core) {
 			c.setSignals(engines.Signals{Running: new(uint32)})
 			s := c.join()
-			c.welcome(s, "new")
+			c.setRouter(s, "new")
 			c.onSleep(s, 1)
 		}, 0},
 	} {
@@ -144,12 +144,12 @@ func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := demandCore()
 				one, two := c.join(), c.join()
-				c.welcome(one, "one")
-				c.welcome(two, "two")
+				c.setRouter(one, "one")
+				c.setRouter(two, "two")
 				c.onWake(one, wakeMessage(1))
 				c.endWake(nil)
 				c.onSleep(one, 2)
-				c.close(two) // Envoy may carry its answers on
+				c.removeSession(two) // Envoy may carry its answers on
 				require.True(t, c.wanted())
 				tc.next(c)
 				time.Sleep(tc.keeps - time.Nanosecond)
@@ -170,9 +170,9 @@ func TestEngineIsKeptWithoutRouters(t *testing.T) {
 	s := c.join()
 	c.onWake(s, wakeMessage(1))
 	c.endWake(nil)
-	c.close(s)
+	c.removeSession(s)
 	require.True(t, c.wanted())
-	require.Equal(t, pb.State_STATE_SERVING, c.open(s).GetHello().GetState())
+	require.Equal(t, pb.State_STATE_SERVING, c.addSession(s).GetHello().GetState())
 }
 
 func TestEngineThatIsLetGoAsItGetsReadyIsStopped(t *testing.T) {
@@ -231,9 +231,9 @@ func TestHelloSaysHowLongTheEngineHasServed(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		c.setHealthy(false)
 		c.setHealthy(true)
-		require.Equal(t, 5*time.Second, c.open(s).GetHello().GetServingFor().AsDuration())
+		require.Equal(t, 5*time.Second, c.addSession(s).GetHello().GetServingFor().AsDuration())
 		c.engineEnded()
-		require.Nil(t, c.open(s).GetHello().GetServingFor())
+		require.Nil(t, c.addSession(s).GetHello().GetServingFor())
 	})
 }
 

@@ -47,7 +47,7 @@ func TestEachEngineIsHealthyAndNamesItsModels(t *testing.T) {
 			a := beside(t, newFake(engine), as(engine))
 			require.NoError(t, a.health.check(t.Context()))
 			require.NoError(t, a.discover(t.Context()))
-			hello := a.core.open(&session{changed: make(chan struct{}, 1)}).GetHello()
+			hello := a.core.addSession(&session{changed: make(chan struct{}, 1)}).GetHello()
 			require.Equal(t, w.models, hello.GetModels())
 			require.Equal(t, w.kinds, hello.GetKinds())
 		})

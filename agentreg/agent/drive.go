@@ -152,7 +152,7 @@ func (a *agent) startAndAwait(ctx context.Context) (*engine, error) {
 	if problem == nil {
 		problem = a.makeReady(ctx)
 	}
-	cause := context.Cause(ctx)
+	cause := context.Cause(ctx) // why ctx ended, if it did: problem may only say that it ended
 	end(nil)
 	unwanted.Wait() // otherwise it might consume a token of wantChanged that serve needs
 	select {
@@ -210,7 +210,7 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 	for {
 		var again <-chan time.Time
 		if !a.core.keepRunning() {
-			if !a.busy(ctx) {
+			if !a.hasRequests(ctx) {
 				break
 			}
 			a.logBusy()
@@ -231,10 +231,10 @@ func (a *agent) serve(ctx context.Context, e *engine) error {
 	return nil
 }
 
-// busy reports whether the engine has requests, by its own signals. The routers count none
+// hasRequests reports whether the engine has requests, by its own signals. The routers count none
 // when they send Sleep, but a router that was restarted does not count requests that Envoy
 // still has from before.
-func (a *agent) busy(ctx context.Context) bool {
+func (a *agent) hasRequests(ctx context.Context) bool {
 	s := a.readSignals(ctx)
 	return s.Running != nil && *s.Running > 0 || s.Waiting != nil && *s.Waiting > 0
 }

@@ -97,7 +97,7 @@ func (f *fleet) run(ctx context.Context) {
 			f.checkAll(ctx, try)
 			if f.up() || !f.wanted() {
 				f.awaitNextCheck(ctx, steadyPoll-time.Since(checked))
-				begin, try = time.Now(), -1 // a request that now waits is checked for eagerly again
+				begin, try = time.Now(), -1 // checks begin again with the first try and the shortest pause
 				continue
 			}
 			pause(ctx, pollAfter(time.Since(begin))-time.Since(checked))

@@ -123,7 +123,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (a *agent) watch(ctx context.Context) {
 	var sampling sync.WaitGroup
 	defer sampling.Wait()
-	sampling.Go(func() { a.sample(ctx) })
+	sampling.Go(func() { a.watchSignals(ctx) })
 	failed := 0
 	for {
 		wait := steadyPoll

@@ -131,7 +131,7 @@ func (l *link) connectOnce(ctx context.Context) (welcomed bool, err error) {
 	err = c.run(ctx)
 	// The reader may be blocked on a message for c.in.
 	end()
-	c.drain()
+	c.discardMessages()
 	return c.welcomed, err
 }
 

@@ -81,7 +81,7 @@ func (a *agent) addresses(ctx context.Context, router string) (host string, list
 		return "", nil, fmt.Errorf("resolving %s: %w", host, err)
 	}
 	for _, ip := range ips {
-		if ip = ip.Unmap(); ip.IsLoopback() || a.cfg.TLS.on() {
+		if ip = ip.Unmap(); ip.IsLoopback() || a.cfg.TLS.enabled() {
 			list = append(list, net.JoinHostPort(ip.String(), port))
 		}
 	}

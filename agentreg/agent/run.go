@@ -60,7 +60,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer cancelDrain()
 	links.Wait()
 	// The links do not wait for requests that Envoy still has from a router that is gone.
-	for a.busy(drainCtx) && pause(drainCtx, eagerPoll) {
+	for a.hasRequests(drainCtx) && pause(drainCtx, eagerPoll) {
 		a.logBusy()
 	}
 	stopEngine()

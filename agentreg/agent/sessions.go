@@ -27,9 +27,9 @@ type session struct {
 	changed  chan struct{}      // receives a token when there is something to send
 }
 
-// open adds a stream and returns its Hello. From then on the engine is not stopped before
+// addSession adds a stream and returns its Hello. From then on the engine is not stopped before
 // the router has sent Sleep.
-func (c *core) open(s *session) *pb.AgentMessage {
+func (c *core) addSession(s *session) *pb.AgentMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sessions[s] = struct{}{}
@@ -64,8 +64,8 @@ func (c *core) open(s *session) *pb.AgentMessage {
 	return &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}
 }
 
-// close removes a stream that has ended.
-func (c *core) close(s *session) {
+// removeSession removes a stream that has ended.
+func (c *core) removeSession(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sessions, s)
@@ -84,9 +84,9 @@ func (c *core) dropLost(s *session) {
 	c.stopIfReleased()
 }
 
-// welcome sets the router of a stream. If an earlier stream of this router was lost, the
+// setRouter sets the router of a stream. If an earlier stream of this router was lost, the
 // engine is no longer kept up for that: the router is back and sends Sleep itself.
-func (c *core) welcome(s *session, router string) {
+func (c *core) setRouter(s *session, router string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.router = router

@@ -13,9 +13,9 @@ import (
 // timeout of each.
 const sampleEvery = 2 * time.Second
 
-// sample stores the engine's signals in core again and again until ctx ends. It runs in its
+// watchSignals stores the engine's signals in core again and again until ctx ends. It runs in its
 // own goroutine, so that a slow engine delays nothing else.
-func (a *agent) sample(ctx context.Context) {
+func (a *agent) watchSignals(ctx context.Context) {
 	if !a.cfg.engine().HasSignals() {
 		return
 	}

@@ -30,14 +30,14 @@ type TLS struct {
 	ServerName string
 }
 
-func (t TLS) on() bool { return t.On || t.CAFile != "" }
+func (t TLS) enabled() bool { return t.On || t.CAFile != "" }
 
 func (t TLS) check(p *settings.Problems) {
 	before := len(*p)
 	for _, f := range []struct{ flag, value string }{
 		{"--tls-cert-file", t.CertFile}, {"--tls-key-file", t.KeyFile}, {"--tls-server-name", t.ServerName},
 	} {
-		if f.value != "" && !t.on() {
+		if f.value != "" && !t.enabled() {
 			p.Add(f.flag, "needs --tls or --tls-ca-file")
 		}
 	}
@@ -47,7 +47,7 @@ func (t TLS) check(p *settings.Problems) {
 	case t.CertFile == "" && t.KeyFile != "":
 		p.Add("--tls-key-file", "goes with --tls-cert-file")
 	}
-	if len(*p) > before || !t.on() {
+	if len(*p) > before || !t.enabled() {
 		return
 	}
 	_, err := t.config("")
@@ -78,7 +78,7 @@ func (t TLS) config(host string) (*tls.Config, error) {
 
 // credentials returns the credentials for a connection to host.
 func (t TLS) credentials(host string) (credentials.TransportCredentials, error) {
-	if !t.on() {
+	if !t.enabled() {
 		return insecure.NewCredentials(), nil
 	}
 	c, err := t.config(host)

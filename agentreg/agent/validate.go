@@ -21,7 +21,7 @@ func (c *Config) Validate() error {
 		p.Add("--router", "is required")
 	}
 	for _, r := range c.Routers {
-		p.Check("--router", checkRouter(r, c.TLS.on()))
+		p.Check("--router", checkRouter(r, c.TLS.enabled()))
 	}
 	c.TLS.check(&p)
 	for _, s := range c.settings() {

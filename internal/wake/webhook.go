@@ -105,17 +105,17 @@ func (w *Webhooks) Replace(hooks map[string]Hook) {
 	for name, m := range w.models {
 		if _, ok := hooks[name]; !ok {
 			m.wanted, m.key = false, ""
-			w.set(name, nil)
+			w.setHook(name, nil)
 		}
 	}
 	for name, hook := range hooks {
-		w.set(name, &hook)
+		w.setHook(name, &hook)
 	}
 }
 
-// set sets the hook of a model, nil for none. A hook that differs from the last one is called
+// setHook sets the hook of a model, nil for none. A hook that differs from the last one is called
 // without regard to the cooldown and the failures of the last one. The lock must be held.
-func (w *Webhooks) set(name string, hook *Hook) {
+func (w *Webhooks) setHook(name string, hook *Hook) {
 	m := w.model(name)
 	defer w.afterChange(m)
 	if hook == nil {

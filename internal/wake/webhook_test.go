@@ -26,7 +26,7 @@ import (
 func (w *Webhooks) Set(name string, hook *Hook) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.set(name, hook)
+	w.setHook(name, hook)
 }
 
 // seenCall is a call that a hook got.

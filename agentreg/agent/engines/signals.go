@@ -28,7 +28,7 @@ func (s Signals) InFlight() *uint32 {
 	if s.Running == nil || s.Waiting == nil {
 		return nil
 	}
-	return count(float64(*s.Running) + float64(*s.Waiting))
+	return requestCount(float64(*s.Running) + float64(*s.Waiting))
 }
 
 // signalSource is an endpoint that reports signals.
@@ -73,14 +73,14 @@ func (p prometheus) parse(text []byte) (Signals, error) {
 		return Signals{}, fmt.Errorf("reading metrics: %w", err)
 	}
 	var s Signals
-	if sum, n := total(families[p.running]); n > 0 {
-		s.Running = count(sum)
+	if sum, n := sumGauges(families[p.running]); n > 0 {
+		s.Running = requestCount(sum)
 	}
-	if sum, n := total(families[p.waiting]); n > 0 {
-		s.Waiting = count(sum)
+	if sum, n := sumGauges(families[p.waiting]); n > 0 {
+		s.Waiting = requestCount(sum)
 	}
 	for _, name := range p.kvUse {
-		if sum, n := total(families[name]); n > 0 && sum >= 0 {
+		if sum, n := sumGauges(families[name]); n > 0 && sum >= 0 {
 			share := min(sum/float64(n), 1)
 			s.KVUse = &share
 			break
@@ -89,8 +89,8 @@ func (p prometheus) parse(text []byte) (Signals, error) {
 	return s, nil
 }
 
-// total returns the sum and the number of the series of a gauge, or of a metric without type.
-func total(family *dto.MetricFamily) (sum float64, n int) {
+// sumGauges returns the sum and the number of the series of a gauge, or of a metric without type.
+func sumGauges(family *dto.MetricFamily) (sum float64, n int) {
 	for _, m := range family.GetMetric() {
 		if v := m.GetGauge(); v != nil {
 			sum, n = sum+v.GetValue(), n+1
@@ -101,8 +101,8 @@ func total(family *dto.MetricFamily) (sum float64, n int) {
 	return sum, n
 }
 
-// count returns a metric's value as a number of requests, nil if it is not one.
-func count(v float64) *uint32 {
+// requestCount returns a metric's value as a number of requests, nil if it is not one.
+func requestCount(v float64) *uint32 {
 	if !(v >= 0 && v <= math.MaxUint32) {
 		return nil
 	}
@@ -124,7 +124,7 @@ func parseSlots(text []byte) (Signals, error) {
 			running++
 		}
 	}
-	return Signals{Running: count(float64(running))}, nil
+	return Signals{Running: requestCount(float64(running))}, nil
 }
 
 // parseQueues parses the queues that Infinity reports in its list of models.
@@ -146,5 +146,5 @@ func parseQueues(text []byte) (Signals, error) {
 		}
 		sum += *m.Stats.Queue
 	}
-	return Signals{Waiting: count(sum)}, nil
+	return Signals{Waiting: requestCount(sum)}, nil
 }
