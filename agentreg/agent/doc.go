@@ -24,8 +24,8 @@
 //     a conversation: Hello, Welcome, then a Status at each change and each heartbeat
 //     (conversation.go). The messages are made in sessions.go.
 //  3. Health. While the engine serves, watch checks its health (health.go) and
-//     watchSignals reads how busy it is (signals.go). Both store the result in core (core.go), which
-//     makes every session send a Status.
+//     watchSignals reads how busy it is (signals.go). Both store the result in core
+//     (core.go), which makes every session send a Status.
 //  4. Wake. The conversation passes a Wake to core.onWake, which makes the engine wanted.
 //     drive starts it (drive.go): it claims the port (ports.go), starts the process
 //     (process.go, output.go), waits until it is healthy, checks that it is the engine

@@ -69,22 +69,21 @@ type healthWarning struct {
 // only if the agent does not start the engine: one that it starts may take long to load, and
 // its settings may come from the file of holdgate up.
 func (a *agent) unhealthyWarning() healthWarning {
-	d := healthWarning{firstWarning, func(problem error) {
-		a.log.Warn().Err(problem).Msg("the engine is not healthy: does it listen at --backend-url, and is --health-path right?")
-	}}
 	if a.core.onDemand() {
-		d = healthWarning{warnEvery, func(problem error) {
+		return healthWarning{warnEvery, func(problem error) {
 			a.log.Warn().Err(problem).Msg("the engine is not healthy yet: does it listen on this port, and is its health path right?")
 		}}
 	}
-	return d
+	return healthWarning{firstWarning, func(problem error) {
+		a.log.Warn().Err(problem).Msg("the engine is not healthy: does it listen at --backend-url, and is --health-path right?")
+	}}
 }
 
 // await waits until the engine is healthy, and warns if that takes long. It returns the last
 // problem if ctx ends first.
-func (h checker) await(ctx context.Context, d healthWarning) error {
+func (h checker) await(ctx context.Context, w healthWarning) error {
 	begin := time.Now()
-	next := begin.Add(d.after)
+	next := begin.Add(w.after)
 	problem := errNotChecked
 	for {
 		checkedAt := time.Now()
@@ -95,7 +94,7 @@ func (h checker) await(ctx context.Context, d healthWarning) error {
 		if ctx.Err() == nil { // otherwise err says only that ctx ended
 			problem = err
 			if now := time.Now(); !now.Before(next) {
-				d.log(problem)
+				w.log(problem)
 				next = now.Add(warnEvery)
 			}
 		}

@@ -35,15 +35,13 @@ func (c *core) addSession(s *session) *pb.AgentMessage {
 	c.sessions[s] = struct{}{}
 	c.opened++
 	s.number = c.opened
-	state := pb.State_STATE_SERVING
-	switch {
-	case c.phase == waking || c.wantUp && c.phase != serving:
-		state = pb.State_STATE_WAKING
-	case c.phase != serving:
+	state := c.protocolState()
+	if c.phase == stopping && !c.wantUp {
+		// A Hello has no health, so the router would take an engine that is being stopped
+		// for a healthy one.
 		state = pb.State_STATE_ASLEEP
 	}
-	// A Hello has no health. The Status that is sent right after it has.
-	notify(s.changed)
+	notify(s.changed) // the Status that follows the Hello has the health
 	s.address = c.address
 	cfg := &c.cfg
 	hello := &pb.Hello{
