@@ -26,7 +26,7 @@ type flights struct {
 }
 
 // start adds a request. An id that is not a UUID, or that is in flight, is replaced. If
-// Envoy's record of the request came first, the flight has it.
+// Envoy's record of the request arrived first, it is added to the flight.
 func (f *flights) start(id []byte, stream, envoy string) *flight {
 	fl := &flight{arrived: time.Now(), stream: stream, envoy: envoy}
 	if len(id) == 36 {

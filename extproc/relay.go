@@ -166,7 +166,7 @@ func (r *relay) passOn(ctx context.Context, resp *http.Response) error {
 	for {
 		select {
 		case next := <-pieces:
-			r.answer.tick = nil
+			r.answer.tick = nil // no keepalive may be inside of the engine's body
 			total += int64(len(next.data))
 			if done, err := r.passPiece(next, total); done {
 				return err
