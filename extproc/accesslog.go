@@ -13,7 +13,7 @@ import (
 	"github.com/holdgate/holdgate/extproc/wire"
 )
 
-// accessLog is the service that receives Envoy's records of requests.
+// accessLog is the service that receives Envoy's log entries.
 type accessLog struct {
 	accesslogv3.UnimplementedAccessLogServiceServer
 	s *Server
@@ -33,7 +33,7 @@ func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAcces
 	return nil
 }
 
-// receive receives records until Envoy ends the stream.
+// receive receives entries until Envoy ends the stream.
 func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServer) {
 	from := peerOf(gs.Context())
 	var m wire.LogMessage
@@ -53,7 +53,7 @@ func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServ
 				m.Entries[i].Source = m.Entries[i].Client
 			}
 			if edge {
-				a.s.record(&m.Entries[i])
+				a.s.onLogEntry(&m.Entries[i])
 			}
 		}
 	}

@@ -85,7 +85,7 @@ func TestARecordOfAnotherRequestWithTheSameId(t *testing.T) {
 		require.Zero(t, r.slots.taken())
 		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, envoy.StreamHeader, "s1"))
 		require.Len(t, x.Events(), 2)
-		r.record(&wire.LogEntry{RequestID: id, StreamID: "s1"}) // a client that left before Envoy had our answer
+		r.onLogEntry(&wire.LogEntry{RequestID: id, StreamID: "s1"}) // a client that left before Envoy had our answer
 		require.Zero(t, r.slots.taken())
 		x.Reset()
 		end()
@@ -105,7 +105,7 @@ func TestASlotIsGivenBackWhenTheRecordCameBefore(t *testing.T) {
 		r.decide = func(*Request) Decision {
 			g, took := r.slots.Take(nil)
 			require.Equal(t, holdstate.Taken, took)
-			r.record(&wire.LogEntry{StreamID: "s1", Left: true}) // it was sent before Envoy had an answer
+			r.onLogEntry(&wire.LogEntry{StreamID: "s1", Left: true}) // it was sent before Envoy had an answer
 			return Decision{Grant: g}
 		}
 		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))

@@ -10,7 +10,7 @@
 //     loop of pass.answer.
 //   - wait is the wait of a request for a slot.
 //   - relay is one attempt to get an answer from an engine over the relay lane.
-//   - flight is a request across its passes, until Envoy's record of it arrives. It owns
+//   - flight is a request across its passes, until its log entry arrives. It owns
 //     the slot of a request that Envoy carries to an engine.
 //   - upload is the body of a pass, and the only owner of its memory.
 //

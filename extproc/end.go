@@ -8,9 +8,9 @@ import (
 	"github.com/holdgate/holdgate/extproc/wire"
 )
 
-// record handles Envoy's record of a request. It ends a request that Envoy carries. One that
-// the router answers itself ends with its stream, and only stores what the record says.
-func (s *Server) record(e *wire.LogEntry) {
+// onLogEntry handles the log entry of a request. It ends a request that Envoy carries. The
+// record of one that the router answers itself is only completed by it: see endLastPass.
+func (s *Server) onLogEntry(e *wire.LogEntry) {
 	fl := s.flights.byEntry(e)
 	if fl == nil {
 		return
@@ -33,12 +33,12 @@ func (s *Server) record(e *wire.LogEntry) {
 	}
 }
 
-// logWait is how long a request that the router has answered waits for Envoy's record,
+// logWait is how long a request that the router has answered waits for its log entry,
 // which usually arrives within milliseconds.
 const logWait = 5 * time.Second
 
-// finish ends the last pass of a request that Envoy does not carry.
-func (s *Server) finish(fl *flight) {
+// endLastPass ends the last pass of a request that Envoy does not carry.
+func (s *Server) endLastPass(fl *flight) {
 	if g := fl.take(); g != nil {
 		g.Release() // after a panic
 	}
@@ -56,12 +56,12 @@ func (s *Server) finish(fl *flight) {
 
 // end ends a request and reports its record, once.
 func (s *Server) end(fl *flight) {
-	if rec, first := s.flights.end(fl); first {
+	if rec, first := s.flights.remove(fl); first {
 		s.report(fl, rec)
 	}
 }
 
-// report reports the record of a request that has ended. Without Envoy's record, the duration
+// report reports the record of a request that has ended. Without a log entry, the duration
 // is the time until the last pass ended, or until now.
 func (s *Server) report(fl *flight, rec *Record) {
 	if rec.Duration == 0 {
@@ -79,7 +79,7 @@ const CodeRecordLost = "record_lost"
 
 // endLost ends a request whose record is lost.
 func (s *Server) endLost(fl *flight) {
-	rec, first := s.flights.end(fl)
+	rec, first := s.flights.remove(fl)
 	if !first {
 		return
 	}

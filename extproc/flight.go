@@ -10,7 +10,7 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// flight is a request across its passes, from its headers until Envoy's record of it. It
+// flight is a request across its passes, from its headers until its log entry. It
 // owns the slot of the attempt that Envoy carries.
 type flight struct {
 	id      string
@@ -22,19 +22,19 @@ type flight struct {
 	clocks  clocks // of its first pass
 	host    string // the client's, stored when an engine's replaces it; empty: it did not
 
-	mu     sync.Mutex
-	rec    Record
-	grant  holdstate.Grant // of the attempt that Envoy carries
-	sentAt time.Time       // when that attempt began
-	freed  bool            // its slot was released before its record arrived
-	done   bool            // its last pass ended: the router has answered it, or its client left
-	doneAt time.Time       // when that was
-	logged bool            // Envoy's record has arrived
-	ended  bool            // flights.end was called: nothing more is noted in rec
-	routed bool            // firstSlot was called
-	deaths map[string]int  // by address: how often the engine there died under the request
-	passes int             // through the rehold lane
-	seq    uint64          // its place among the waiters; 0: it has not waited
+	mu        sync.Mutex
+	rec       Record
+	grant     holdstate.Grant // of the attempt that Envoy carries
+	sentAt    time.Time       // when that attempt began
+	slotFreed bool            // its slot was released before its log entry arrived
+	done      bool            // its last pass ended: the router has answered it, or its client left
+	doneAt    time.Time       // when that was
+	logged    bool            // its log entry has arrived
+	ended     bool            // flights.end was called: nothing more is noted in rec
+	routed    bool            // firstSlot was called
+	deaths    map[string]int  // by address: how often the engine there died under the request
+	passes    int             // through the rehold lane
+	seq       uint64          // its place among the waiters; 0: it has not waited
 }
 
 // note writes to the request's record, unless the request has ended.
@@ -67,7 +67,7 @@ func (fl *flight) carry(g holdstate.Grant) (carried bool) {
 	fl.mu.Lock()
 	carried = !fl.ended && !fl.logged
 	if carried {
-		fl.grant, fl.sentAt, fl.freed = g, time.Now(), false
+		fl.grant, fl.sentAt, fl.slotFreed = g, time.Now(), false
 		fl.rec.carried(g)
 	}
 	fl.mu.Unlock()
@@ -100,13 +100,13 @@ func (fl *flight) take() holdstate.Grant {
 	return g
 }
 
-// free releases an attempt's slot before its record has arrived. The request keeps the
+// free releases an attempt's slot before its log entry has arrived. The request keeps the
 // grant, because it may not be the one whose record is lost.
-func (a attempt) free() (freed bool) {
+func (a carriedAttempt) free() (freed bool) {
 	a.fl.mu.Lock()
-	freed = a.fl.grant == a.grant && !a.fl.freed
+	freed = a.fl.grant == a.grant && !a.fl.slotFreed
 	if freed {
-		a.fl.freed = true
+		a.fl.slotFreed = true
 	}
 	a.fl.mu.Unlock()
 	if freed {
@@ -119,7 +119,7 @@ func (a attempt) free() (freed bool) {
 func (fl *flight) isFreed() bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	return fl.freed
+	return fl.slotFreed
 }
 
 // firstSlot reports whether this is the request's first slot. Only the first call

@@ -20,13 +20,13 @@ type flights struct {
 	mu       sync.Mutex
 	byID     map[string]*flight
 	byStream map[string]*flight
-	early    earlyRecords
+	early    earlyEntries
 	left     [256]string // ids of the last requests whose clients left while Envoy carried them
 	nextLeft int
 }
 
 // start adds a request. An id that is not a UUID, or that is in flight, is replaced. If
-// Envoy's record of the request arrived first, it is added to the flight.
+// the log entry of the request arrived first, it is added to the flight.
 func (f *flights) start(id []byte, stream, envoy string) *flight {
 	fl := &flight{arrived: time.Now(), stream: stream, envoy: envoy}
 	if len(id) == 36 {
@@ -86,9 +86,9 @@ func (f *flights) sentTo(stream string) (g holdstate.Grant, model string, found 
 	return g, fl.rec.Request.Model, fl.rec.Grant != nil
 }
 
-// end removes a request, releases its slot and returns its record. ok is false when the
+// remove removes a request, releases its slot and returns its record. ok is false when the
 // request had ended before.
-func (f *flights) end(fl *flight) (rec *Record, ok bool) {
+func (f *flights) remove(fl *flight) (rec *Record, ok bool) {
 	f.mu.Lock()
 	if f.byID[fl.id] == fl {
 		delete(f.byID, fl.id)
@@ -121,8 +121,8 @@ func (f *flights) carried(envoy string, before time.Time) []*flight {
 	return old
 }
 
-// attempt is an attempt that Envoy carries.
-type attempt struct {
+// carriedAttempt is one attempt of a request, which Envoy carries.
+type carriedAttempt struct {
 	fl    *flight
 	grant holdstate.Grant
 	at    time.Time
@@ -132,7 +132,7 @@ type attempt struct {
 // begunBefore returns what began before t and has not ended, of the Envoys for which from
 // returns true: the number of requests with a stream here, and the attempts that Envoy
 // carries.
-func (f *flights) begunBefore(t time.Time, from func(envoy string) bool) (streams int, carried []attempt) {
+func (f *flights) begunBefore(t time.Time, from func(envoy string) bool) (streams int, carried []carriedAttempt) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, fl := range f.byID {
@@ -142,7 +142,7 @@ func (f *flights) begunBefore(t time.Time, from func(envoy string) bool) (stream
 		case fl.grant == nil && fl.arrived.Before(t):
 			streams++
 		case fl.grant != nil && fl.sentAt.Before(t):
-			carried = append(carried, attempt{fl, fl.grant, fl.sentAt, fl.freed})
+			carried = append(carried, carriedAttempt{fl, fl.grant, fl.sentAt, fl.slotFreed})
 		}
 		fl.mu.Unlock()
 	}
@@ -188,15 +188,15 @@ func (f *flights) findOrLeft(id string) (fl *flight, left bool) {
 	return fl, fl == nil && id != "" && slices.Contains(f.left[:], id)
 }
 
-// earlyRecords has the latest records whose requests are not known yet. Records arrive on
+// earlyEntries has the latest log entries whose requests are not known yet. They arrive on
 // their own connection, and a client may leave before the router has read its headers.
-type earlyRecords struct {
+type earlyEntries struct {
 	by   map[string]wire.LogEntry
 	ring [4096]string
 	next int
 }
 
-func (e *earlyRecords) put(entry *wire.LogEntry) {
+func (e *earlyEntries) put(entry *wire.LogEntry) {
 	if entry.StreamID == "" || entry.Local || entry.Native {
 		return
 	}
@@ -209,7 +209,7 @@ func (e *earlyRecords) put(entry *wire.LogEntry) {
 	e.next = (e.next + 1) % len(e.ring)
 }
 
-func (e *earlyRecords) take(stream string) (entry wire.LogEntry, ok bool) {
+func (e *earlyEntries) take(stream string) (entry wire.LogEntry, ok bool) {
 	entry, ok = e.by[stream]
 	delete(e.by, stream)
 	return entry, ok

@@ -9,19 +9,19 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// If Envoy's record of a request were lost, the request would keep its slot for ever. The
+// If the log entry of a request were lost, the request would keep its slot for ever. The
 // counts of engines and Envoys prevent that: when an engine has fewer requests than slots
 // are taken on it, slots are released, the oldest first. It cannot be known which of the
-// requests has lost its record, so each stays in flight until its record arrives, or until
-// no Envoy carries a request that could be it. Then it ends without a record.
+// requests has lost its entry, so each stays in flight until its entry arrives, or until
+// no Envoy carries a request that could be it. Then it ends without an entry.
 
 const (
 	// settle is how much older than the first of two counts a request must be, to be sure
 	// that it has reached its engine.
 	settle = 5 * time.Second
-	// recordWait is how long a request may be in flight without its slot. No engine's answer
+	// entryWait is how long a request may be in flight without its slot. No engine's answer
 	// takes longer.
-	recordWait = time.Hour
+	entryWait = time.Hour
 )
 
 // Look has the number of requests that all Envoys carried at one moment.
@@ -31,7 +31,7 @@ type Look struct {
 }
 
 // Carries reports whether an Envoy carries a request that was sent before a time, so that
-// its record may be lost.
+// its log entry may be lost.
 func (s *Server) Carries(before time.Time) bool {
 	_, carried := s.flights.begunBefore(before, s.logs.isOpen)
 	return len(carried) > 0
@@ -47,7 +47,7 @@ func (s *Server) Correct(first, second Look) {
 	// Both looks have counted each of these, unless it had ended. The record of one that
 	// ended before the first look has arrived by now.
 	streams, carried := s.flights.begunBefore(first.At.Add(-settle), s.logs.isOpen)
-	byAddress := map[string][]attempt{}
+	byAddress := map[string][]carriedAttempt{}
 	for _, a := range carried {
 		address := a.grant.Replica().Address
 		byAddress[address] = append(byAddress[address], a)
@@ -66,19 +66,19 @@ func (s *Server) Correct(first, second Look) {
 // heartbeats. first is the time of the first one.
 func (s *Server) Free(address string, running int, first time.Time) {
 	_, carried := s.flights.begunBefore(first.Add(-settle), func(string) bool { return true })
-	s.free(slices.DeleteFunc(carried, func(a attempt) bool { return a.grant.Replica().Address != address }), running)
+	s.free(slices.DeleteFunc(carried, func(a carriedAttempt) bool { return a.grant.Replica().Address != address }), running)
 }
 
 // free releases slots of a replica, those of the oldest requests first, until as many are
 // left as it has running requests.
-func (s *Server) free(carried []attempt, running int) {
-	carried = slices.DeleteFunc(carried, func(a attempt) bool { return a.freed })
-	slices.SortFunc(carried, func(a, b attempt) int { return a.at.Compare(b.at) })
+func (s *Server) free(carried []carriedAttempt, running int) {
+	carried = slices.DeleteFunc(carried, func(a carriedAttempt) bool { return a.freed })
+	slices.SortFunc(carried, func(a, b carriedAttempt) int { return a.at.Compare(b.at) })
 	n := 0
 	for _, a := range carried[:max(0, len(carried)-running)] {
 		if a.free() {
 			n++
-			time.AfterFunc(recordWait, func() {
+			time.AfterFunc(entryWait, func() {
 				if a.fl.isFreed() {
 					s.endLost(a.fl)
 				}

@@ -166,7 +166,7 @@ func TestAnEngineThatHasFewerRequestsGivesSlotsBack(t *testing.T) {
 		require.Zero(t, r.slots.taken())
 		require.Zero(t, r.InFlight())
 		r.noRecord(t)
-		elapse(recordWait)
+		elapse(entryWait)
 		require.Len(t, r.records, 2)
 		require.Equal(t, CodeRecordLost, r.records[0].ErrorCode)
 	})
@@ -255,7 +255,7 @@ func (c *crowd) end(i int, how string) {
 	c.alive = slices.Delete(c.alive, i, i+1)
 	switch how {
 	case "at once":
-		c.record(&wire.LogEntry{StreamID: id, Native: true})
+		c.onLogEntry(&wire.LogEntry{StreamID: id, Native: true})
 	case "late":
 		c.late[0] = append(c.late[0], id)
 	}
@@ -276,7 +276,7 @@ func (c *crowd) change() {
 func (c *crowd) look() {
 	time.Sleep(lookEvery - time.Millisecond)
 	for _, id := range c.late[1] {
-		c.record(&wire.LogEntry{StreamID: id, Native: true})
+		c.onLogEntry(&wire.LogEntry{StreamID: id, Native: true})
 	}
 	c.late = [2][]string{nil, c.late[0]}
 	time.Sleep(time.Millisecond)

@@ -32,7 +32,7 @@ type pass struct {
 	req    Request
 
 	prefixed  bool          // the path has the prefix of the engine of an earlier attempt
-	native    bool          // Envoy carries the answer, and its access log ends the flight
+	carried   bool          // Envoy carries the answer, and its access log ends the flight
 	gone      chan struct{} // closed when the client has left; nil until watch
 	timing    string        // the value of Server-Timing; empty: the request has not waited
 	rateLimit string        // how many requests the caller's quota has left; empty: no quota
@@ -241,7 +241,7 @@ func (p *pass) close() {
 	}
 	p.first.Free()
 	p.upload.free()
-	if p.flight != nil && !p.native {
-		p.s.finish(p.flight)
+	if p.flight != nil && !p.carried {
+		p.s.endLastPass(p.flight)
 	}
 }

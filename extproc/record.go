@@ -37,7 +37,7 @@ type Record struct {
 	Held      time.Duration
 	Queued    time.Duration
 
-	// From Envoy's record; zero without one.
+	// From the log entry; zero without one.
 	WireStatus int // the status that the client got; 0: none
 	BytesOut   int64
 	Duration   time.Duration
@@ -81,7 +81,7 @@ func (r *Record) refuse(why *refusal.Refusal) {
 	r.Status, r.ErrorCode = why.Status, why.Code
 }
 
-// logged adds what Envoy's record says. The router's own status stays.
+// logged adds what the log entry says. The router's own status stays.
 func (r *Record) logged(e *wire.LogEntry) {
 	r.WireStatus, r.BytesOut, r.Duration = e.Status, e.BytesOut, e.Duration
 	r.Attempts, r.Upstream, r.Source = e.Attempts, e.Upstream, e.Source

@@ -71,7 +71,7 @@ func TestAnAnswerOfTheRouterIsJoinedWithItsRecord(t *testing.T) {
 		require.ErrorIs(t, x.End(), io.EOF)
 		require.Zero(t, r.InFlight(), "it was answered")
 		r.noRecord(t)
-		r.record(&wire.LogEntry{RequestID: "no uuid", StreamID: "s1", Local: true, Status: 404, BytesOut: 7})
+		r.onLogEntry(&wire.LogEntry{RequestID: "no uuid", StreamID: "s1", Local: true, Status: 404, BytesOut: 7})
 		rec := r.only(t)
 		require.Equal(t, VerdictRefuse, rec.Verdict)
 		require.NotEqual(t, "no uuid", rec.Request.ID)
@@ -206,7 +206,7 @@ func TestTheHoldOfANativeAnswerIsOnRecord(t *testing.T) {
 		elapse(time.Minute)
 		r.slots.up(engineA, 1)
 		require.Contains(t, x.Events()[0], "serve on")
-		r.record(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
+		r.onLogEntry(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
 		rec := r.only(t)
 		require.Equal(t, VerdictHold, rec.Verdict)
 		require.Equal(t, holdstate.OutcomeReleased, rec.Outcome)
@@ -227,7 +227,7 @@ func TestARecordThatComesWithTheSlotIsComplete(t *testing.T) {
 		g, _ := r.slots.Take(nil)
 		fl.note(func(rec *Record) { rec.Verdict = VerdictRefuse })
 		require.True(t, fl.carry(g))
-		r.record(&wire.LogEntry{StreamID: "s1", Left: true})
+		r.onLogEntry(&wire.LogEntry{StreamID: "s1", Left: true})
 		rec := r.only(t)
 		require.Equal(t, VerdictServe, rec.Verdict)
 		require.Equal(t, g, rec.Grant)
@@ -285,7 +285,7 @@ func TestARequestThatIsDecidedAnewHasBothWaitsOnRecord(t *testing.T) {
 	}, silent)
 }
 
-// The end of the process waits for Envoy's records of what it has answered, and
+// The end of the process waits for its log entrys of what it has answered, and
 // writes a line for what Envoy carries on.
 func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
 	t.Parallel()
@@ -302,10 +302,10 @@ func TestTheEndOfTheProcessLosesNoRecord(t *testing.T) {
 				carried := r.served(t)
 				begin := time.Now()
 				done := make(chan struct{})
-				go func() { defer close(done); r.WaitForRecords(t.Context()) }()
+				go func() { defer close(done); r.WaitForLogEntries(t.Context()) }()
 				elapse(100 * time.Millisecond)
 				if recorded {
-					r.record(&wire.LogEntry{StreamID: "s1", Local: true, Status: 503})
+					r.onLogEntry(&wire.LogEntry{StreamID: "s1", Local: true, Status: 503})
 				}
 				<-done
 				r.EndLogs()

@@ -166,8 +166,8 @@ func TestARequestThatComesBackIsRefused(t *testing.T) {
 		require.Len(t, r.slots.cameBack, 3, "one replica has had it")
 		lane.Reset()
 		synctest.Wait()
-		r.record(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
-		r.record(&wire.LogEntry{StreamID: "s4", Native: true, Status: 200})
+		r.onLogEntry(&wire.LogEntry{StreamID: "s1", Native: true, Status: 200})
+		r.onLogEntry(&wire.LogEntry{StreamID: "s4", Native: true, Status: 200})
 	})
 	bubble(t, func(r *rig) { // in the relay
 		t := r.t
@@ -351,7 +351,7 @@ func TestAReholdPassEndsWhenItsClientHasLeft(t *testing.T) {
 		id := uuid.NewString()
 		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.StreamHeader, "s1"))
 		require.Equal(t, 1, r.slots.taken())
-		r.record(&wire.LogEntry{RequestID: id, StreamID: "s1", Left: true})
+		r.onLogEntry(&wire.LogEntry{RequestID: id, StreamID: "s1", Left: true})
 		require.Zero(t, r.slots.taken())
 		lane := r.open(t, envoy.LaneRehold)
 		lane.Send(extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.FailedHeader, engineA+";sent=10")...)

@@ -18,7 +18,7 @@ func (p *pass) serve(g holdstate.Grant) error {
 		return nil
 	}
 	p.routed(g)
-	p.native = true
+	p.carried = true
 	f := wire.ForwardHead{
 		Metadata: wire.HeaderList{
 			{envoy.ModeKey, envoy.ModeNative},

@@ -9,7 +9,7 @@ import (
 
 // InFlight returns the number of requests whose answer has not ended.
 func (s *Server) InFlight() int {
-	return s.flights.count(func(fl *flight) bool { return !fl.done && !fl.freed })
+	return s.flights.count(func(fl *flight) bool { return !fl.done && !fl.slotFreed })
 }
 
 // WaitForHolds returns when no request waits or is relayed any more, or when ctx
@@ -18,10 +18,10 @@ func (s *Server) WaitForHolds(ctx context.Context) {
 	poll(ctx, func() bool { return s.holds.Load() == 0 })
 }
 
-// WaitForRecords returns when the records of all requests that Envoy does not carry have
+// WaitForLogEntries returns when the log entries of all requests that Envoy does not carry have
 // arrived, after logWait, or when ctx ends. Records may arrive even if no log stream is
 // open, because Envoy opens one with its first record.
-func (s *Server) WaitForRecords(ctx context.Context) {
+func (s *Server) WaitForLogEntries(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, logWait)
 	defer cancel()
 	poll(ctx, func() bool {
@@ -43,7 +43,7 @@ func poll(ctx context.Context, done func() bool) {
 }
 
 // EndAll ends every request that is left. The gRPC server must have stopped, so that no
-// more records can arrive: the requests that Envoy still carries end as lost.
+// more entries can arrive: the requests that Envoy still carries end as lost.
 func (s *Server) EndAll() {
 	for _, fl := range s.flights.all() {
 		fl.mu.Lock()

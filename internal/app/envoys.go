@@ -22,7 +22,7 @@ const (
 )
 
 // envoys are the Envoys of --envoy-admin. By their numbers of active requests, access-log
-// records that were lost are found.
+// log entries that were lost are found.
 type envoys struct {
 	admins []*envoy.Admin
 	data   *extproc.Server

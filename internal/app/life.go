@@ -157,8 +157,8 @@ func (a *App) Stop(ctx context.Context) error {
 	a.machine.Drain()
 	// 3. Relayed answers finish.
 	a.data.WaitForHolds(ctx)
-	// 4. Envoy's records of requests that have ended arrive.
-	a.data.WaitForRecords(ctx)
+	// 4. The log entries of requests that have ended arrive.
+	a.data.WaitForLogEntries(ctx)
 	// 5. Envoy's log streams end.
 	a.data.EndLogs()
 	// 6. The ext_proc service ends.
