@@ -106,14 +106,14 @@ func (m *Map) withHints() []byte {
 // encode sets the canonical form and its tag.
 func (h *hintSet) encode() (err error) {
 	list := make([]wireHint, 0, len(h.list))
-	for _, one := range h.list {
+	for _, hint := range h.list {
 		state := stateCold
-		if one.Warm {
+		if hint.Warm {
 			state = stateWarm
 		}
 		list = append(list, wireHint{
-			Model: one.Model, Kind: one.Kind.String(), Site: one.Site,
-			State: state, ObservedAt: one.ObservedAt.Format(time.RFC3339Nano),
+			Model: hint.Model, Kind: hint.Kind.String(), Site: hint.Site,
+			State: state, ObservedAt: hint.ObservedAt.Format(time.RFC3339Nano),
 		})
 	}
 	h.json, h.tag, err = canonical(list)

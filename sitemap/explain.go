@@ -34,15 +34,15 @@ func (m *Map) Explain(q Query, now time.Time) (Choice, []Candidate) {
 	list := make([]Candidate, 0, len(all))
 	for i, r := range all {
 		site := &m.sites[r.site]
-		one := Candidate{Site: site.ID, URL: site.URL, InScope: r.exists(), Chosen: choice.Site == site}
-		if one.InScope {
-			one.State = candidateState(m.hints.sightingsOf(q.Target), r.site, elapsed)
+		candidate := Candidate{Site: site.ID, URL: site.URL, InScope: r.exists(), Chosen: choice.Site == site}
+		if candidate.InScope {
+			candidate.State = candidateState(m.hints.sightingsOf(q.Target), r.site, elapsed)
 			if i < homeSet {
-				one.Home = i + 1
+				candidate.Home = i + 1
 			}
 		}
-		one.Why = whyText(choice, one)
-		list = append(list, one)
+		candidate.Why = whyText(choice, candidate)
+		list = append(list, candidate)
 	}
 	return choice, list
 }

@@ -63,17 +63,17 @@ type sighting struct {
 func buildHints(list []Hint, c *core) (*hintSet, error) {
 	h := &hintSet{list: slices.Clip(list), targets: map[target.Target]hintSpan{}}
 	slices.SortFunc(h.list, func(a, b Hint) int { return compare(a.Target, a.Site, b.Target, b.Site) })
-	for i, one := range h.list {
-		if !c.placedAtSibling(one.Target, one.Site) {
+	for i, hint := range h.list {
+		if !c.placedAtSibling(hint.Target, hint.Site) {
 			continue
 		}
-		s, ok := h.targets[one.Target]
+		s, ok := h.targets[hint.Target]
 		if !ok {
 			s.first = len(h.sightings)
 		}
-		h.sightings = append(h.sightings, sighting{site: c.siblings.numbers[one.Site], hint: int32(i), warm: one.Warm})
+		h.sightings = append(h.sightings, sighting{site: c.siblings.numbers[hint.Site], hint: int32(i), warm: hint.Warm})
 		s.end = len(h.sightings)
-		h.targets[one.Target] = s
+		h.targets[hint.Target] = s
 	}
 	return h, h.encode()
 }
@@ -99,8 +99,8 @@ func (s sighting) fresh(elapsed time.Duration) bool { return elapsed < s.life }
 
 func (h *hintSet) summary() HintsSummary {
 	sum := HintsSummary{Hints: len(h.list), Unplaced: len(h.list) - len(h.sightings)}
-	for _, one := range h.list {
-		if one.Warm {
+	for _, hint := range h.list {
+		if hint.Warm {
 			sum.Warm++
 		}
 	}

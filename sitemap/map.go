@@ -183,9 +183,9 @@ func (m *Map) ETag() string {
 // Matches reports whether an If-Match header names this map. The hints are ignored: they
 // change every second, and a writer of maps need not follow them.
 func (m *Map) Matches(ifMatch string) bool {
-	for one := range strings.SplitSeq(ifMatch, ",") {
-		one = strings.TrimSpace(one)
-		if one == "*" || len(one) == len(m.ETag()) && strings.HasPrefix(one, `"`+m.tag) && strings.HasSuffix(one, `"`) {
+	for tag := range strings.SplitSeq(ifMatch, ",") {
+		tag = strings.TrimSpace(tag)
+		if tag == "*" || len(tag) == len(m.ETag()) && strings.HasPrefix(tag, `"`+m.tag) && strings.HasSuffix(tag, `"`) {
 			return true
 		}
 	}

@@ -27,10 +27,10 @@ type Problems []Problem //nolint:errname // a list that is an error
 // Lines returns the problems, one line each.
 func (p Problems) Lines() []string {
 	lines := make([]string, len(p))
-	for i, one := range p {
-		lines[i] = one.String()
-		if one.Path == "" {
-			lines[i] = "the map " + one.Message
+	for i, problem := range p {
+		lines[i] = problem.String()
+		if problem.Path == "" {
+			lines[i] = "the map " + problem.Message
 		}
 	}
 	return lines

@@ -31,10 +31,10 @@ type envoys struct {
 	silent bool         // the last reading failed
 }
 
-func newEnvoys(at []string, data *extproc.Server, log zerolog.Logger) *envoys {
+func newEnvoys(addresses []string, data *extproc.Server, log zerolog.Logger) *envoys {
 	e := &envoys{data: data, log: log}
-	for _, one := range at {
-		e.admins = append(e.admins, envoy.NewAdmin(one))
+	for _, address := range addresses {
+		e.admins = append(e.admins, envoy.NewAdmin(address))
 	}
 	return e
 }

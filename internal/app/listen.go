@@ -29,7 +29,7 @@ type listeners struct {
 func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits) (err error) {
 	var undo cleanups
 	defer undo.onError(&err)
-	for _, one := range []struct {
+	for _, port := range []struct {
 		flag, value string
 		to          *net.Listener
 		limit       int
@@ -39,15 +39,15 @@ func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits
 		{"admin-listen", c.AdminListen, &l.admin, limits.admin},
 		{"keda-listen", c.KEDAListen, &l.keda, limits.keda},
 	} {
-		if one.value == "" {
+		if port.value == "" {
 			continue
 		}
-		listener, err := listen(ctx, one.value)
+		listener, err := listen(ctx, port.value)
 		if err != nil {
-			return fmt.Errorf("--%s %s: %w", one.flag, one.value, withAdvice(err))
+			return fmt.Errorf("--%s %s: %w", port.flag, port.value, withAdvice(err))
 		}
 		undo.add(listener.Close)
-		*one.to = netutil.LimitListener(listener, one.limit)
+		*port.to = netutil.LimitListener(listener, port.limit)
 	}
 	return nil
 }
@@ -55,9 +55,9 @@ func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits
 // close closes the listeners that are open.
 func (l *listeners) close() error {
 	var errs []error
-	for _, one := range []net.Listener{l.envoy, l.agents, l.admin, l.keda} {
-		if one != nil {
-			errs = append(errs, one.Close())
+	for _, listener := range []net.Listener{l.envoy, l.agents, l.admin, l.keda} {
+		if listener != nil {
+			errs = append(errs, listener.Close())
 		}
 	}
 	return errors.Join(errs...)

@@ -127,8 +127,8 @@ func (r *routed) forget(now, before time.Time, hasRoute func(route) bool, hasTen
 			delete(r.routes, to)
 			continue
 		}
-		for tenant, one := range c.byTenant {
-			if expired(&one.absent, hasTenant(tenant), now, before) {
+		for tenant, count := range c.byTenant {
+			if expired(&count.absent, hasTenant(tenant), now, before) {
 				r.size--
 				delete(c.byTenant, tenant)
 			}
@@ -170,8 +170,8 @@ func (r *routed) snapshot() map[route]map[string]uint64 {
 	all := make(map[route]map[string]uint64, len(r.routes))
 	for to, c := range r.routes {
 		sent := make(map[string]uint64, len(c.byTenant))
-		for tenant, one := range c.byTenant {
-			sent[tenant] = one.n.Load()
+		for tenant, count := range c.byTenant {
+			sent[tenant] = count.n.Load()
 		}
 		all[to] = sent
 	}

@@ -41,8 +41,8 @@ func (p Problems) Error() string { return p.Join("\n") }
 // Join returns the problems with sep between them.
 func (p Problems) Join(sep string) string {
 	texts := make([]string, len(p))
-	for i, one := range p {
-		texts[i] = one.String()
+	for i, problem := range p {
+		texts[i] = problem.String()
 	}
 	return strings.Join(texts, sep)
 }
@@ -69,10 +69,10 @@ func (p *Problems) Check(path string, err error) {
 
 // AddUpTo adds a problem unless there are limit problems already. Then it adds one last
 // entry with the message rest, once.
-func (p *Problems) AddUpTo(limit int, one Problem, rest string) {
+func (p *Problems) AddUpTo(limit int, problem Problem, rest string) {
 	switch {
 	case len(*p) < limit:
-		*p = append(*p, one)
+		*p = append(*p, problem)
 	case len(*p) == limit:
 		*p = append(*p, Problem{Message: rest})
 	}
