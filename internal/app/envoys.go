@@ -69,7 +69,7 @@ func (e *envoys) compare(ctx context.Context, now time.Time) {
 // failed logs the first of several failures in a row.
 func (e *envoys) failed(err error) {
 	if !e.silent {
-		e.log.Warn().Err(err).Msg("--envoy-admin: lost access-log records are not noticed until it answers")
+		e.log.Warn().Err(err).Msg("--envoy-admin: lost access-log entries are not noticed until it answers")
 	}
 	e.silent = true
 }

@@ -107,7 +107,7 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "address for agents: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "address of the admin API, with metrics, health and the map: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port", validAddress).address(),
-		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log records", validEnvoyAdmin),
+		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log entries", validEnvoyAdmin),
 		flagOf(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready"),
 
 		flagOf(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket").withRequired("extproc-tls-key-file", "extproc-client-ca-file"),

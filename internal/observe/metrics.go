@@ -86,7 +86,7 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 			[]string{"model"}),
 		lost: f.NewCounter(prometheus.CounterOpts{
 			Name: o.Prefix + "lost_records_total",
-			Help: "Requests whose access-log record was lost, so that their status is not known.",
+			Help: "Requests whose access-log entry was lost, so that their status is not known.",
 		}),
 		tokens: f.NewCounterVec(prometheus.CounterOpts{
 			Name: o.Prefix + "hop_tokens_rejected_total",
