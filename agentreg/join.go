@@ -80,7 +80,7 @@ func (r *Registry) newRegistration(h hello, s *session, old *registration) *regi
 	return a
 }
 
-// replaceBy removes the agent in favour of next, which has the same id.
+// replaceBy removes the agent in favor of next, which has the same id.
 func (a *registration) replaceBy(next *registration) {
 	if a.hello.info.Instance != next.hello.info.Instance {
 		a.registry.superseded.add(a.hello.info.Instance)

@@ -36,8 +36,8 @@ type Options struct {
 	// its targets.
 	OnServing func(a *AgentInfo)
 	// OnFewer is called when at two heartbeats in a row an agent's engine had fewer
-	// requests than this router has slots taken there. The engine had at most most
-	// requests; the first of the two heartbeats came at first.
+	// requests than this router has slots taken there: no more than most. first is
+	// the time of the first of the two heartbeats.
 	OnFewer func(a *AgentInfo, most int, first time.Time)
 }
 

@@ -12,7 +12,7 @@ import (
 const hopName = "hg_hop"
 
 // Hops removes the parameter hg_hop from a path with query, and returns its value. If there
-// are several, it removes all and returns the first value. It also recognises an escaped
+// are several, it removes all and returns the first value. It also recognizes an escaped
 // name, because the next reader would decode it. The rest is unchanged.
 func Hops(pathAndQuery string) (value, stripped string) {
 	path, query, ok := strings.Cut(pathAndQuery, "?")

@@ -76,21 +76,9 @@ func newAgentCommand() *cobra.Command {
 // complete sets the fields of cfg that depend on agentFlags. It returns all problems.
 func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 	var p settings.Problems
-	words, err := shellquote.Split(f.exec)
-	p.Check("--exec", err)
-	if err == nil && len(words) == 0 && f.exec != "" {
-		p.Add("--exec", "names no command")
-	}
-	cfg.Exec = words
-	if len(words) > 0 {
-		if err := agent.CheckDir(cfg.Dir); err != nil {
-			p.Check("--exec-dir", err)
-		} else {
-			p.Check("--exec", agent.CheckProgram(words[0], cfg.Dir))
-		}
-		if !fs.Changed("min-up-time") {
-			cfg.MinUpTime = agent.MinUpTimeFor(cfg.IdleTimeout)
-		}
+	f.readExec(&p, cfg)
+	if len(cfg.Exec) > 0 && !fs.Changed("min-up-time") {
+		cfg.MinUpTime = agent.MinUpTimeFor(cfg.IdleTimeout)
 	}
 	if fs.Changed("group-max-awake") && cfg.Group.MaxAwake < 1 {
 		p.Add("--group-max-awake", "must be at least 1, is %d", cfg.Group.MaxAwake)
@@ -104,7 +92,7 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 		cfg.Labels[name] = value
 	}
 	cfg.Token = f.token
-	_, err = cfg.Token()
+	_, err := cfg.Token()
 	p.Check("", err) // it names the flag
 	if f.apiKeyFile != "" {
 		cfg.APIKey, err = enginekey.Read(f.apiKeyFile)
@@ -118,6 +106,25 @@ func (f *agentFlags) complete(fs *pflag.FlagSet, cfg *agent.Config) error {
 		cfg.ID = host + "-" + engineName(cfg)
 	}
 	return p.Err()
+}
+
+// readExec reads the command of --exec and checks that it can be run.
+func (f *agentFlags) readExec(p *settings.Problems, cfg *agent.Config) {
+	words, err := shellquote.Split(f.exec)
+	cfg.Exec = words
+	switch {
+	case err != nil:
+		p.Check("--exec", err)
+	case len(words) == 0 && f.exec != "":
+		p.Add("--exec", "names no command")
+	case len(words) == 0:
+	default:
+		if err := agent.CheckDir(cfg.Dir); err != nil {
+			p.Check("--exec-dir", err)
+		} else {
+			p.Check("--exec", agent.CheckProgram(words[0], cfg.Dir))
+		}
+	}
 }
 
 // engineName returns a name that distinguishes the engine from others on the same host.
