@@ -23,7 +23,7 @@ func (s *Server) onLogEntry(e *wire.LogEntry) {
 	fl.logged = true
 	fl.rec.logged(e)
 	carried := fl.grant != nil
-	done := fl.done
+	done := fl.done()
 	fl.mu.Unlock()
 	if carried && e.Left {
 		s.flights.leave(fl.id)
@@ -43,7 +43,6 @@ func (s *Server) endLastPass(fl *flight) {
 		g.Release() // after a panic
 	}
 	fl.mu.Lock()
-	fl.done = true
 	fl.doneAt = time.Now()
 	logged := fl.logged
 	fl.mu.Unlock()
@@ -65,11 +64,7 @@ func (s *Server) end(fl *flight) {
 // is the time until the last pass ended, or until now.
 func (s *Server) report(fl *flight, rec *Record) {
 	if rec.Duration == 0 {
-		end := fl.doneAt
-		if end.IsZero() {
-			end = time.Now()
-		}
-		rec.Duration = end.Sub(fl.arrived)
+		rec.Duration = fl.duration()
 	}
 	s.d.Observer.Ended(rec)
 }

@@ -27,10 +27,9 @@ type flight struct {
 	grant     holdstate.Grant // of the attempt that Envoy carries
 	sentAt    time.Time       // when that attempt began
 	slotFreed bool            // its slot was released before its log entry arrived
-	done      bool            // its last pass ended: the router has answered it, or its client left
-	doneAt    time.Time       // when that was
+	doneAt    time.Time       // when its last pass ended: the router has answered it, or its client left; zero: not yet
 	logged    bool            // its log entry has arrived
-	ended     bool            // flights.end was called: nothing more is noted in rec
+	ended     bool            // flights.remove was called: nothing more is noted in rec
 	routed    bool            // firstSlot was called
 	deaths    map[string]int  // by address: how often the engine there died under the request
 	passes    int             // through the rehold lane
@@ -101,7 +100,7 @@ func (fl *flight) take() holdstate.Grant {
 }
 
 // free releases an attempt's slot before its log entry has arrived. The request keeps the
-// grant, because it may not be the one whose record is lost.
+// grant, because it may not be the one whose log entry is lost.
 func (a carriedAttempt) free() (freed bool) {
 	a.fl.mu.Lock()
 	freed = a.fl.grant == a.grant && !a.fl.slotFreed
@@ -120,6 +119,20 @@ func (fl *flight) isFreed() bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return fl.slotFreed
+}
+
+// done reports whether the last pass has ended. The caller holds mu.
+func (fl *flight) done() bool { return !fl.doneAt.IsZero() }
+
+// duration returns the time from the request's arrival until the end of its last pass, or
+// until now.
+func (fl *flight) duration() time.Duration {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	if fl.done() {
+		return fl.doneAt.Sub(fl.arrived)
+	}
+	return time.Since(fl.arrived)
 }
 
 // firstSlot reports whether this is the request's first slot. Only the first call

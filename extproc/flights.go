@@ -138,7 +138,7 @@ func (f *flights) begunBefore(t time.Time, from func(envoy string) bool) (stream
 	for _, fl := range f.byID {
 		fl.mu.Lock()
 		switch {
-		case fl.done || !from(fl.envoy):
+		case fl.done() || !from(fl.envoy):
 		case fl.grant == nil && fl.arrived.Before(t):
 			streams++
 		case fl.grant != nil && fl.sentAt.Before(t):

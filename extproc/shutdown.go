@@ -9,7 +9,7 @@ import (
 
 // InFlight returns the number of requests whose answer has not ended.
 func (s *Server) InFlight() int {
-	return s.flights.count(func(fl *flight) bool { return !fl.done && !fl.slotFreed })
+	return s.flights.count(func(fl *flight) bool { return !fl.done() && !fl.slotFreed })
 }
 
 // WaitForHolds returns when no request waits or is relayed any more, or when ctx
