@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/agentregtest"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/target"
@@ -116,7 +118,7 @@ func TestAReplicaIsLeftAloneByTheRequestThatItDiedUnder(t *testing.T) {
 					g.Failed("it dropped the connection", true)
 					g.Release()
 					pass(200 * time.Millisecond)
-					a.healthy()
+					a.Report(pb.State_STATE_SERVING)
 					require.Equal(t, holdstate.Later, r.took(q))
 					require.Equal(t, holdstate.Taken, r.took(r.request(0)), "others may use it")
 					_, slot, err := look(q)
@@ -143,7 +145,7 @@ func TestAPauseIsOfOneReplica(t *testing.T) {
 		g, _ := r.take(q)
 		g.Failed("it dropped the connection", true)
 		g.Release()
-		a.healthy()
+		a.Report(pb.State_STATE_SERVING)
 		r.join("b", "", 1)
 		taken, on := r.take(q)
 		require.Equal(t, "b", on)
@@ -158,8 +160,8 @@ func TestDuringAPauseAStepHasOnlyItsOwnReplicas(t *testing.T) {
 		t := r.t
 		a := r.join("a", "eu", 9)
 		q := r.request(0)
-		q.died(addressOf("a"))
-		a.healthy()
+		q.died(agentregtest.AddressOf("a"))
+		a.Report(pb.State_STATE_SERVING)
 		require.Equal(t, holdstate.Later, r.took(q))
 		r.join("b", "us", 1)
 		g, on := r.take(q)
@@ -179,7 +181,7 @@ func TestARefusalMakesNoPause(t *testing.T) {
 		g.Failed("connection refused", false)
 		g.Release()
 		require.Equal(t, holdstate.Full, r.took(q), "it is out of routing")
-		a.healthy()
+		a.Report(pb.State_STATE_SERVING)
 		require.Equal(t, holdstate.Taken, r.took(q))
 		require.True(t, q.Unanswered())
 	})
@@ -207,7 +209,7 @@ func (r *rig) anyAttempts(t *rapid.T) *Attempts {
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		if rapid.IntRange(0, 3).Draw(t, "died on "+id) == 0 {
-			w.died(addressOf(id))
+			w.died(agentregtest.AddressOf(id))
 		}
 	}
 	return w

@@ -4,19 +4,15 @@ package admission
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 
 	"github.com/holdgate/holdgate/agentreg"
-	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/agentregtest"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/policy"
@@ -69,64 +65,18 @@ func (r *rig) setPolicy(text string) {
 	r.policy = p
 }
 
-// agent is the stream of an agent to the registry. It does what a test says.
-type agent struct {
-	grpc.ServerStream
-
-	ctx  context.Context
-	sent chan *pb.AgentMessage
-	seq  atomic.Uint64 // of the last message of the registry that has one
-}
-
-func (a *agent) Context() context.Context { return a.ctx }
-
-func (a *agent) Recv() (*pb.AgentMessage, error) {
-	select {
-	case m := <-a.sent:
-		return m, nil
-	case <-a.ctx.Done():
-		return nil, io.EOF
-	}
-}
-
-func (a *agent) Send(m *pb.RouterMessage) error {
-	if s := m.GetStatusRequest(); s != nil {
-		a.seq.Store(s.GetSeq())
-	}
-	return nil
-}
-
-// healthy says that the agent's engine serves.
-func (a *agent) healthy() {
-	synctest.Wait()
-	a.sent <- &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
-		State: pb.State_STATE_SERVING, Healthy: true, Handled: a.seq.Load(),
-	}}}
-	synctest.Wait()
-}
-
 // pass lets d go by, with everything that it causes.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// addressOf is the address of the engine of an agent, whose id is one letter.
-func addressOf(id string) string { return fmt.Sprintf("127.0.0.1:%d", 8000+int(id[0]-'a')) }
-
 // join registers an agent that serves m.
-func (r *rig) join(id, region string, slots uint32, kinds ...string) *agent {
+func (r *rig) join(id, region string, slots uint32, kinds ...string) *agentregtest.Agent {
 	if len(kinds) == 0 {
 		kinds = []string{"chat"}
 	}
-	a := &agent{ctx: r.ctx, sent: make(chan *pb.AgentMessage, 1)}
-	a.sent <- &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: &pb.Hello{
-		AgentId: id, Instance: uuid.NewString(), Address: addressOf(id), Models: []string{"m"}, Kinds: kinds,
-		Slots: slots, Engine: "custom", Region: region, State: pb.State_STATE_SERVING,
-	}}}
-	go func() { _ = r.registry.OwnService().Connect(a) }()
-	synctest.Wait()
-	return a
+	return agentregtest.Join(r.ctx, r.registry, id, region, slots, []string{"m"}, kinds)
 }
 
 // request is one for chatOfM with this footprint and without a key.

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/agentreg"
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/agentregtest"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/policy"
 )
@@ -86,7 +88,7 @@ func TestWithoutStepsAnyReplicaDoes(t *testing.T) {
 				r.join("e", "eu", 1)
 				g, on := r.take(r.request(0))
 				require.Equal(t, "e", on)
-				require.Equal(t, addressOf("e"), g.Replica().Address)
+				require.Equal(t, agentregtest.AddressOf("e"), g.Replica().Address)
 				require.Equal(t, holdstate.Full, r.took(r.request(0)))
 				require.False(t, r.request(0).Next())
 				g.Release()
@@ -131,8 +133,8 @@ func TestATryIsSpentWhereItFailed(t *testing.T) {
 			g.Failed("it refused", false)
 			g.Release()
 			pass(time.Second) // the registry asks a little later after a second failure in a row
-			e.healthy()
-			u.healthy()
+			e.Report(pb.State_STATE_SERVING)
+			u.Report(pb.State_STATE_SERVING)
 			require.Equal(t, 2, r.replicas("m"), "both are back")
 		}
 		_, err := q.Admit(false)

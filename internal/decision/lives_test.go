@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/agentregtest"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
@@ -43,7 +44,7 @@ type life struct {
 	*rig
 	rand     *rand.Rand
 	guests   []*guest
-	agents   map[string]*played
+	agents   map[string]*agentregtest.Agent
 	reloaded bool
 	changed  bool // the policy, less than a second ago
 	queue    bool
@@ -158,10 +159,10 @@ func (l *life) step() {
 	case n < 82 && l.agents[id] == nil:
 		l.agents[id] = l.join(id, []string{"eu", "us"}[l.rand.IntN(2)], l.rand.Uint32N(3)+1, "m")
 	case n < 85 && l.agents[id] != nil:
-		l.agents[id].leave()
+		l.agents[id].Leave()
 		delete(l.agents, id)
 	case n < 92 && l.agents[id] != nil:
-		l.agents[id].says(pb.State_STATE_SERVING)
+		l.agents[id].Report(pb.State_STATE_SERVING)
 	case n < 93:
 		l.reload(livesPolicies[l.rand.IntN(len(livesPolicies))])
 	}
@@ -249,7 +250,7 @@ func TestLives(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, s, func(r *rig) {
 				go r.recheckWaiters()
-				l := &life{rig: r, rand: rand.New(rand.NewPCG(seed, 1)), agents: map[string]*played{}, queue: s.limits.QueueDepth > 0}
+				l := &life{rig: r, rand: rand.New(rand.NewPCG(seed, 1)), agents: map[string]*agentregtest.Agent{}, queue: s.limits.QueueDepth > 0}
 				for n := range 150 {
 					l.step()
 					if n%5 == 0 {
@@ -282,7 +283,7 @@ func (l *life) rest() {
 	require.Equal(l.t, c.Slots, c.Free)
 	require.False(l.t, l.o.Machine.Waiting(chatOfM))
 	for _, p := range l.agents {
-		p.leave()
+		p.Leave()
 	}
 	synctest.Wait()
 }

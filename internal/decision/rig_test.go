@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,13 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 
 	"github.com/holdgate/holdgate/agentreg"
-	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/agentreg/agentregtest"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
@@ -164,57 +161,9 @@ func keysFrom(t require.TestingT, text string) *access.Store {
 	return keys
 }
 
-// played is the stream of an agent to the registry. It does what a test says.
-type played struct {
-	grpc.ServerStream
-
-	ctx   context.Context
-	leave context.CancelFunc
-	sent  chan *pb.AgentMessage
-
-	mu  sync.Mutex
-	seq uint64 // of the last message of the registry that has one
-}
-
-func (p *played) Context() context.Context { return p.ctx }
-
-func (p *played) Recv() (*pb.AgentMessage, error) {
-	select {
-	case m := <-p.sent:
-		return m, nil
-	case <-p.ctx.Done():
-		return nil, io.EOF
-	}
-}
-
-func (p *played) Send(m *pb.RouterMessage) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.seq = max(p.seq, m.GetStatusRequest().GetSeq(), m.GetWake().GetSeq(), m.GetSleep().GetSeq())
-	return nil
-}
-
-// says sends a status.
-func (p *played) says(state pb.State) {
-	synctest.Wait()
-	p.mu.Lock()
-	seq := p.seq
-	p.mu.Unlock()
-	p.sent <- &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{State: state, Healthy: true, Handled: seq}}}
-	synctest.Wait()
-}
-
-// join registers an agent that serves; its id is a letter.
-func (r *rig) join(id, region string, slots uint32, models ...string) *played {
-	ctx, leave := context.WithCancel(r.ctx)
-	p := &played{ctx: ctx, leave: leave, sent: make(chan *pb.AgentMessage, 1)}
-	p.sent <- &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: &pb.Hello{
-		AgentId: id, Instance: uuid.NewString(), Address: fmt.Sprintf("127.0.0.1:%d", 8000+int(id[0]-'a')),
-		Models: models, Kinds: []string{"chat"}, Slots: slots, Engine: "custom", Region: region, State: pb.State_STATE_SERVING,
-	}}}
-	go func() { _ = r.o.Registry.OwnService().Connect(p) }()
-	synctest.Wait()
-	return p
+// join registers an agent that serves chat; its id is a letter.
+func (r *rig) join(id, region string, slots uint32, models ...string) *agentregtest.Agent {
+	return agentregtest.Join(r.ctx, r.o.Registry, id, region, slots, models, []string{"chat"})
 }
 
 // pass lets d go by, with everything that it causes.
