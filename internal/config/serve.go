@@ -13,6 +13,7 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/settings"
+	"github.com/holdgate/holdgate/internal/shared"
 )
 
 // Serve has the settings of holdgate serve. Flags and keys of the file have the same names:
@@ -59,6 +60,10 @@ type Serve struct {
 	WebhookCAFile      string
 	WebhookCertFile    string
 	WebhookKeyFile     string
+
+	Shared             string
+	SharedPasswordFile string
+	SharedCAFile       string
 
 	AuditFile    string
 	AuditMaxSize settings.Bytes
@@ -145,6 +150,10 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.WebhookCertFile, "webhook-cert-file", "", "client certificate for webhooks that require one; PEM").withRequired("webhook-key-file"),
 		flagOf(&c.WebhookKeyFile, "webhook-key-file", "", "key of that certificate").secretFile().withRequired("webhook-cert-file"),
 
+		flagOf(&c.Shared, "shared", "", "Valkey or Redis server by which the routers of this site act as one: valkey://host:port/database?prefix=NAME, valkeys:// for TLS, further addresses as addr, sentinels with master_set; a router alone needs none", validShared),
+		flagOf(&c.SharedPasswordFile, "shared-password-file", "", "password of that server, or the user and the password on two lines").secretFile().withRequired("shared"),
+		flagOf(&c.SharedCAFile, "shared-ca-file", "", "CAs of that server's certificate; PEM; the system's without it").withRequired("shared"),
+
 		flagOf(&c.WakeHoldBudget, "wake-hold-budget", 5*time.Minute, "how long a request is held if its placement has no hold_budget; at most 1h", validBudget),
 		flagOf(&c.WakeHoldMax, "wake-hold-max", 100, "requests held per model", positive),
 		flagOf(&c.WakeHoldMaxPerKey, "wake-hold-max-per-key", 20, "requests held per API key and model", positive),
@@ -213,6 +222,16 @@ func validBudget(d time.Duration) string {
 
 func validAuditSize(b settings.Bytes) string {
 	return messageUnless(b >= 1<<20, "must be at least 1MiB")
+}
+
+func validShared(s string) string {
+	if s == "" {
+		return ""
+	}
+	if err := shared.Check(s); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 func validKEDA(s string) string {

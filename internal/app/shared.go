@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/shared"
+)
+
+// sharedWait is how long a start waits for the state that the other routers share.
+const sharedWait = time.Second
+
+// newShared creates the client of the shared state, unless this router is alone.
+func (a *App) newShared() (err error) {
+	if a.c.Shared == "" {
+		return nil
+	}
+	a.shared, err = shared.New(shared.Options{
+		Address: sharedAddress(a.c), Registerer: a.prometheus, Prefix: a.c.MetricsPrefix, Log: a.log,
+	})
+	if err != nil {
+		return fmt.Errorf("--shared: %w", err)
+	}
+	return nil
+}
+
+func sharedAddress(c *config.Serve) shared.Address {
+	return shared.Address{URL: c.Shared, PasswordFile: c.SharedPasswordFile, CAFile: c.SharedCAFile}
+}
+
+// runShared starts the client, and waits a moment until it is up, so that the first requests
+// are decided with what the other routers know.
+func (a *App) runShared(ctx context.Context) {
+	if a.shared == nil {
+		return
+	}
+	a.wg.Go(func() { a.shared.Run(ctx) })
+	limited, cancel := context.WithTimeout(ctx, sharedWait)
+	defer cancel()
+	a.shared.AwaitUp(limited)
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shared_test
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/holdgate/holdgate/internal/shared"
+	"github.com/holdgate/holdgate/internal/shared/valkeytest"
+)
+
+// board is a router with levels.
+type board struct {
+	client *shared.Client
+	levels *shared.Levels
+
+	mu      sync.Mutex
+	own     map[string]string
+	changed []string
+}
+
+func newBoard(server *valkeytest.Server) *board {
+	b := &board{own: map[string]string{}}
+	b.client = server.Router(func(c *shared.Client) {
+		b.levels = c.NewLevels("test", shared.LevelOptions{
+			Own: func(name string) string {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return b.own[name]
+			},
+			All: func() map[string]string {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return maps.Clone(b.own)
+			},
+			OnChange: func(name string) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.changed = append(b.changed, name)
+			},
+		})
+	})
+	return b
+}
+
+func (b *board) set(name, value string) {
+	b.mu.Lock()
+	if value == "" {
+		delete(b.own, name)
+	} else {
+		b.own[name] = value
+	}
+	b.mu.Unlock()
+	b.levels.Changed(name)
+}
+
+// see returns the others' values of a name, sorted.
+func (b *board) see(name string) []string {
+	var values []string
+	b.levels.Each(name, func(v string) { values = append(values, v) })
+	slices.Sort(values)
+	return values
+}
+
+func (b *board) awaitSees(t *testing.T, name string, want ...string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return slices.Equal(b.see(name), want) }, 10*time.Second, time.Millisecond,
+		"sees %q", name)
+}
+
+func TestLevelsReachTheOtherRouters(t *testing.T) {
+	server := valkeytest.Start(t)
+	one, two := newBoard(server), newBoard(server)
+	one.set("a model", "\x00 binary\n")
+	two.awaitSees(t, "a model", "\x00 binary\n")
+	three := newBoard(server)
+	two.set("a model", "of two")
+	three.awaitSees(t, "a model", "\x00 binary\n", "of two")
+	one.awaitSees(t, "a model", "of two")
+	one.set("a model", "")
+	three.awaitSees(t, "a model", "of two")
+	assert.Empty(t, two.see("a model"))
+
+	var names []string
+	three.levels.Names(func(name string) { names = append(names, name) })
+	assert.Equal(t, []string{"a model"}, names)
+	three.mu.Lock()
+	defer three.mu.Unlock()
+	assert.Contains(t, three.changed, "a model")
+}
+
+func TestALostMessageIsMadeGood(t *testing.T) {
+	server := valkeytest.Start(t)
+	one, two := newBoard(server), newBoard(server)
+	one.mu.Lock()
+	one.own["quiet"] = "never published" // Changed is not called, so only a beat writes it
+	one.mu.Unlock()
+	two.awaitSees(t, "quiet", "never published")
+	one.mu.Lock()
+	delete(one.own, "quiet")
+	one.mu.Unlock()
+	two.awaitSees(t, "quiet")
+}
+
+func TestLevelsOfARouterThatDiedEnd(t *testing.T) {
+	t.Parallel()
+	server := valkeytest.Start(t)
+	one, two := newBoard(server), newBoard(server)
+	one.set("x", "1")
+	two.awaitSees(t, "x", "1")
+	// A router that died writes nothing more. Its name is still among the living ones for
+	// Life, so this removes it as the server's clock would.
+	err := two.client.DoSlowly(t.Context(), "test", func(b valkey.Builder) valkey.Completed {
+		return b.Zrem().Key(two.client.Key("routers")).Member(one.client.ID()).Build()
+	}).Error()
+	require.NoError(t, err)
+	server.Stop() // nothing more of one comes
+	begin := time.Now()
+	two.awaitSees(t, "x")
+	assert.LessOrEqual(t, time.Since(begin), shared.Life+time.Second)
+}

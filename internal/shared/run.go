@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shared
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/valkey-io/valkey-go"
+)
+
+const (
+	// Beat is the interval at which a router writes that it lives, and its levels.
+	Beat = time.Second
+	// Life is how long a router counts after it has last written.
+	Life = 5 * time.Second
+	// probeEvery is the interval at which a server that does not answer is tried.
+	probeEvery = 100 * time.Millisecond
+	// probeTimeout is how fast it must answer to be used again.
+	probeTimeout = 50 * time.Millisecond
+	// goodbyeTime limits the last call, with which a router leaves.
+	goodbyeTime = 100 * time.Millisecond
+)
+
+// lifeText is Life in milliseconds, as scripts take it.
+var lifeText = strconv.FormatInt(Life.Milliseconds(), 10)
+
+// presence stores that a router lives, and returns the living ones. By the server's clock, so
+// that those of the routers need not agree.
+var presence = NewScript("presence", `
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return redis.call('ZRANGE', KEYS[1], 0, -1)
+`)
+
+// OnMessage has f called with each message of a channel. It must be called before Run.
+func (c *Client) OnMessage(channel string, f func(message string)) {
+	c.subscriptions[c.Key(channel)] = f
+}
+
+// OnBeat has f called at each beat while the client is up, and when it went up. It must be
+// called before Run.
+func (c *Client) OnBeat(f func(ctx context.Context)) { c.onBeat = append(c.onBeat, f) }
+
+// OnUp has f called when the client goes up or down. It must be called before Run.
+func (c *Client) OnUp(f func(up bool)) { c.onUp = append(c.onUp, f) }
+
+// Run connects, and keeps this router among the living ones, until ctx ends. Then it
+// leaves and closes the connections.
+func (c *Client) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, l := range c.levels {
+		running.Go(func() { l.run(ctx) })
+	}
+	for said := false; ctx.Err() == nil; {
+		switch err := c.tryServer(ctx); {
+		case err == nil:
+			running.Go(func() { c.receive(ctx) })
+			c.beats(ctx)
+			c.leave(context.WithoutCancel(ctx))
+			return
+		case !said && ctx.Err() == nil:
+			said = true
+			c.log.Warn().Err(err).Msg("--shared: the server does not answer: this router decides alone until it does")
+		}
+		pause(ctx, probeEvery)
+	}
+}
+
+// tryServer connects unless that was done, and asks the server for a sign of life.
+func (c *Client) tryServer(ctx context.Context) error {
+	if c.server.Load() == nil {
+		if err := c.connect(); err != nil {
+			return err
+		}
+	}
+	err := failure(c.attempt(ctx, "ping", probeTimeout, func(ctx context.Context, s valkey.Client) valkey.ValkeyResult {
+		return s.Do(ctx, s.B().Ping().Build())
+	}))
+	if err == nil {
+		c.wentUp()
+	}
+	return err
+}
+
+// beats beats until ctx ends. While the server does not answer it tries the server instead.
+func (c *Client) beats(ctx context.Context) {
+	tick := time.NewTicker(Beat)
+	defer tick.Stop()
+	for {
+		if c.Up() {
+			c.beat(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-c.probe:
+			for ctx.Err() == nil && c.tryServer(ctx) != nil {
+				pause(ctx, probeEvery)
+			}
+		}
+	}
+}
+
+// beat writes that this router lives, and calls the callbacks.
+func (c *Client) beat(ctx context.Context) {
+	ids, err := presence.RunSlowly(ctx, c, []string{c.Key("routers")}, []string{c.id, lifeText}).AsStrSlice()
+	if err != nil {
+		return // it is counted, and the next beat tries again
+	}
+	c.setRouters(ids)
+	for _, f := range c.onBeat {
+		f(ctx)
+	}
+}
+
+// leave removes this router from the living ones.
+func (c *Client) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, goodbyeTime)
+	defer cancel()
+	_ = c.DoSlowly(ctx, "leave", func(b valkey.Builder) valkey.Completed {
+		return b.Zrem().Key(c.Key("routers")).Member(c.id).Build()
+	}).Error()
+	(*c.server.Load()).Close()
+}
+
+// receive subscribes to the channels, again whenever the connection is lost, until ctx ends.
+func (c *Client) receive(ctx context.Context) {
+	channels := make([]string, 0, len(c.subscriptions))
+	for name := range c.subscriptions {
+		channels = append(channels, name)
+	}
+	if len(channels) == 0 {
+		return
+	}
+	for ctx.Err() == nil {
+		// A connection of its own, so that no message delays a call.
+		server, release := (*c.server.Load()).Dedicate()
+		_ = server.Receive(ctx, server.B().Subscribe().Channel(channels...).Build(), func(m valkey.PubSubMessage) {
+			if f := c.subscriptions[m.Channel]; f != nil {
+				f(m.Message)
+			}
+		})
+		release()
+		pause(ctx, probeEvery)
+	}
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

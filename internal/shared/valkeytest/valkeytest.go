@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package valkeytest gives tests a server for package shared: a real Valkey if HOLDGATE_VALKEY
+// names the program, else one in memory.
+package valkeytest
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/holdgate/holdgate/internal/shared"
+)
+
+// VerifyNoLeaks runs the tests and fails if goroutines are left, for TestMain. The library's
+// client for a cluster, as which the server in memory looks, leaves one that ends by itself.
+func VerifyNoLeaks(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valkey-io/valkey-go.(*call).DelayDo.func1"))
+}
+
+// Server is a server that a test can stop and start again.
+type Server struct {
+	t       *testing.T
+	address string
+	program *exec.Cmd            // the real one
+	memory  *miniredis.Miniredis // the one in memory
+}
+
+// Start starts a server that ends with the test.
+func Start(t *testing.T) *Server {
+	t.Helper()
+	s := &Server{t: t}
+	if program := os.Getenv("HOLDGATE_VALKEY"); program != "" {
+		s.address = freeAddress(t)
+		s.run(program)
+		t.Cleanup(s.Stop)
+		return s
+	}
+	s.memory = miniredis.RunT(t)
+	s.address = s.memory.Addr()
+	return s
+}
+
+// URL returns the address for --shared.
+func (s *Server) URL() string { return "valkey://" + s.address }
+
+// Stop ends the server as a crash does.
+func (s *Server) Stop() {
+	if s.memory != nil {
+		s.memory.Close()
+		return
+	}
+	if s.program != nil {
+		_ = s.program.Process.Kill()
+		_ = s.program.Wait()
+		s.program = nil
+	}
+}
+
+// Restart starts the server again after Stop, at the same address. The real one is empty then.
+func (s *Server) Restart() {
+	s.t.Helper()
+	if s.memory != nil {
+		require.NoError(s.t, s.memory.Restart())
+		return
+	}
+	s.run(os.Getenv("HOLDGATE_VALKEY"))
+}
+
+// Pause makes the server silent without closing its connections, until the function that it
+// returns is called. The one in memory cannot do that: the test is skipped.
+func (s *Server) Pause() (resume func()) {
+	s.t.Helper()
+	if s.program == nil {
+		s.t.Skip("needs HOLDGATE_VALKEY")
+	}
+	require.NoError(s.t, s.program.Process.Signal(syscall.SIGSTOP))
+	process := s.program.Process
+	s.t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) })
+	return func() { require.NoError(s.t, process.Signal(syscall.SIGCONT)) }
+}
+
+// run runs the real server and waits until it answers.
+func (s *Server) run(program string) {
+	s.t.Helper()
+	_, port, err := net.SplitHostPort(s.address)
+	require.NoError(s.t, err)
+	s.program = exec.CommandContext(s.t.Context(), program, //nolint:gosec // named by whoever runs the tests
+		"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir())
+	s.program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	s.program.Cancel = func() error { return nil } // Stop ends it
+	require.NoError(s.t, s.program.Start())
+	require.Eventually(s.t, func() bool {
+		conn, err := net.DialTimeout("tcp", s.address, time.Second) //nolint:noctx // it has its own limit
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}, 10*time.Second, 10*time.Millisecond, "the server does not listen")
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it returns at once
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+}
+
+// Router returns a client that runs until the test ends, after set has set its callbacks; nil
+// for none. It is up.
+func (s *Server) Router(set func(*shared.Client)) *shared.Client {
+	s.t.Helper()
+	c, err := shared.New(shared.Options{
+		Address: shared.Address{URL: s.URL()}, Registerer: prometheus.NewRegistry(), Prefix: "hivenet_", Log: zerolog.Nop(),
+	})
+	require.NoError(s.t, err)
+	if set != nil {
+		set(c)
+	}
+	done := make(chan struct{})
+	ctx := s.t.Context()
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	s.t.Cleanup(func() { <-done })
+	c.AwaitUp(ctx)
+	return c
+}
