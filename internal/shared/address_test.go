@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/valkey-io/valkey-go"
 )
@@ -36,7 +35,7 @@ func TestAddresses(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, tc.problem)
-			assert.NotContains(t, err.Error(), "secret")
+			require.NotContains(t, err.Error(), "secret")
 		})
 	}
 }
@@ -44,12 +43,12 @@ func TestAddresses(t *testing.T) {
 func TestAnAddressHasItsParts(t *testing.T) {
 	o, prefix, err := parse("valkeys://user@one:7000/3?addr=two:7001&prefix=site-1&master_set=m")
 	require.NoError(t, err)
-	assert.Equal(t, []string{"one:7000", "two:7001"}, o.InitAddress)
-	assert.Equal(t, "site-1", prefix)
-	assert.Equal(t, "user", o.Username)
-	assert.Equal(t, "m", o.Sentinel.MasterSet)
-	assert.Equal(t, 3, o.SelectDB)
-	assert.NotNil(t, o.TLSConfig)
+	require.Equal(t, []string{"one:7000", "two:7001"}, o.InitAddress)
+	require.Equal(t, "site-1", prefix)
+	require.Equal(t, "user", o.Username)
+	require.Equal(t, "m", o.Sentinel.MasterSet)
+	require.Equal(t, 3, o.SelectDB)
+	require.NotNil(t, o.TLSConfig)
 }
 
 func TestAPasswordFileIsReadForEachConnection(t *testing.T) {
@@ -63,14 +62,14 @@ func TestAPasswordFileIsReadForEachConnection(t *testing.T) {
 		require.NoError(t, err)
 		return c
 	}
-	assert.Equal(t, valkey.AuthCredentials{Username: "me", Password: "first"}, login())
+	require.Equal(t, valkey.AuthCredentials{Username: "me", Password: "first"}, login())
 	write("you\r\nsecond\r\n")
-	assert.Equal(t, valkey.AuthCredentials{Username: "you", Password: "second"}, login())
+	require.Equal(t, valkey.AuthCredentials{Username: "you", Password: "second"}, login())
 	for _, bad := range []string{"", "\n", "one\nsecret\nthree\n"} {
 		write(bad)
 		_, err := o.AuthCredentialsFn(valkey.AuthCredentialsContext{})
 		require.Error(t, err, "%q", bad)
-		assert.NotContains(t, err.Error(), "secret")
+		require.NotContains(t, err.Error(), "secret")
 	}
 }
 

@@ -5,11 +5,11 @@ package shared_test
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/valkey-io/valkey-go"
 
@@ -72,8 +72,7 @@ func (b *board) see(name string) []string {
 
 func (b *board) awaitSees(t *testing.T, name string, want ...string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return slices.Equal(b.see(name), want) }, 10*time.Second, time.Millisecond,
-		"sees %q", name)
+	valkeytest.Await(t, "the router sees "+strings.Join(want, ", "), func() bool { return slices.Equal(b.see(name), want) })
 }
 
 func TestLevelsReachTheOtherRouters(t *testing.T) {
@@ -87,14 +86,14 @@ func TestLevelsReachTheOtherRouters(t *testing.T) {
 	one.awaitSees(t, "a model", "of two")
 	one.set("a model", "")
 	three.awaitSees(t, "a model", "of two")
-	assert.Empty(t, two.see("a model"))
+	require.Empty(t, two.see("a model"))
 
 	var names []string
 	three.levels.Names(func(name string) { names = append(names, name) })
-	assert.Equal(t, []string{"a model"}, names)
+	require.Equal(t, []string{"a model"}, names)
 	three.mu.Lock()
 	defer three.mu.Unlock()
-	assert.Contains(t, three.changed, "a model")
+	require.Contains(t, three.changed, "a model")
 }
 
 func TestALostMessageIsMadeGood(t *testing.T) {
@@ -125,5 +124,5 @@ func TestLevelsOfARouterThatDiedEnd(t *testing.T) {
 	server.Stop() // nothing more of one comes
 	begin := time.Now()
 	two.awaitSees(t, "x")
-	assert.LessOrEqual(t, time.Since(begin), shared.Life+time.Second)
+	require.LessOrEqual(t, time.Since(begin), shared.Life+time.Second)
 }

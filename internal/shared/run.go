@@ -89,7 +89,7 @@ func (c *Client) tryServer(ctx context.Context) error {
 	return err
 }
 
-// beats beats until ctx ends. While the server does not answer it tries the server instead.
+// beats calls beat each Beat until ctx ends. While the server does not answer it tries the server instead.
 func (c *Client) beats(ctx context.Context) {
 	tick := time.NewTicker(Beat)
 	defer tick.Stop()

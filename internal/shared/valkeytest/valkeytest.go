@@ -77,6 +77,21 @@ func (s *Server) Restart() {
 	s.run(os.Getenv("HOLDGATE_VALKEY"))
 }
 
+// Await waits until something is true that other processes or routers bring about.
+func Await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(20 * time.Second)
+	for !is() {
+		select {
+		case <-limit:
+			t.Fatalf("not within 20 s: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
 // Pause makes the server silent without closing its connections, until the function that it
 // returns is called. The one in memory cannot do that: the test is skipped.
 func (s *Server) Pause() (resume func()) {
@@ -100,13 +115,13 @@ func (s *Server) run(program string) {
 	s.program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.program.Cancel = func() error { return nil } // Stop ends it
 	require.NoError(s.t, s.program.Start())
-	require.Eventually(s.t, func() bool {
+	Await(s.t, "the server listens", func() bool {
 		conn, err := net.DialTimeout("tcp", s.address, time.Second) //nolint:noctx // it has its own limit
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond, "the server does not listen")
+	})
 }
 
 func freeAddress(t *testing.T) string {
