@@ -67,6 +67,7 @@ type site struct {
 	app   *app.App
 	envoy *envoy.Process
 	url   string
+	admin string // host:port of the admin API
 	log   *buffer
 	http  *http.Client
 	audit string // its audit file, if any
@@ -127,7 +128,7 @@ func (s *site) startApp(dir string, flags []string) {
 	a, err := app.New(c, zerolog.New(s.log).Level(zerolog.DebugLevel))
 	require.NoError(s.t, err)
 	require.NoError(s.t, a.Start(context.Background()))
-	s.app = a
+	s.app, s.admin = a, a.AdminAddr()
 	s.t.Cleanup(func() { require.NoError(s.t, a.Stop(context.Background())) })
 }
 
@@ -211,14 +212,14 @@ func (s *site) start(ctx context.Context, path, body string, headers ...string) 
 
 func (s *site) putMap(text string) result {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPut, "http://"+s.app.AdminAddr()+"/v1/sitemap", strings.NewReader(text))
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPut, "http://"+s.admin+"/v1/sitemap", strings.NewReader(text))
 	require.NoError(s.t, err)
 	return s.do(r)
 }
 
 func (s *site) metrics() string {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.app.AdminAddr()+"/metrics", http.NoBody)
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.admin+"/metrics", http.NoBody)
 	require.NoError(s.t, err)
 	return s.do(r).body
 }

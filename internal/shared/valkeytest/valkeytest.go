@@ -5,6 +5,7 @@
 package valkeytest
 
 import (
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -41,7 +42,7 @@ func Start(t *testing.T) *Server {
 	t.Helper()
 	s := &Server{t: t}
 	if program := os.Getenv("HOLDGATE_VALKEY"); program != "" {
-		s.address = freeAddress(t)
+		s.address = FreeAddress(t)
 		s.run(program)
 		t.Cleanup(s.Stop)
 		return s
@@ -124,12 +125,19 @@ func (s *Server) run(program string) {
 	})
 }
 
-func freeAddress(t *testing.T) string {
+// FreeAddress returns an address of this machine that is free and stays so while its server is
+// restarted: the kernel never gives its port to a client.
+func FreeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it returns at once
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(20_000+rand.IntN(10_000))) //nolint:gosec // not a secret
+		if l, err := net.Listen("tcp", address); err == nil {                            //nolint:noctx // it returns at once
+			_ = l.Close()
+			return address
+		}
+	}
+	require.Fail(t, "no port is free")
+	return ""
 }
 
 // Router returns a client that runs until the test ends, after set has set its callbacks; nil
