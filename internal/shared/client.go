@@ -54,7 +54,7 @@ type Client struct {
 	subscriptions map[string]func(message string)
 	onBeat        []func(ctx context.Context)
 	onUp          []func(up bool)
-	levels        []*Levels
+	parts         []func(ctx context.Context)
 
 	upOnce sync.Once
 }

@@ -103,3 +103,17 @@ func TestRoutersKnowEachOther(t *testing.T) {
 	valkeytest.Await(t, "both routers know each other", func() bool { return len(one.Routers()) == 2 && len(two.Routers()) == 2 })
 	require.Equal(t, one.Routers(), two.Routers())
 }
+
+func TestRunWaitsForWhatGoStarted(t *testing.T) {
+	server := valkeytest.Start(t)
+	var ended atomic.Bool
+	t.Cleanup(func() { require.True(t, ended.Load(), "Run has returned, and what Go started is over") })
+	c := server.Router(func(c *shared.Client) {
+		c.Go(func(ctx context.Context) {
+			<-ctx.Done()
+			ended.Store(true)
+		})
+	})
+	require.True(t, c.Up())
+	require.False(t, ended.Load())
+}

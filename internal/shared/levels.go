@@ -56,9 +56,9 @@ func (c *Client) NewLevels(name string, o LevelOptions) *Levels {
 		c: c, name: name, own: o.Own, all: o.All, onChange: o.OnChange, wake: make(chan struct{}, 1),
 		dirty: map[string]struct{}{}, others: map[string]*theirs{},
 	}
-	c.levels = append(c.levels, l)
 	c.OnMessage(name, l.receive)
 	c.OnBeat(l.beat)
+	c.Go(l.run)
 	return l
 }
 

@@ -50,13 +50,17 @@ func (c *Client) OnBeat(f func(ctx context.Context)) { c.onBeat = append(c.onBea
 // OnUp has f called when the client goes up or down. It must be called before Run.
 func (c *Client) OnUp(f func(up bool)) { c.onUp = append(c.onUp, f) }
 
+// Go has f called on a goroutine of its own, which Run waits for. f must return when ctx ends.
+// It must be called before Run.
+func (c *Client) Go(f func(ctx context.Context)) { c.parts = append(c.parts, f) }
+
 // Run connects, and keeps this router among the living ones, until ctx ends. Then it
 // leaves and closes the connections.
 func (c *Client) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, l := range c.levels {
-		running.Go(func() { l.run(ctx) })
+	for _, part := range c.parts {
+		running.Go(func() { part(ctx) })
 	}
 	for said := false; ctx.Err() == nil; {
 		switch err := c.tryServer(ctx); {
