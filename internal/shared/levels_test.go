@@ -27,9 +27,11 @@ type board struct {
 	changed []string
 }
 
-func newBoard(server *valkeytest.Server) *board {
+func newBoard(server *valkeytest.Server) *board { return newBoardAt(server, server.URL()) }
+
+func newBoardAt(server *valkeytest.Server, url string) *board {
 	b := &board{own: map[string]string{}}
-	b.client = server.Router(func(c *shared.Client) {
+	b.client = server.RouterAt(shared.Address{URL: url}, func(c *shared.Client) {
 		b.levels = c.NewLevels("test", shared.LevelOptions{
 			Own: func(name string) string {
 				b.mu.Lock()

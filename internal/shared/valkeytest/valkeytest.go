@@ -34,23 +34,39 @@ type Server struct {
 	t       *testing.T
 	address string
 	program *exec.Cmd            // the real one
+	options []string             // of the real one
 	memory  *miniredis.Miniredis // the one in memory
 }
 
 // Start starts a server that ends with the test.
 func Start(t *testing.T) *Server {
 	t.Helper()
-	s := &Server{t: t}
-	if program := os.Getenv("HOLDGATE_VALKEY"); program != "" {
-		s.address = FreeAddress(t)
-		s.run(program)
-		t.Cleanup(s.Stop)
-		return s
+	if os.Getenv(program) != "" {
+		return StartReal(t)
 	}
-	s.memory = miniredis.RunT(t)
+	s := &Server{t: t, memory: miniredis.RunT(t)}
 	s.address = s.memory.Addr()
 	return s
 }
+
+// StartReal starts a real server with further options, that ends with the test. Without one the
+// test is skipped.
+func StartReal(t *testing.T, options ...string) *Server {
+	t.Helper()
+	if os.Getenv(program) == "" {
+		t.Skip("needs " + program)
+	}
+	s := &Server{t: t, address: FreeAddress(t), options: options}
+	s.run()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// program is the environment variable that names the real server.
+const program = "HOLDGATE_VALKEY"
+
+// Address returns host:port.
+func (s *Server) Address() string { return s.address }
 
 // URL returns the address for --shared.
 func (s *Server) URL() string { return "valkey://" + s.address }
@@ -75,7 +91,7 @@ func (s *Server) Restart() {
 		require.NoError(s.t, s.memory.Restart())
 		return
 	}
-	s.run(os.Getenv("HOLDGATE_VALKEY"))
+	s.run()
 }
 
 // Await waits until something is true that other processes or routers bring about.
@@ -98,7 +114,7 @@ func Await(t *testing.T, what string, is func() bool) {
 func (s *Server) Pause() (resume func()) {
 	s.t.Helper()
 	if s.program == nil {
-		s.t.Skip("needs HOLDGATE_VALKEY")
+		s.t.Skip("needs " + program)
 	}
 	require.NoError(s.t, s.program.Process.Signal(syscall.SIGSTOP))
 	process := s.program.Process
@@ -107,12 +123,12 @@ func (s *Server) Pause() (resume func()) {
 }
 
 // run runs the real server and waits until it answers.
-func (s *Server) run(program string) {
+func (s *Server) run() {
 	s.t.Helper()
 	_, port, err := net.SplitHostPort(s.address)
 	require.NoError(s.t, err)
-	s.program = exec.CommandContext(s.t.Context(), program, //nolint:gosec // named by whoever runs the tests
-		"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir())
+	options := append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir()}, s.options...)
+	s.program = exec.CommandContext(s.t.Context(), os.Getenv(program), options...) //nolint:gosec // named by whoever runs the tests
 	s.program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.program.Cancel = func() error { return nil } // Stop ends it
 	require.NoError(s.t, s.program.Start())
@@ -144,8 +160,14 @@ func FreeAddress(t *testing.T) string {
 // for none. It is up.
 func (s *Server) Router(set func(*shared.Client)) *shared.Client {
 	s.t.Helper()
+	return s.RouterAt(shared.Address{URL: s.URL()}, set)
+}
+
+// RouterAt is Router with an address.
+func (s *Server) RouterAt(address shared.Address, set func(*shared.Client)) *shared.Client {
+	s.t.Helper()
 	c, err := shared.New(shared.Options{
-		Address: shared.Address{URL: s.URL()}, Registerer: prometheus.NewRegistry(), Prefix: "hivenet_", Log: zerolog.Nop(),
+		Address: address, Registerer: prometheus.NewRegistry(), Prefix: "hivenet_", Log: zerolog.Nop(),
 	})
 	require.NoError(s.t, err)
 	if set != nil {
