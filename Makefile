@@ -44,7 +44,7 @@ VULN_DB ?=
 
 help: ## list the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+		/^[a-z0-9-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: go ## build bin/holdgate
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/holdgate ./cmd/holdgate
@@ -57,6 +57,9 @@ demo: build tools ## show how a sleeping model answers real requests, in under a
 
 two-sites: build tools ## run two sites, one with an engine and one that redirects to it; Ctrl-C ends them
 	@$(ENV) examples/two-sites/run.sh
+
+three-routers: build tools-routers ## run three routers of one site with one Valkey and two engines; Ctrl-C ends them
+	@$(ENV) examples/many-routers/run.sh
 
 ##@ Test
 
@@ -142,6 +145,9 @@ check: ## do what CI does, then fail if that changed the tree
 tools: ## install what Holdgate needs to run below .tools/
 	@tools/setup.sh run
 
+tools-routers: ## also install Valkey
+	@tools/setup.sh routers
+
 tools-test: ## also install what the e2e tests need
 	@tools/setup.sh test
 
@@ -155,5 +161,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is required, which downloads $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo two-sites test unit e2e e2e-matrix differential groups fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
-	tools tools-test clean clean-tools go
+.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential groups fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
+	tools tools-routers tools-test clean clean-tools go

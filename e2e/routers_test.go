@@ -5,8 +5,14 @@
 package e2e
 
 import (
+	"context"
 	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -45,4 +51,54 @@ func TestARouterThatDiesLeavesTheOthersServing(t *testing.T) {
 	for _, r := range rs.all {
 		r.metric(`hivenet_agent_slots_in_use{agent_id="engine"}`, "0")
 	}
+}
+
+func TestTheManyRoutersExample(t *testing.T) {
+	program := filepath.Join(root(t), "examples", "many-routers", "run.sh")
+	t.Run("once", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program, "--once")
+		out, err := cmd.Output()
+		require.NoError(t, err, string(out))
+		require.Equal(t, "edge 1 answers\nedge 2 answers\nedge 3 answers\nrouter 1 is killed\nedge 2 answers\nedge 3 answers\n", string(out))
+	})
+	t.Run("the lines that it prints", func(t *testing.T) {
+		p := startProgram(t, program)
+		p.waitLog("Ctrl-C ends everything")
+		text, _, _ := strings.Cut(p.out.String(), "Kill a router")
+		kills := p.waitLog(`\n  (kill -9 \d+)\n  (kill -9 \d+)\n`)[1:]
+		says := map[string]string{"curl http": `"content"`, "curl --silent": "hivenet_shared_routers 3", "bin/holdgate status": "engine-2 "}
+		ran := 0
+		for line := range strings.Lines(text) {
+			for begin, answer := range says {
+				if strings.HasPrefix(line, "  "+begin) {
+					require.Contains(t, shell(t, line), answer, line)
+					ran++
+				}
+			}
+		}
+		require.Equal(t, 5, ran, text)
+		for _, line := range kills {
+			shell(t, line)
+		}
+		p.waitLog("router 1 runs again")
+		p.waitLog("Valkey runs again")
+		all := children(t, p.cmd.Process.Pid, "")
+		require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
+		require.NoError(t, p.ends())
+		gone(t, all)
+	})
+}
+
+// shell runs a line that an example prints, and returns its output.
+func shell(t *testing.T, line string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", line)
+	cmd.Dir = root(t)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s: %s", line, out)
+	return string(out)
 }

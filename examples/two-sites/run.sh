@@ -7,57 +7,11 @@ set -euo pipefail
 umask 077
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-hg=bin/holdgate
-[[ -x $hg ]] || { echo "two-sites: $hg is missing: run make build" >&2; exit 1; }
-dir=$(mktemp -d /tmp/hg.XXXXXX) # short, for the paths of sockets
-declare -A pids ports urls
-
-# stop ends the agent, which would complain of a router that is gone, and then the rest.
-stop() {
-	trap - EXIT INT TERM
-	for pid in "${pids[the agent]-}" "${pids[@]}"; do
-		[[ -z $pid ]] || kill "$pid" 2>/dev/null || true
-		[[ $pid != "${pids[the agent]-}" ]] || wait "$pid" 2>/dev/null || true
-	done
-	wait
-	rm -rf "$dir"
-}
-trap 'status=$?; stop; exit $status' EXIT
-trap 'stop; exit 0' INT TERM
-
-# run NAME COMMAND... starts a part, which ends with this script in any case.
-run() {
-	local name=$1
-	shift
-	setpriv --pdeathsig KILL "$@" >&2 &
-	pids[$name]=$!
-}
-
-# check fails if a part has ended. The agent may be killed, once it has registered.
-check() {
-	local name
-	for name in "${!pids[@]}"; do
-		kill -0 "${pids[$name]}" 2>/dev/null || [[ $name == "${1-}" ]] || { echo "two-sites: $name ended by itself" >&2; exit 1; }
-	done
-}
-
-# until_ok COMMAND... waits up to 30 s for a command to succeed.
-until_ok() {
-	local deadline=$((SECONDS + 30))
-	until "$@"; do
-		check
-		((SECONDS < deadline)) || { echo "two-sites: not after 30 s: $*" >&2; exit 1; }
-		sleep 0.05
-	done
-}
+example=two-sites
+. examples/parts.sh
+declare -A ports urls
 
 admin() { echo "unix://$dir/$1/admin.sock"; }
-
-# edge_port SITE prints the port of a site's Envoy, once it is ready.
-edge_port() {
-	curl --silent --fail --unix-socket "$dir/$1/envoy.sock" http://envoy/ready >/dev/null &&
-		curl --silent --unix-socket "$dir/$1/envoy.sock" http://envoy/listeners | sed -n 's/^edge::.*:\([1-9][0-9]*\)$/\1/p' | grep .
-}
 
 # start_site SITE HOST starts a site that clients reach by the name HOST.
 start_site() {
