@@ -5,6 +5,7 @@ package holdstate
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,6 +19,7 @@ func TestAWarmRequestAllocatesNothing(t *testing.T) {
 			t.Error("nobody waits")
 		}
 		r.Update(llama)
+		r.Place(time.Unix(1, 0))
 	}), "nobody waits")
 	w := r.hold(t, Request{Target: qwen})
 	require.Zero(t, testing.AllocsPerRun(100, func() {

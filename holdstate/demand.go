@@ -3,6 +3,9 @@
 package holdstate
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,11 +14,8 @@ import (
 )
 
 // identity identifies a request in the demand: waiters with the same key and the same client
-// request id are tries of one request.
-type identity struct {
-	key string
-	id  uuid.UUID
-}
+// request id are tries of one request. It is a hash of both, the same in every process.
+type identity uint64
 
 // identityOf returns the identity of the first client id that is a UUID in its canonical
 // form, in any letter case. Without one the request gets an identity of its own.
@@ -25,19 +25,27 @@ func identityOf(key string, clientIDs ...string) identity {
 			continue
 		}
 		if id, err := uuid.Parse(s); err == nil {
-			return identity{key: key, id: id}
+			sum := sha256.Sum256(append(id[:], key...))
+			return identity(binary.LittleEndian.Uint64(sum[:]))
 		}
 	}
-	return identity{key: key, id: uuid.New()}
+	return identity(rand.Uint64()) //nolint:gosec // it tells requests apart and keeps no secret
+}
+
+// standing is where the tries of one request stand.
+type standing struct {
+	tries int
+	place uint64 // of the first of them
 }
 
 // model is the state of a model that has waiters, a need or a recent failed wake.
 type model struct {
 	m          *Machine
 	name       string
-	held       int              // waiters of Hold without a slot
-	byKey      map[string]int   // the same waiters by key
-	identities map[identity]int // the same waiters by request
+	held       int                   // waiters of Hold without a slot
+	byKey      map[string]int        // the same waiters by key
+	identities map[identity]standing // the same waiters by request
+	moved      bool                  // Level has changed since the last report
 
 	wantedUntil time.Time   // until when it is wanted without a waiting request
 	want        uint64      // the number of that want
@@ -53,7 +61,7 @@ type model struct {
 func (m *Machine) model(name string) *model {
 	mod := m.models[name]
 	if mod == nil {
-		mod = &model{m: m, name: name, byKey: map[string]int{}, identities: map[identity]int{}}
+		mod = &model{m: m, name: name, byKey: map[string]int{}, identities: map[identity]standing{}}
 		m.models[name] = mod
 	}
 	return mod
@@ -109,7 +117,7 @@ func (mod *model) join(w *Waiter) {
 	if w.request.Key != "" {
 		mod.byKey[w.request.Key]++
 	}
-	mod.identities[w.id]++
+	mod.stand(w)
 	mod.startWake(w)
 	mod.report()
 }
@@ -121,14 +129,39 @@ func (mod *model) leave(w *Waiter) {
 	mod.m.held--
 	mod.held--
 	decrement(mod.byKey, w.request.Key)
-	decrement(mod.identities, w.id)
+	mod.unstand(w)
 	if w.outcome == OutcomeDisconnected || w.outcome == OutcomeExpired {
 		mod.wantFor(mod.m.o.Linger)
 	}
 	mod.report()
 }
 
-func decrement[K comparable](counts map[K]int, k K) {
+// stand adds a waiter to the tries of its request.
+func (mod *model) stand(w *Waiter) {
+	s, waits := mod.identities[w.id]
+	if !waits || w.seq < s.place {
+		s.place, mod.moved = w.seq, true
+	}
+	s.tries++
+	mod.identities[w.id] = s
+}
+
+// unstand removes a waiter from the tries of its request.
+func (mod *model) unstand(w *Waiter) {
+	s := mod.identities[w.id]
+	if s.tries--; s.tries > 0 {
+		mod.identities[w.id] = s
+		return
+	}
+	delete(mod.identities, w.id)
+	mod.moved = true
+	if onLeft := mod.m.o.OnLeft; onLeft != nil && (w.outcome == OutcomeDisconnected || w.outcome == OutcomeDraining) {
+		left := Standing{Identity: uint64(w.id), Place: s.place}
+		mod.m.after = append(mod.m.after, func() { onLeft(mod.name, left) })
+	}
+}
+
+func decrement(counts map[string]int, k string) {
 	if counts[k] > 1 {
 		counts[k]--
 	} else {
@@ -141,6 +174,10 @@ func decrement[K comparable](counts map[K]int, k K) {
 func (mod *model) report() {
 	m, now := mod.m, time.Now()
 	need := mod.need(now)
+	if (mod.moved || need != mod.reported) && m.o.OnLevel != nil {
+		m.after = append(m.after, func() { m.o.OnLevel(mod.name) })
+	}
+	mod.moved = false
 	if need != mod.reported {
 		mod.reported = need
 		m.after = append(m.after, func() { m.o.OnWanted(mod.name) })
@@ -166,7 +203,7 @@ func (mod *model) wantFor(d time.Duration) {
 		return
 	}
 	mod.m.wants++
-	mod.wantedUntil, mod.want = until, mod.m.wants
+	mod.wantedUntil, mod.want, mod.moved = until, mod.m.wants, true
 	if mod.wantEnd != nil {
 		mod.wantEnd.Stop()
 	}

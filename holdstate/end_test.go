@@ -21,7 +21,7 @@ func TestReconcileEndsWhatMayNotBeHeld(t *testing.T) {
 	served := r.hold(t, Request{Target: embed})
 	replica := r.up(embed, 0)
 	r.Reconcile(onlyQwen)
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeRemoved, Seq: 1}, gone.Status())
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeRemoved, Seq: gone.seq}, gone.Status())
 	require.Equal(t, []State{Held, Admitted}, states(kept, served), "a replica serves it, with a placement or without")
 	require.EqualValues(t, 0, r.bytes)
 
@@ -102,9 +102,9 @@ func TestAFailedWakeEndsTheWaitersOfNow(t *testing.T) {
 		also := r.hold(t, Request{Target: embed})
 		replica := r.up(embed, 0)
 		r.Fail("llama", "no GPU left")
-		require.Equal(t, Status{State: Ended, Outcome: OutcomeWakeFailed, Reason: "no GPU left", Seq: 1}, held.Status())
+		require.Equal(t, Status{State: Ended, Outcome: OutcomeWakeFailed, Reason: "no GPU left", Seq: held.seq}, held.Status())
 		require.Equal(t, Held, other.Status().State, "another model")
-		require.Equal(t, Status{State: Admitted, Seq: 3}, also.Status(), "a replica serves this kind")
+		require.Equal(t, Status{State: Admitted, Seq: also.seq}, also.Status(), "a replica serves this kind")
 		replica.free++
 		r.Update(embed)
 		r.finish(also)

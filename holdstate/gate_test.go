@@ -54,7 +54,7 @@ func TestWhatIsLargerThanTheGateEndsAtOnce(t *testing.T) {
 	large := r.hold(t, Request{Target: llama, Claim: weight(3)})
 	r.up(llama, 0)
 	require.Equal(t, []State{Admitted, Released}, states(first, waits))
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: errTooLarge, Seq: 3}, large.Status(), "though others stand before it")
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: errTooLarge, Seq: large.seq}, large.Status(), "though others stand before it")
 	require.Equal(t, []error{errTooLarge}, r.refused)
 	first.Report(Leave)
 	require.Equal(t, Admitted, waits.Status().State, "what one that left had reserved is free")
@@ -120,8 +120,8 @@ func TestTheWaitForRoomEnds(t *testing.T) {
 	runs := r.queue(t, Request{Target: llama})
 	held, ordinary := r.hold(t, Request{Target: llama}), r.queue(t, Request{Target: llama})
 	require.Equal(t, []State{Granted, Released, Released}, states(runs, held, ordinary))
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrGateFull, Seq: 2}, held.Report(Expire), "its hold budget")
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrGateFull, Seq: 3}, ordinary.Report(Expire), "its time to park")
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrGateFull, Seq: held.seq}, held.Report(Expire), "its hold budget")
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrGateFull, Seq: ordinary.seq}, ordinary.Report(Expire), "its time to park")
 	require.Equal(t, []error{ErrGateFull, ErrGateFull}, r.refused)
 	require.Equal(t, map[Outcome]int{OutcomeReleased: 1}, r.outcomes)
 	r.finish(runs)
@@ -199,7 +199,7 @@ func TestAWaitForASlotGoesOnWithFurtherReplicas(t *testing.T) {
 	r.slots.further = 1
 	require.Equal(t, Admitted, w.Report(TimeOut).State, "there is one more step")
 	s := w.Report(TimeOut)
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrTimeout, Seq: 1}, s)
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrTimeout, Seq: w.seq}, s)
 	r.slots.further = 1
 	w = r.queue(t, Request{Target: llama})
 	replica.free = 1
@@ -216,7 +216,7 @@ func TestDepthZeroTurnsReleasedRequestsAway(t *testing.T) {
 	a, b := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
 	r.up(llama, 1)
 	require.Equal(t, Granted, a.Status().State)
-	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrNoQueue, Seq: 2}, b.Status())
+	require.Equal(t, Status{State: Ended, Outcome: OutcomeReleased, Err: ErrNoQueue, Seq: b.seq}, b.Status())
 	require.Equal(t, []error{ErrNoQueue}, r.refused)
 	r.finish(a)
 	r.requireAtRest(t)

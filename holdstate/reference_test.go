@@ -211,7 +211,7 @@ func (ref *reference) arrive(r Request, ordinary bool) *refRequest {
 		q.turn = ""
 	}
 	if q.seq == 0 {
-		ref.seq++
+		ref.seq = max(ref.seq+1, uint64(q.joined.UnixNano()))
 		q.seq = ref.seq
 	}
 	if ordinary {

@@ -38,7 +38,7 @@ type Waiter struct {
 	turnKey   string // the key whose turns it shares; empty: the order is by arrival alone
 	id        identity
 	seq       uint64
-	returning bool // it waited, or had a slot, before
+	returning bool // it waited, or had a slot, before, here or on another router
 	joined    time.Time
 	changed   chan struct{}
 
@@ -70,16 +70,26 @@ type Status struct {
 	Seq   uint64
 }
 
-func (m *Machine) newWaiter(r Request, k kind) *Waiter {
+// identify returns the identity of a request. A request without a place gets the one that
+// another router gave it.
+func (m *Machine) identify(r *Request) identity {
+	id := identityOf(r.Key, r.ClientIDs[:]...)
+	if r.Seq == 0 && m.o.PlaceOf != nil {
+		r.Seq = m.o.PlaceOf(r.Target.Model, uint64(id))
+	}
+	return id
+}
+
+func (m *Machine) newWaiter(r Request, k kind, id identity) *Waiter {
 	w := &Waiter{
 		m: m, request: r, kind: k, turnKey: r.Key, seq: r.Seq, returning: r.Seq != 0,
-		id: identityOf(r.Key, r.ClientIDs[:]...), joined: time.Now(), changed: make(chan struct{}, 1),
+		id: id, joined: time.Now(), changed: make(chan struct{}, 1),
 	}
 	if m.o.InOrder {
 		w.turnKey = ""
 	}
 	if !w.returning {
-		w.seq = m.Place()
+		w.seq = m.Place(w.joined)
 	}
 	w.addBytes(r.Bytes)
 	return w

@@ -66,7 +66,7 @@ func (c *call) Decide(r *extproc.Request) extproc.Decision {
 		}
 	case v.Grant != nil && c.seq == 0:
 		// If its replica fails, it waits before all requests that arrived later.
-		c.seq = c.d.o.Machine.Place()
+		c.seq = c.d.o.Machine.Place(r.Arrived)
 	case v.Held:
 		v.Decision = c.begin(r, v.Decision)
 	case v.Outcome == holdstate.OutcomeExpired && !c.held:
