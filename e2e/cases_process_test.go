@@ -26,6 +26,7 @@ type standalone struct {
 	*site
 	*process
 	admin string
+	dir   string
 }
 
 func startStandalone(t *testing.T, flags ...string) *standalone {
@@ -44,8 +45,8 @@ func startStandalone(t *testing.T, flags ...string) *standalone {
 	require.NoError(t, err)
 	var at map[string]string
 	require.NoError(t, json.Unmarshal(text, &at))
-	url := "http://" + startEnvoy(t, dir, io.Discard).EdgeAddr()
-	return &standalone{site: &site{t: t, url: url, http: newHTTPClient(t)}, process: p, admin: at["admin"]}
+	e := startEnvoy(t, dir, io.Discard)
+	return &standalone{site: &site{t: t, url: "http://" + e.EdgeAddr(), envoy: e, http: newHTTPClient(t)}, process: p, admin: at["admin"], dir: dir}
 }
 
 // series returns the metrics by name and labels.
@@ -146,13 +147,13 @@ func TestClientsOfAKilledRouterSeeAFailure(t *testing.T) {
 	require.Error(t, s.ends())
 }
 
-// SIGTERM ends holds with an answer, never with a cut: the real status if nothing was
-// sent, otherwise a late error.
+// SIGTERM ends holds with an answer, never with a cut: at once with the real status if nothing
+// was sent, otherwise with a late error at the end of the drain timeout.
 func TestATerminatedRouterAnswersItsHolds(t *testing.T) {
 	const holds = 400
-	const draining = `{"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`
+	const draining = `{"error":{"code":"draining","message":"this router is shutting down; retry in 1 second","source":"router","retry_after":1}}`
 	audit := filepath.Join(t.TempDir(), "audit.log")
-	s := startStandalone(t, "--wake-keepalive", "400ms", "--wake-hold-max", "1000", "--drain-timeout", "10s", "--audit-file", audit)
+	s := startStandalone(t, "--wake-keepalive", "400ms", "--wake-hold-max", "1000", "--drain-timeout", "2s", "--audit-file", audit)
 	var early []<-chan result
 	var committed []<-chan *wire
 	for range holds {
@@ -166,9 +167,10 @@ func TestATerminatedRouterAnswersItsHolds(t *testing.T) {
 		r := <-a
 		require.NoError(t, r.err)
 		require.Equal(t, http.StatusServiceUnavailable, r.status)
-		require.Equal(t, "5", r.header.Get("Retry-After"))
+		require.Equal(t, "1", r.header.Get("Retry-After"))
 		require.Equal(t, draining, r.body)
 	}
+	require.InDelta(t, holds, s.series()[pending], 0, "the others wait on, and are seen to")
 	for _, a := range committed {
 		w := <-a
 		require.Equal(t, "HTTP/1.1 200 OK", w.status)

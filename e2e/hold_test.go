@@ -277,7 +277,7 @@ func TestDrainEndsHoldsAndLetsRelaysFinish(t *testing.T) {
 	go func() { stopped <- s.app.Stop(context.Background()) }()
 	r := <-embedding
 	require.Equal(t, http.StatusServiceUnavailable, r.status)
-	require.JSONEq(t, `{"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`, r.body)
+	require.JSONEq(t, `{"error":{"code":"draining","message":"this router is shutting down; retry in 1 second","source":"router","retry_after":1}}`, r.body)
 	close(finish)
 	r = <-relayed
 	require.NoError(t, r.err)

@@ -11,6 +11,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/holdgate/holdgate/extproc/wire"
+	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
@@ -19,6 +20,7 @@ import (
 // no keepalive can follow the first byte of an engine's body.
 type answer struct {
 	p         *pass
+	waiter    *holdstate.Waiter
 	ticker    *time.Ticker     // of the keepalives; nil: there are none
 	tick      <-chan time.Time // its channel
 	committed bool             // a head with status 200 was sent before the engine's
@@ -40,10 +42,14 @@ func (a *answer) stopKeepalives() {
 	}
 }
 
-// keepalive sends one keepalive, and before the first one the head. It returns false when
-// the client has left.
+// keepalive sends one keepalive, and before the first one the head. If the wait has just ended,
+// it sends nothing, so that the end can still be answered with its own status. It returns false
+// when the client has left.
 func (a *answer) keepalive() (sent bool) {
 	if !a.committed {
+		if !a.waiter.Begin() {
+			return true
+		}
 		a.committed = true
 		if !a.p.send(a.p.committedHead()) {
 			return false

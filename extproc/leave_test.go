@@ -221,7 +221,7 @@ func TestAServerThatStopsEndsItsHolds(t *testing.T) {
 		defer cancel()
 		r.WaitForHolds(ctx)
 		require.Error(t, ctx.Err(), "they hold on")
-		r.machine.Drain()
+		r.machine.EndAll()
 		r.WaitForHolds(t.Context())
 		r.grpc.GracefulStop()
 		for _, x := range all {

@@ -107,7 +107,7 @@ func (p *pass) answer() error {
 // wait waits for a slot and answers the request with it. again is true when the wait
 // ended without a slot and the request must be decided again.
 func (p *pass) wait(d Decision) (again bool, err error) {
-	w := &wait{p: p, waiter: d.Waiter, held: d.Held, impatient: d.Impatient, answer: answer{p: p}}
+	w := &wait{p: p, waiter: d.Waiter, held: d.Held, impatient: d.Impatient, answer: answer{p: p, waiter: d.Waiter}}
 	defer w.close()
 	w.start(d)
 	for {

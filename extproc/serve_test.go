@@ -443,6 +443,6 @@ func TestACrashInTheDeciderEndsItsStreamOnly(t *testing.T) {
 		require.Equal(t, 1, r.InFlight())
 		require.Empty(t, other.Events())
 		r.machine.Drain()
-		other.RequireEnded(t, `0s 503 {"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`)
+		other.RequireEnded(t, `0s 503 {"error":{"code":"draining","message":"this router is shutting down; retry in 1 second","source":"router","retry_after":1}}`)
 	})
 }

@@ -351,7 +351,7 @@ func TestWhatEndsAHold(t *testing.T) {
 	t.Parallel()
 	const (
 		failed   = `{"error":{"code":"model_waking","message":"model m could not be woken: \"no\" GPU; retry in 30 seconds","source":"router","retry_after":30}}`
-		draining = `{"error":{"code":"draining","message":"this router is shutting down; retry in 5 seconds","source":"router","retry_after":5}}`
+		draining = `{"error":{"code":"draining","message":"this router is shutting down; retry in 1 second","source":"router","retry_after":1}}`
 		removed  = `{"error":{"code":"model_not_found","message":"model m does not exist here","source":"router"}}`
 	)
 	for name, c := range map[string]struct {
@@ -360,7 +360,7 @@ func TestWhatEndsAHold(t *testing.T) {
 		outcome holdstate.Outcome
 	}{
 		"wake failed": {func(r *rig) { r.machine.Fail("m", `"no" GPU`) }, "503 " + failed, holdstate.OutcomeWakeFailed},
-		"draining":    {func(r *rig) { r.machine.Drain() }, "503 " + draining, holdstate.OutcomeDraining},
+		"draining":    {func(r *rig) { r.machine.EndAll() }, "503 " + draining, holdstate.OutcomeDraining},
 		"removed": {func(r *rig) {
 			r.decide = func(q *Request) Decision { return Decision{Refusal: refusal.ModelNotFound(q.Model)} }
 			r.machine.Reconcile(func(target.Target) bool { return false })
@@ -385,6 +385,32 @@ func TestWhatEndsAHold(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A drain ends holds that were sent nothing. The others are served here when a replica comes, or
+// end with a late error when the drain times out.
+func TestADrainEndsOnlyHoldsWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	const draining = `{"error":{"code":"draining","message":"this router is shutting down; retry in 1 second","source":"router","retry_after":1}}`
+	bubble(t, func(r *rig) {
+		t := r.t
+		begun := r.ask(t, chat(false))
+		off := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerKeepalive, "off"))
+		elapse(10 * time.Second)
+		quiet := r.ask(t, chat(false))
+		elapse(10 * time.Second)
+		r.machine.Drain()
+		quiet.RequireEnded(t, "10s 503 "+draining)
+		off.RequireEnded(t, "20s 503 "+draining)
+		r.ask(t, chat(false)).RequireEnded(t, "0s 503 "+draining)
+		require.Equal(t, 1, r.machine.Demand(chatOfM.Model))
+		elapse(5 * time.Second)
+		r.slots.up(engineA, 1)
+		answer := r.engine.call(t, 1).respond(200)
+		_, _ = io.WriteString(answer, "{}")
+		_ = answer.Close()
+		begun.RequireEnded(t, "15s head 200", "15s "+space, `25s "{}"`, `25s "" end`)
+	})
 }
 
 func TestHoldsAreWaitedFor(t *testing.T) {

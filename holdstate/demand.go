@@ -123,14 +123,15 @@ func (mod *model) join(w *Waiter) {
 }
 
 // leave stops counting a waiter. If it leaves unserved, the model stays wanted for
-// Options.Linger.
+// Options.Linger, since its client may try again, here or at another router.
 func (mod *model) leave(w *Waiter) {
 	w.placed = false
 	mod.m.held--
 	mod.held--
 	decrement(mod.byKey, w.request.Key)
 	mod.unstand(w)
-	if w.outcome == OutcomeDisconnected || w.outcome == OutcomeExpired {
+	switch w.outcome { //nolint:exhaustive // after the others no try is expected
+	case OutcomeDisconnected, OutcomeExpired, OutcomeDraining:
 		mod.wantFor(mod.m.o.Linger)
 	}
 	mod.report()

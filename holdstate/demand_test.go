@@ -118,7 +118,7 @@ func TestAModelLingersAfterAWaiterThatLeftUnserved(t *testing.T) {
 		"waited too long for a slot": {func(r *rig, w *Waiter) { r.up(llama, 0); w.Report(TimeOut) }, false},
 		"got its slot":               {func(r *rig, w *Waiter) { r.up(llama, 1); r.finish(w) }, false},
 		"the placement was removed":  {func(r *rig, _ *Waiter) { r.Reconcile(func(target.Target) bool { return false }) }, false},
-		"the router shuts down":      {func(r *rig, _ *Waiter) { r.Drain() }, false},
+		"the router shuts down":      {func(r *rig, _ *Waiter) { r.Drain() }, true},
 		"the wake failed":            {func(r *rig, _ *Waiter) { r.Fail("llama", "no quota") }, false},
 	}
 	for name, tt := range tests {

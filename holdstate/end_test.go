@@ -58,7 +58,7 @@ func TestARemovedPlacementEndsItsWaitersWhenTheReplicaLeaves(t *testing.T) {
 
 func TestDrainEndsEveryWaiterAndRefusesNewOnes(t *testing.T) {
 	t.Parallel()
-	r := newRig(Options{Limits: wide, Linger: time.Minute})
+	r := newRig(Options{Limits: wide})
 	granted, released := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
 	replica := r.up(llama, 1)
 	queued := r.queue(t, Request{Target: llama})
@@ -92,6 +92,41 @@ func TestDrainEndsEveryWaiterAndRefusesNewOnes(t *testing.T) {
 	old.Release()
 	require.Equal(t, map[Outcome]int{OutcomeDraining: 3}, r.outcomes)
 	r.requireAtRest(t)
+}
+
+// Clients that were sent nothing yet can try another router. The others wait on, and are
+// served here.
+func TestDrainLeavesWaitersWhoseAnswerHasBegun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(Options{Limits: wide, Linger: time.Minute})
+		begun, quiet := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
+		late, other := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: qwen})
+		for _, w := range []*Waiter{begun, late, other} {
+			require.True(t, w.Begin())
+		}
+		r.Drain()
+		require.Equal(t, OutcomeDraining, quiet.Status().Outcome)
+		require.False(t, quiet.Begin(), "it has ended")
+		require.Equal(t, []State{Held, Held, Held}, states(begun, late, other))
+		require.Equal(t, []int{2, 1}, []int{r.Demand("llama"), r.Demand("qwen")}, "the demand stays visible")
+
+		replica := r.up(llama, 1)
+		require.Equal(t, []State{Granted, Admitted}, states(begun, late))
+		old := begun.Status().Grant
+		r.down(llama, replica)
+		require.Equal(t, Held, begun.Report(Back).State, "its engine has died: it is held again")
+		old.Release()
+
+		r.EndAll()
+		for _, w := range []*Waiter{begun, late, other} {
+			require.Equal(t, OutcomeDraining, w.Status().Outcome)
+		}
+		require.Equal(t, map[Outcome]int{OutcomeDraining: 4}, r.outcomes)
+		require.True(t, r.Wanted("llama"), "its clients may be at another router in a moment")
+		pass(time.Minute)
+		r.requireAtRest(t)
+	})
 }
 
 func TestAFailedWakeEndsTheWaitersOfNow(t *testing.T) {

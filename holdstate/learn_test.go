@@ -265,7 +265,7 @@ func TestAWakeIsTheModels(t *testing.T) {
 			r.Drain()
 			pass(time.Second)
 			r.up(llama, 0)
-		}, nil},
+		}, []time.Duration{time.Second}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

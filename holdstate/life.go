@@ -58,7 +58,7 @@ func (w *Waiter) apply(e Event) {
 	}
 	w.enterState(was, s.to)
 	switch {
-	case s.missed && m.draining:
+	case s.missed && w.mustDrain():
 		w.apply(Drain)
 	case s.missed && !m.holdable(w.request.Target):
 		w.apply(Unplace)
@@ -68,6 +68,16 @@ func (w *Waiter) apply(e Event) {
 	default:
 	}
 }
+
+// drain ends w if the shutdown has come so far.
+func (w *Waiter) drain() {
+	if w.mustDrain() {
+		w.apply(Drain)
+	}
+}
+
+// mustDrain reports whether the shutdown ends w's wait.
+func (w *Waiter) mustDrain() bool { return w.m.ending || w.m.draining && !w.begun }
 
 // leaveState undoes what belongs to the state that the waiter leaves.
 func (w *Waiter) leaveState(was, to State) {

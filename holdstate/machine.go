@@ -57,8 +57,9 @@ type Machine struct {
 	models   map[string]*model
 	queues   map[target.Target]*queues
 	wakes    wakes
-	wants    uint64 // the number of the last want without a waiting request
-	draining bool
+	wants    uint64                   // the number of the last want without a waiting request
+	draining bool                     // Drain was called
+	ending   bool                     // EndAll was called
 	holdable func(target.Target) bool // the last argument of Reconcile
 	after    []func()                 // callbacks, run when the lock is released
 }
@@ -294,11 +295,20 @@ func (m *Machine) Revoke(valid func(key string) bool) {
 	})
 }
 
-// Drain ends every waiter and refuses new ones.
+// Drain refuses new waiters, and ends those whose answer has not begun: their clients can try
+// another router. The others wait on until EndAll.
 func (m *Machine) Drain() {
 	m.change(func() {
 		m.draining = true
-		m.each(func(w *Waiter) { w.apply(Drain) })
+		m.each((*Waiter).drain)
+	})
+}
+
+// EndAll ends every waiter and refuses new ones.
+func (m *Machine) EndAll() {
+	m.change(func() {
+		m.draining, m.ending = true, true
+		m.each((*Waiter).drain)
 	})
 }
 

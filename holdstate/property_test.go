@@ -187,8 +187,22 @@ func (tw *twin) push(t *rapid.T) {
 func (tw *twin) drain(t *rapid.T) {
 	seldom(t, 20)
 	tw.ref.draining = true
-	tw.ref.endAll(OutcomeDraining, "", func(*refRequest) bool { return true })
+	tw.ref.endAll(OutcomeDraining, "", tw.ref.mustDrain)
 	tw.Drain()
+}
+
+func (tw *twin) endWaits(t *rapid.T) {
+	seldom(t, 40)
+	tw.ref.draining, tw.ref.ending = true, true
+	tw.ref.endAll(OutcomeDraining, "", tw.ref.mustDrain)
+	tw.EndAll()
+}
+
+// begin is the first keepalive of a request.
+func (tw *twin) begin(t *rapid.T) {
+	q := tw.some(t, func(*refRequest) bool { return true })
+	require.Equal(t, q.state != Ended, q.w.Begin())
+	q.begun = true
 }
 
 func (*twin) pass(t *rapid.T) {
@@ -301,7 +315,7 @@ func TestMachineAgainstTheReference(t *testing.T) {
 				"hold": tw.hold, "hold 2": tw.hold, "hold 3": tw.hold, "queue": tw.queue, "queue 2": tw.queue, "hold again": tw.holdAgain,
 				"say": tw.say, "back": tw.back, "done": tw.done, "done 2": tw.done,
 				"up": tw.up, "grow": tw.grow, "grow 2": tw.grow, "down": tw.down, "push": tw.push, "fail": tw.fail,
-				"want": tw.want, "drain": tw.drain, "pass": tw.pass, "": tw.check,
+				"want": tw.want, "drain": tw.drain, "end waits": tw.endWaits, "begin": tw.begin, "pass": tw.pass, "": tw.check,
 			}
 			for range 4 { // one round is about thirty actions
 				t.Repeat(actions)

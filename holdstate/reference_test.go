@@ -23,6 +23,7 @@ type reference struct {
 
 	seq         uint64
 	draining    bool
+	ending      bool
 	unplaced    map[target.Target]bool
 	failedUntil map[string]time.Time
 	failure     map[string]string
@@ -67,6 +68,7 @@ type refRequest struct {
 	reason           string
 	err              error
 	slot             *refReplica
+	begun            bool // its answer
 	joined, released time.Time
 	left             time.Time // the queue
 	w                *Waiter
@@ -257,7 +259,7 @@ func (ref *reference) end(q *refRequest, o Outcome) {
 	}
 	ref.outcomes[o]++
 	ref.held = append(ref.held, until.Sub(q.joined))
-	if o == OutcomeExpired || o == OutcomeDisconnected {
+	if o == OutcomeExpired || o == OutcomeDisconnected || o == OutcomeDraining {
 		ref.want(q.queue.target.Model, ref.o.Linger)
 	}
 }
@@ -372,10 +374,14 @@ func (ref *reference) inTurn(t target.Target, state State) (list []*refRequest) 
 	return list
 }
 
+func (ref *reference) mustDrain(q *refRequest) bool {
+	return ref.ending || ref.draining && !q.begun
+}
+
 // outlived ends a request that is held again although holds are no longer allowed.
 func (ref *reference) outlived(q *refRequest) {
 	switch {
-	case ref.draining && q.waits():
+	case q.waits() && ref.mustDrain(q):
 		ref.end(q, OutcomeDraining)
 	case ref.unplaced[q.queue.target] && q.state == Held:
 		ref.end(q, OutcomeRemoved)

@@ -49,6 +49,7 @@ type Waiter struct {
 	err         error
 	reservation Reservation // in state Admitted
 	grant       Grant
+	begun       bool // Begin was called
 	bytes       int64
 	placed      bool // it counts against the limits and in the demand
 	queue       *queue
@@ -97,6 +98,18 @@ func (m *Machine) newWaiter(r Request, k kind, id identity) *Waiter {
 
 // Changed returns a channel that gets a value when Status may have changed.
 func (w *Waiter) Changed() <-chan struct{} { return w.changed }
+
+// Begin records that the client is sent the beginning of an answer, so that Drain does not end
+// the wait. It returns false if the wait has ended already: the caller must answer with that.
+func (w *Waiter) Begin() (begun bool) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if w.state == Ended {
+		return false
+	}
+	w.begun = true
+	return true
+}
 
 // Waited returns how long the waiter was held, and how long it then waited for a reservation
 // and a slot. Both stop when it gets the slot, and when it ends.

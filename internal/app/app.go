@@ -60,6 +60,7 @@ type App struct {
 	revoker   *revoker // nil without keys
 	decider   *decision.Decider
 	data      *extproc.Server
+	envoys    *envoys
 	status    func() *admin.Status
 
 	envoy, agents *grpc.Server
@@ -147,6 +148,7 @@ func (a *App) wire() (err error) {
 		return err
 	}
 	a.data = a.newData(identityPath)
+	a.envoys = newEnvoys(c.EnvoyAdmin, a.data, a.log)
 	a.envoy = grpc.NewServer(slices.Concat(grpcLimits(), tls, extproc.ServerOptions())...)
 	a.data.Register(a.envoy)
 	return nil

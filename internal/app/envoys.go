@@ -4,6 +4,8 @@ package app
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -21,8 +23,8 @@ const (
 	readTimeout = 2 * time.Second
 )
 
-// envoys are the Envoys of --envoy-admin. By their numbers of active requests, access-log
-// log entries that were lost are found.
+// envoys are the Envoys of --envoy-admin. By their numbers of active requests, log entries that
+// were lost are found.
 type envoys struct {
 	admins []*envoy.Admin
 	data   *extproc.Server
@@ -39,9 +41,33 @@ func newEnvoys(addresses []string, data *extproc.Server, log zerolog.Logger) *en
 	return e
 }
 
-// watch compares the numbers while there are requests, until ctx ends.
+// watch compares the numbers while there are requests, until ctx ends. Before, it ends what
+// closeConnections of an earlier process has begun.
 func (e *envoys) watch(ctx context.Context) {
+	// An Envoy that does not answer has not started yet, and keeps connections.
+	_ = e.each(ctx, (*envoy.Admin).KeepConnections)
 	every(ctx, compareEvery, func(now time.Time) { e.compare(ctx, now) })
+}
+
+// closeConnections makes the Envoys close their clients' connections after the answers that run
+// there, so that clients connect to another Envoy.
+func (e *envoys) closeConnections(ctx context.Context) {
+	if err := e.each(ctx, (*envoy.Admin).CloseConnections); err != nil {
+		e.log.Warn().Err(err).Msg("--envoy-admin: an Envoy keeps its clients' connections")
+	}
+}
+
+// each calls f for all Envoys at once, and returns the errors.
+func (e *envoys) each(ctx context.Context, f func(*envoy.Admin, context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	errs := make([]error, len(e.admins))
+	var all sync.WaitGroup
+	for i, admin := range e.admins {
+		all.Go(func() { errs[i] = f(admin, ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func (e *envoys) compare(ctx context.Context, now time.Time) {

@@ -3,6 +3,8 @@
 package app
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -50,4 +52,22 @@ func getModels() *extprocv3.ProcessingRequest {
 			{Key: ":method", RawValue: []byte("GET")}, {Key: ":path", RawValue: []byte("/v1/models")},
 		}},
 	}}}
+}
+
+// A router that shuts down has its Envoys close connections, and the next one ends that.
+func TestEnvoysCloseConnectionsDuringAShutdown(t *testing.T) {
+	t.Parallel()
+	posts := make(chan string, 10)
+	admin := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			posts <- r.URL.Path
+		}
+	}))
+	t.Cleanup(admin.Close)
+	a := newApp(t, "--extproc-listen=127.0.0.1:0", "--agents-listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--envoy-admin="+admin.URL)
+	require.NoError(t, a.Start(t.Context()))
+	require.Equal(t, "/healthcheck/ok", <-posts)
+	require.NoError(t, a.Stop(t.Context()))
+	require.Equal(t, "/healthcheck/fail", <-posts)
+	require.Empty(t, posts)
 }

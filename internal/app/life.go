@@ -68,7 +68,7 @@ func (a *App) runBackground(ctx context.Context) {
 	start(a.keeper().Run)
 	start(a.awaitMap)
 	if len(a.c.EnvoyAdmin) > 0 {
-		start(newEnvoys(a.c.EnvoyAdmin, a.data, a.log).watch)
+		start(a.envoys.watch)
 	}
 	start(func(ctx context.Context) { a.runBackends(ctx, nil) })
 	for _, file := range a.watched {
@@ -143,47 +143,67 @@ func (a *App) writePorts() error {
 }
 
 // Stop ends the app in the numbered steps, which docs/architecture.md lists too. They stop
-// waiting when ctx ends or the drain timeout has passed. Responses that Envoy is sending
-// continue without this process.
+// waiting when ctx ends or the drain timeout has passed; those after the drain have at least
+// endTime. Until the last request that waits has ended, agents, webhooks and KEDA are told of
+// the demand. Responses that Envoy is sending continue without this process.
 func (a *App) Stop(ctx context.Context) error {
 	if a.draining.Swap(true) {
 		return nil
 	}
 	a.log.Info().Msg("draining")
-	ctx, cancel := context.WithTimeout(ctx, a.c.DrainTimeout)
+	drain, cancel := context.WithTimeout(ctx, a.c.DrainTime())
 	defer cancel()
 	// 1. `/readyz` and the gRPC health services report the shutdown.
 	a.health.Shutdown()
-	// 2. New holds are refused; waiters end with `draining`.
+	// 2. The Envoys of `--envoy-admin` begin to close their clients' connections.
+	a.wg.Go(func() { a.envoys.closeConnections(drain) })
+	// 3. New holds are refused; waiters whose answer has not begun end with `draining`.
 	a.machine.Drain()
-	// 3. Relayed answers finish.
+	// 4. The other waiters are served, and relayed answers finish.
+	a.data.WaitForHolds(drain)
+	ctx, end := extend(ctx, drain)
+	defer end()
+	// 5. The waiters that are left end with a late error `draining`.
+	a.machine.EndAll()
 	a.data.WaitForHolds(ctx)
-	// 4. The log entries of requests that have ended arrive.
+	// 6. The log entries of requests that have ended arrive.
 	a.data.WaitForLogEntries(ctx)
-	// 5. Envoy's log streams end.
+	// 7. Envoy's log streams end.
 	a.data.EndLogs()
-	// 6. The ext_proc service ends.
+	// 8. The ext_proc service ends.
 	stopGracefully(ctx, a.envoy)
-	// 7. The requests that Envoy still carries end as `record_lost`.
+	// 9. The requests that Envoy still carries end as `record_lost`.
 	a.data.EndAll()
-	// 8. Calls of webhooks and KEDA's streams end.
+	// 10. Calls of webhooks and KEDA's streams end.
 	a.notifiers.stop(ctx)
 	if a.keda != nil {
 		a.keda.Stop()
 	}
-	// 9. Background work ends, and with it the backends' agents.
+	// 11. Background work ends, and with it the backends' agents.
 	a.endBackground()
-	// 10. The agents' streams and their service end.
+	// 12. The agents' streams and their service end.
 	a.registry.Drain()
 	a.agents.Stop()
-	// 11. The admin API ends.
+	// 13. The admin API ends.
 	err := a.admin.Shutdown(ctx)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("stopping the admin API: %w", err), a.admin.Close())
 	}
-	// 12. The audit log is written and closed.
+	// 14. The audit log is written and closed.
 	a.wg.Wait()
 	return errors.Join(err, a.audit.Close())
+}
+
+// endTime is the least time for what Stop does after the drain.
+const endTime = 2 * time.Second
+
+// extend returns a context below ctx with the deadline of drain, but at least endTime.
+func extend(ctx, drain context.Context) (context.Context, context.CancelFunc) {
+	deadline, _ := drain.Deadline()
+	if least := time.Now().Add(endTime); deadline.Before(least) {
+		deadline = least
+	}
+	return context.WithDeadline(ctx, deadline)
 }
 
 // stopGracefully stops a server when its calls have ended or ctx ends.

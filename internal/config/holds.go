@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/holdgate/holdgate/internal/settings"
 )
@@ -16,6 +17,14 @@ func (c *Serve) HoldBytesPerModel() settings.Bytes {
 		return c.WakeHoldMaxBytesPerModel
 	}
 	return max(c.WakeHoldMaxBytes/2, c.MaxRequestBytes)
+}
+
+// DrainTime returns how long a shutdown waits: by default as long as a request may be held.
+func (c *Serve) DrainTime() time.Duration {
+	if c.DrainTimeout > 0 {
+		return c.DrainTimeout
+	}
+	return c.WakeHoldBudget
 }
 
 // checkHolds checks that every body that is accepted can also be held.

@@ -4,6 +4,7 @@ package config
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,6 +31,19 @@ func TestABodyThatIsTakenCanBeHeld(t *testing.T) {
 		} else {
 			require.ErrorContains(t, serve.Validate(), c.want, name)
 		}
+	}
+}
+
+func TestADrainTakesAsLongAsAHold(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[time.Duration][]string{
+		5 * time.Minute: nil,
+		time.Minute:     {"--wake-hold-budget=1m"},
+		time.Second:     {"--wake-hold-budget=1m", "--drain-timeout=1s"},
+	} {
+		c, _, err := parse(t, args...)
+		require.NoError(t, err)
+		require.Equal(t, want, c.DrainTime())
 	}
 }
 

@@ -82,11 +82,12 @@ type Serve struct {
 	WakeOrder                string
 	WakeCooldown             time.Duration
 
-	QueueDepth        int
-	RequestTimeout    time.Duration
-	AdmitParkTimeout  time.Duration
-	RegistryGrace     time.Duration
-	GroupGrace        time.Duration
+	QueueDepth       int
+	RequestTimeout   time.Duration
+	AdmitParkTimeout time.Duration
+	RegistryGrace    time.Duration
+	GroupGrace       time.Duration
+	// DrainTimeout is the value of the flag; use DrainTime.
 	DrainTimeout      time.Duration
 	MaxRequestBytes   settings.Bytes
 	MaxBodyBytesTotal settings.Bytes
@@ -112,7 +113,7 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "address for agents: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "address of the admin API, with metrics, health and the map: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port", validAddress).address(),
-		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log entries", validEnvoyAdmin),
+		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log entries, and at a shutdown they ask their clients to connect elsewhere", validEnvoyAdmin),
 		flagOf(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready"),
 
 		flagOf(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket").withRequired("extproc-tls-key-file", "extproc-client-ca-file"),
@@ -171,7 +172,7 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.AdmitParkTimeout, "admit-park-timeout", 250*time.Millisecond, "how long a request that was not held waits for a reservation of the admission gate; the environment variable "+parkVariable+" sets it if neither flag nor file does", notNegative),
 		flagOf(&c.RegistryGrace, "registry-grace", 3*time.Second, "how long after the start the agents of a model may still be registering", notNegative),
 		flagOf(&c.GroupGrace, "group-grace", agentreg.DefaultGroupGrace, "how long after the start no agent of a group is woken, because agents that are awake may still be connecting; 0 if none can be awake", notNegative),
-		flagOf(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running answers may take at shutdown", notNegative),
+		flagOf(&c.DrainTimeout, "drain-timeout", 0, "how long a shutdown waits for held requests whose answer has begun, and for answers that the router relays; 0: --wake-hold-budget", notNegative),
 		flagOf(&c.MaxRequestBytes, "max-request-bytes", 10<<20, "largest request body", positive),
 		flagOf(&c.MaxBodyBytesTotal, "max-body-bytes-total", 512<<20, "memory of all request bodies, including the decoding of compressed ones; above it, reading pauses"),
 		flagOf(&c.RelayMaxBytes, "relay-max-bytes", 64<<20, "largest relayed answer", positive),

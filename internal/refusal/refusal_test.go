@@ -36,7 +36,7 @@ var refusals = map[string]struct {
 	"no_capacity":          {For(holdstate.ErrNoQueue, Wait{Model: "m"}), 503, "no_capacity", "all replicas of model m are busy; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
 	"request_timeout":      {For(holdstate.ErrTimeout, Wait{Model: "m"}), 504, "request_timeout", "no replica of model m had a free slot in time", "", "overloaded_error"},
 	"backend_error":        {BackendError("m"), 502, "backend_error", "the engines of model m ended the connection before they answered", "", "api_error"},
-	"draining":             {For(holdstate.ErrDraining, Wait{Model: "m"}), 503, "draining", "this router is shutting down; retry in 5 seconds", `,"retry_after":5`, "overloaded_error"},
+	"draining":             {For(holdstate.ErrDraining, Wait{Model: "m"}), 503, "draining", "this router is shutting down; retry in 1 second", `,"retry_after":1`, "overloaded_error"},
 	"rate_limited":         {RateLimited(2), 429, "rate_limit_exceeded", "this key has used up its quota; retry in 2 seconds", `,"retry_after":2`, "rate_limit_error"},
 	"rate_limited, 1 s":    {RateLimited(1), 429, "rate_limit_exceeded", "this key has used up its quota; retry in 1 second", `,"retry_after":1`, "rate_limit_error"},
 	"over_share":           {For(holdstate.ErrOverShare, Wait{Model: "m"}), 429, "rate_limit_exceeded", "this key has its share of model m in use; retry in 1 second", `,"retry_after":1`, "rate_limit_error"},

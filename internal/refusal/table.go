@@ -238,7 +238,7 @@ var (
 	})
 	// The router is shutting down.
 	_ = add(row{
-		status: 503, code: "draining", retryAfter: 5,
+		status: 503, code: "draining", retryAfter: 1,
 		text:  "this router is shutting down; retry in $retry",
 		when:  "the router is shutting down",
 		cause: holdstate.ErrDraining, label: "draining",

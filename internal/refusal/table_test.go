@@ -104,7 +104,7 @@ func TestEveryReasonHasARow(t *testing.T) {
 		holdstate.ErrFull:            {"503 model_waking 30", "503 model_waking 30", ""},
 		holdstate.ErrExpired:         {"503 model_waking 7", "503 model_waking 7", ""},
 		holdstate.ErrWakeFailed:      {"503 model_waking 7", "503 model_waking 7", ""},
-		holdstate.ErrDraining:        {"503 draining 5", "503 draining 5", "draining"},
+		holdstate.ErrDraining:        {"503 draining 1", "503 draining 1", "draining"},
 		holdstate.ErrNoQueue:         {"503 no_capacity 1", "503 no_capacity 1", "queue_full"},
 		holdstate.ErrGateFull:        {"429 concurrency_limit_exceeded 1", "503 model_waking 30", "no_room"},
 		holdstate.ErrTimeout:         {"504 request_timeout 0", "504 request_timeout 0", "queue_timeout"},

@@ -72,7 +72,10 @@ const (
 const (
 	startLimit = 15 * time.Second
 	stopGrace  = 10 * time.Second
-	// drainGrace is longer than serve's own --drain-timeout.
+	// drainTimeout is serve's --drain-timeout unless the file sets it. No other router can
+	// serve what is held, but nobody waits minutes for the end of a program.
+	drainTimeout = 30 * time.Second
+	// drainGrace is longer.
 	drainGrace = 40 * time.Second
 )
 
@@ -183,6 +186,7 @@ func (r *run) startServe(ctx context.Context) error {
 		"--extproc-listen", "unix://" + r.path(envoy.ExtProcSocket), "--relay", "unix://" + r.path(envoy.RelaySocket),
 		"--agents-listen", r.agentsAddress(), "--admin-listen", r.admin, "--envoy-admin", "unix://" + r.path(envoy.AdminSocket),
 		"--map-file", r.path("map.json"), "--ports-file", ports, "--group-grace", "0s",
+		"--drain-timeout", drainTimeout.String(),
 	}
 	for name, value := range r.File.Serve {
 		args = append(args, "--"+name+"="+value)
