@@ -18,7 +18,7 @@ export GOTOOLCHAIN := $(GO_VERSION)
 TOOL := $(GO) tool -modfile=tools/go.mod
 TOOLS := $(abspath .tools)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-E2E_PACKAGES := ./e2e/... ./envoy/... ./internal/shared/...
+E2E_PACKAGES := ./e2e/... ./envoy/... ./internal/shared/... ./internal/site/...
 # Oldest first: the oldest supported version, then the last patch of each later minor version.
 ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 

@@ -66,3 +66,12 @@ type Claim interface {
 	// Next lets the request have further replicas, and reports whether there were any.
 	Next() bool
 }
+
+// SiteHold counts one held request among those of all routers of the site. Its methods are
+// called under the machine's lock and must not call the machine. Each may be called again.
+type SiteHold interface {
+	// Join counts the request, unless it is counted.
+	Join()
+	// Leave stops counting it.
+	Leave()
+}

@@ -118,6 +118,9 @@ func (mod *model) join(w *Waiter) {
 		mod.byKey[w.request.Key]++
 	}
 	mod.stand(w)
+	if site := w.request.SiteHold; site != nil {
+		site.Join()
+	}
 	mod.startWake(w)
 	mod.report()
 }
@@ -130,6 +133,9 @@ func (mod *model) leave(w *Waiter) {
 	mod.held--
 	decrement(mod.byKey, w.request.Key)
 	mod.unstand(w)
+	if site := w.request.SiteHold; site != nil {
+		site.Leave()
+	}
 	switch w.outcome { //nolint:exhaustive // after the others no try is expected
 	case OutcomeDisconnected, OutcomeExpired, OutcomeDraining:
 		mod.wantFor(mod.m.o.Linger)

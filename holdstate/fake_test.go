@@ -193,7 +193,8 @@ func (g *fakeGrant) Release() {
 // rig is a machine with a fake registry and the memory of its callbacks.
 type rig struct {
 	*Machine
-	slots *fakeSlots
+	slots  *fakeSlots
+	atSite int // held requests as the site counts them; guarded by the machine's lock
 
 	mu       sync.Mutex
 	outcomes map[Outcome]int
@@ -257,7 +258,30 @@ func (r *rig) finish(w *Waiter) {
 }
 
 // Hold binds the claim of the request to the rig's slots.
-func (r *rig) Hold(req Request) (*Waiter, error) { return r.Machine.Hold(r.slots.claiming(req)) }
+func (r *rig) Hold(req Request) (*Waiter, error) {
+	req.SiteHold = &siteHold{n: &r.atSite}
+	return r.Machine.Hold(r.slots.claiming(req))
+}
+
+// siteHold counts a request in n while it is held.
+type siteHold struct {
+	n      *int // guarded by the machine's lock
+	joined bool
+}
+
+func (s *siteHold) Join() {
+	if !s.joined {
+		*s.n++
+	}
+	s.joined = true
+}
+
+func (s *siteHold) Leave() {
+	if s.joined {
+		*s.n--
+	}
+	s.joined = false
+}
 
 // Queue binds the claim of the request to the rig's slots.
 func (r *rig) Queue(req Request) (*Waiter, error) { return r.Machine.Queue(r.slots.claiming(req)) }
@@ -316,6 +340,7 @@ func (r *rig) requireAtRest(t require.TestingT) {
 	require.Zero(t, r.waiting.Load(), "waiting")
 	require.Zero(t, r.waking.Load(), "waking")
 	require.Zero(t, r.Machine.held, "held")
+	require.Zero(t, r.atSite, "held as the site counts it")
 	require.Zero(t, r.bytes, "bytes")
 	require.Empty(t, r.bytesByModel, "bytes of models")
 	require.Empty(t, r.models, "models")

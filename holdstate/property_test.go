@@ -257,6 +257,7 @@ func (tw *twin) checkLimits(t *rapid.T) {
 	defer tw.Machine.mu.Unlock()
 	ref, l := tw.ref, tw.ref.o.Limits
 	require.Equal(t, ref.count((*refRequest).placed), tw.Machine.held)
+	require.Equal(t, tw.Machine.held, tw.atSite)
 	require.Equal(t, ref.bytes(), tw.bytes)
 	require.LessOrEqual(t, tw.bytes, l.Bytes+ref.queuedBytes())
 	if ref.cameBack {

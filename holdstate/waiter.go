@@ -22,6 +22,9 @@ type Request struct {
 	// Counted: OnOutcome was called for an earlier wait of the request. It is not called
 	// again.
 	Counted bool
+	// SiteHold counts the request for the other routers while it counts against this
+	// machine's limits; nil: there are none.
+	SiteHold SiteHold
 	// Claim gets the request its reservation and its slot. It is called under the
 	// machine's lock and must not call the machine.
 	Claim Claim

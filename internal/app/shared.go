@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/shared"
+	"github.com/holdgate/holdgate/internal/site"
 )
 
 // sharedWait is how long a start waits for the state that the other routers share.
@@ -30,6 +32,17 @@ func (a *App) newShared() (err error) {
 
 func sharedAddress(c *config.Serve) shared.Address {
 	return shared.Address{URL: c.Shared, PasswordFile: c.SharedPasswordFile, CAFile: c.SharedCAFile}
+}
+
+// siteHolds returns the limits of held requests over all routers of the site, nil if this
+// router is alone.
+func (a *App) siteHolds() decision.Holds {
+	if a.shared == nil {
+		return nil
+	}
+	return site.NewHolds(a.shared, site.HoldLimits{
+		PerModel: a.c.WakeHoldMax, PerKey: a.c.WakeHoldMaxPerKey, Total: a.c.WakeHoldMaxTotal,
+	})
 }
 
 // runShared starts the client, and waits a moment until it is up, so that the first requests

@@ -38,9 +38,19 @@ type Options struct {
 	Capacity *admission.Capacity
 	Policies func() *policy.Policy
 	Engines  *enginekey.File // nil: no keys of engines
+	Holds    Holds           // nil: the site has no other routers
 	Log      zerolog.Logger
 
 	Events Events
+}
+
+// Holds are the limits of held requests over all routers of the site.
+type Holds interface {
+	// Hold reports whether the limits allow one more held request, and if so counts it
+	// until Leave. key may be empty.
+	Hold(model, key string) (counted holdstate.SiteHold, fits bool)
+	// WouldHold returns what Hold would report now.
+	WouldHold(model, key string) (fits bool)
 }
 
 // Events are callbacks. None of them may be nil.

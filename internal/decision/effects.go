@@ -3,6 +3,8 @@
 package decision
 
 import (
+	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -30,6 +32,9 @@ type effects interface {
 	token(r *extproc.Request, site string) (string, error)
 }
 
+// errSiteFull means that the routers of the site hold as many requests as a limit allows.
+var errSiteFull = fmt.Errorf("%w at all routers of the site", holdstate.ErrFull)
+
 // acting are the effects for a request.
 type acting call
 
@@ -52,7 +57,30 @@ func (a *acting) claim() holdstate.Claim { return &a.attempts }
 
 func (a *acting) queue(q holdstate.Request) (*holdstate.Waiter, error) { return a.d.o.Machine.Queue(q) }
 
-func (a *acting) hold(q holdstate.Request) (*holdstate.Waiter, error) { return a.d.o.Machine.Hold(q) }
+func (a *acting) hold(q holdstate.Request) (*holdstate.Waiter, error) {
+	site, machine := a.d.o.Holds, a.d.o.Machine
+	if site == nil {
+		return machine.Hold(q)
+	}
+	err := machine.WouldHold(q) // first, so that the site is asked only about requests that may be held here
+	if err == nil {
+		var fits bool
+		if q.SiteHold, fits = site.Hold(q.Target.Model, q.Key); !fits {
+			err = errSiteFull
+		}
+	}
+	if errors.Is(err, holdstate.ErrFull) && !q.Counted {
+		a.d.o.Events.HoldEnded(holdstate.OutcomeFull, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w, err := machine.Hold(q)
+	if err != nil {
+		q.SiteHold.Leave()
+	}
+	return w, err
+}
 
 func (a *acting) token(r *extproc.Request, site string) (string, error) {
 	if a.d.o.Secrets == nil {
@@ -81,7 +109,11 @@ func (l *looking) queue(q holdstate.Request) (*holdstate.Waiter, error) {
 }
 
 func (l *looking) hold(q holdstate.Request) (*holdstate.Waiter, error) {
-	return nil, l.d.o.Machine.WouldHold(q)
+	err := l.d.o.Machine.WouldHold(q)
+	if site := l.d.o.Holds; err == nil && site != nil && !site.WouldHold(q.Target.Model, q.Key) {
+		err = errSiteFull
+	}
+	return nil, err
 }
 
 func (l *looking) token(*extproc.Request, string) (string, error) { return "", nil }

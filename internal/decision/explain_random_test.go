@@ -5,6 +5,7 @@ package decision
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,6 +90,9 @@ func anySetup(t *rapid.T) setup {
 	if oneIn(t, 2, "a site") {
 		s.SiteID = "here"
 	}
+	if oneIn(t, 2, "further routers") {
+		s.others = rapid.IntRange(1, 3).Draw(t, "held there")
+	}
 	if oneIn(t, 2, "in the grace of the start") {
 		s.GraceUntil = time.Now().Add(time.Hour)
 	}
@@ -163,10 +167,13 @@ func TestExplainIsTheDecisionOfAnyRequestInAnyState(t *testing.T) {
 				}
 				require.Equal(t, said(e), did(d), "%+v", e)
 				seen[e.Decision]++
+				if strings.Contains(e.Steps[6].Why, errSiteFull.Error()) {
+					seen["full"]++
+				}
 			}
 		})
 	})
-	for _, want := range []string{"serve", "queue", "hold", "redirect", "refuse"} {
+	for _, want := range []string{"serve", "queue", "hold", "redirect", "refuse", "full"} {
 		require.NotZero(t, seen[want], "%s in %v", want, seen)
 	}
 }

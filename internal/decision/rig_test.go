@@ -42,6 +42,7 @@ type setup struct {
 
 	keys, policy, placements string // the texts of the files
 	limits                   holdstate.Limits
+	others                   int // requests that other routers hold, for each model
 }
 
 // rig is a decider with everything that it decides from. It needs a bubble.
@@ -92,6 +93,9 @@ func newRig(ctx context.Context, t require.TestingT, s setup) *rig {
 	if s.placements != "" {
 		_, err := o.Maps.Push([]byte(s.placements), false)
 		require.NoError(t, err)
+	}
+	if s.others > 0 {
+		o.Holds = &fakeHolds{limits: s.limits, others: s.others, counts: map[string]int{}}
 	}
 	o.Log = zerolog.Nop()
 	o.Events = Events{
