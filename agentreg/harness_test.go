@@ -192,6 +192,8 @@ func (a *scripted) took() []string {
 			names = append(names, "sleep")
 		case *pb.RouterMessage_StatusRequest:
 			names = append(names, "status?")
+		case *pb.RouterMessage_Successor:
+			names = append(names, "successor")
 		}
 	}
 	a.got = nil

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
+	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -133,6 +134,20 @@ func (r *Registry) changed(targets []target.Target) {
 	for _, t := range targets {
 		r.opts.OnChange(t)
 	}
+}
+
+// Succeed tells all agents that another process is about to replace this router at its address,
+// and returns the ids of those that are registered. Each connects to it too.
+func (r *Registry) Succeed() (agents []string) {
+	r.update(func() {
+		for s := range r.sessions {
+			if s.agent != nil && !s.own {
+				s.send(&pb.RouterMessage{Message: &pb.RouterMessage_Successor{Successor: &pb.Successor{}}})
+				agents = append(agents, s.agent.replica.info.ID)
+			}
+		}
+	})
+	return agents
 }
 
 // Drain ends all streams and accepts no new ones. The agents keep their streams to other

@@ -39,6 +39,7 @@ type stream = pb.AgentRegistry_ConnectServer
 func (s *service) Connect(st stream) error {
 	r := s.registry
 	sess := newSession()
+	sess.own = s.own
 	if !r.addSession(sess) {
 		return sess.result()
 	}

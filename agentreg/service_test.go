@@ -282,6 +282,21 @@ func TestAgentThatDoesNotReadLosesItsStream(t *testing.T) {
 	})
 }
 
+func TestSucceedTellsEveryAgent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rt := newRouter(t)
+		a, b := rt.connect(aHello()), rt.connect(aHello(named("b")))
+		rt.connect(nil) // it has sent no Hello yet
+		require.Len(t, rt.Succeed(), 2)
+		synctest.Wait()
+		for _, x := range []*scripted{a, b} {
+			require.Contains(t, x.took(), "successor")
+			require.False(t, x.ended())
+		}
+	})
+}
+
 func TestDrainEndsEveryStreamAndTakesNoNewOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

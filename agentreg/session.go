@@ -48,6 +48,7 @@ type session struct {
 	done   chan struct{}
 	once   sync.Once
 	cause  error         // valid once done is closed
+	own    bool          // of a backend of this process
 	agent  *registration // once registered; guarded by the registry's mutex
 }
 

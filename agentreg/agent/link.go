@@ -9,9 +9,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"regexp"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
@@ -43,19 +45,40 @@ type link struct {
 	host    string          // the name that the router's certificate must have
 	router  string          // the id of the last router at the address
 	logged  map[string]bool // the problems logged since the link was last connected
+
+	group     *sync.WaitGroup // of all links to the router; the link is one of them
+	gone      func() bool     // reports that the router no longer has this address
+	successor func()          // starts another link to the address
+	succeeded bool            // it was called
 }
 
-// run connects, and reconnects when the connection ends, until ctx ends or gone reports that
-// the router no longer has this address.
-func (l *link) run(ctx context.Context, gone func() bool) {
+// start runs the link as one of its group.
+func (l *link) start(ctx context.Context) { l.group.Go(func() { l.run(ctx) }) }
+
+// succeed starts another link to the same address: the router that this link is connected to is
+// being replaced by another process there. This link keeps its connection until that router
+// ends it, and then ends.
+func (l *link) succeed() {
+	if !l.succeeded {
+		l.succeeded = true
+		l.successor()
+	}
+}
+
+// run connects, and reconnects when the connection ends, until ctx ends, the router no longer
+// has this address, or another link has replaced this one.
+func (l *link) run(ctx context.Context) {
+	l.successor = func() {
+		(&link{agent: l.agent, address: l.address, host: l.host, group: l.group, gone: l.gone}).start(ctx)
+	}
 	backoff := minBackoff
-	for ctx.Err() == nil && !gone() {
+	for ctx.Err() == nil && !l.gone() {
 		welcomed, err := l.connectOnce(ctx)
 		if rejected, ok := errors.AsType[*RejectedError](err); ok {
 			l.agent.fail(rejected)
 			return
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || l.succeeded {
 			return
 		}
 		if errors.Is(err, errMoved) {
@@ -107,6 +130,17 @@ func (l *link) connectOnce(ctx context.Context) (welcomed bool, err error) {
 		return false, fmt.Errorf("connecting to %s: %w", l.address, err)
 	}
 	defer func() { _ = conn.Close() }()
+	for {
+		welcomed, err = l.converse(ctx, conn)
+		// The address may lead to another process by now, but this connection does not.
+		if !l.succeeded || !errors.Is(err, errMoved) || conn.GetState() != connectivity.Ready {
+			return welcomed, err
+		}
+	}
+}
+
+// converse serves one stream of a connection until it ends.
+func (l *link) converse(ctx context.Context, conn *grpc.ClientConn) (welcomed bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The stream outlives ctx: by byeTime while it is being opened, afterwards by the drain

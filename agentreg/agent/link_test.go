@@ -303,6 +303,36 @@ func TestDrainingRouterIsLeftForAnother(t *testing.T) {
 	})
 }
 
+// A router that another process replaces keeps its stream, also when the engine gets another
+// address. The other process has a stream as well, and the only one afterwards.
+func TestARouterAndItsSuccessorBothHaveTheAgent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		const at = "127.0.0.1:9002"
+		before, _ := n.router(nil, at)
+		n.health.Store(http.StatusOK)
+		cfg := n.config()
+		n.run(cfg)
+		after(time.Second)
+		for range 3 {
+			next, _ := n.router(nil, at)
+			require.Equal(t, []string{cfg.ID}, before.Succeed())
+			require.Equal(t, []string{cfg.ID}, before.Succeed(), "it is told once more, and connects no second time")
+			after(time.Second)
+			require.Equal(t, []int{1, 1}, []int{before.Serving(llama), next.Serving(llama)})
+			after(time.Minute)
+			require.Equal(t, []int{1, 1}, []int{before.Serving(llama), next.Serving(llama)})
+			before.Drain()
+			joined := next.Agents()[0].Joined
+			after(time.Minute)
+			require.Equal(t, []int{0, 1}, []int{before.Serving(llama), next.Serving(llama)})
+			require.Equal(t, joined, next.Agents()[0].Joined)
+			before = next
+		}
+	})
+}
+
 func TestTwoAddressesOfOneRouterDoNotFight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

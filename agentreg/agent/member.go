@@ -181,9 +181,7 @@ func (m *member) register(ctx context.Context, address netip.AddrPort, p phase) 
 	m.core.setAddress(address.String(), p)
 	ctx, cancel := context.WithCancel(ctx)
 	var linked sync.WaitGroup
-	linked.Go(func() {
-		(&link{agent: m.agent, address: "self"}).run(ctx, func() bool { return false })
-	})
+	(&link{agent: m.agent, address: "self", group: &linked, gone: func() bool { return false }}).start(ctx)
 	m.unlink = func() {
 		cancel()
 		linked.Wait()

@@ -74,6 +74,30 @@ func TestEngineGetsAnotherPortWhenItsOwnIsInUse(t *testing.T) {
 	a.stop(t)
 }
 
+// A router that is being replaced still wakes an engine for its requests, whose address changes.
+func TestEngineGetsAnotherPortForARouterThatIsBeingReplaced(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t)
+	a := start(t, withPort(t, r, "serve"))
+	r.await("agent registered")
+	before := r.Agents()[0].Address
+	path := strings.TrimPrefix(r.target, "unix://")
+	require.NoError(t, os.Remove(path))
+	next := routerAt(t, path)
+	require.Len(t, r.Succeed(), 1)
+	next.await("agent registered")
+	stranger(t, before)
+	r.SetWanted("llama", true)
+	r.await("ready")
+	next.await("agent left")
+	next.await("agent registered")
+	slot, _ := r.TakeFrom(llama, nil)
+	require.NotEqual(t, before, slot.Agent().Address)
+	slot.Release()
+	r.SetWanted("llama", false)
+	a.stop(t)
+}
+
 func TestEngineThatBindsLateIsNotTakenForWhoeverWasFaster(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t)

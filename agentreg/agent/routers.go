@@ -21,7 +21,7 @@ func (a *agent) keepLinks(ctx context.Context, router string) {
 	var links sync.WaitGroup
 	defer links.Wait()
 	if strings.HasPrefix(router, "unix://") {
-		(&link{agent: a, address: router, host: "localhost"}).run(ctx, func() bool { return false })
+		(&link{agent: a, address: router, host: "localhost", group: &links, gone: func() bool { return false }}).start(ctx)
 		return
 	}
 	var mu sync.Mutex
@@ -48,14 +48,12 @@ func (a *agent) keepLinks(ctx context.Context, router string) {
 					continue
 				}
 				linked[address] = true
-				links.Go(func() {
-					(&link{agent: a, address: address, host: host}).run(ctx, func() bool {
-						mu.Lock()
-						defer mu.Unlock()
-						linked[address] = slices.Contains(current, address)
-						return !linked[address]
-					})
-				})
+				(&link{agent: a, address: address, host: host, group: &links, gone: func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					linked[address] = slices.Contains(current, address)
+					return !linked[address]
+				}}).start(ctx)
 			}
 			mu.Unlock()
 		}

@@ -213,6 +213,7 @@ type RouterMessage struct {
 	//	*RouterMessage_Wake
 	//	*RouterMessage_Sleep
 	//	*RouterMessage_StatusRequest
+	//	*RouterMessage_Successor
 	Message       isRouterMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -300,6 +301,15 @@ func (x *RouterMessage) GetStatusRequest() *StatusRequest {
 	return nil
 }
 
+func (x *RouterMessage) GetSuccessor() *Successor {
+	if x != nil {
+		if x, ok := x.Message.(*RouterMessage_Successor); ok {
+			return x.Successor
+		}
+	}
+	return nil
+}
+
 type isRouterMessage_Message interface {
 	isRouterMessage_Message()
 }
@@ -324,6 +334,10 @@ type RouterMessage_StatusRequest struct {
 	StatusRequest *StatusRequest `protobuf:"bytes,5,opt,name=status_request,json=statusRequest,proto3,oneof"`
 }
 
+type RouterMessage_Successor struct {
+	Successor *Successor `protobuf:"bytes,7,opt,name=successor,proto3,oneof"`
+}
+
 func (*RouterMessage_Welcome) isRouterMessage_Message() {}
 
 func (*RouterMessage_Reject) isRouterMessage_Message() {}
@@ -333,6 +347,8 @@ func (*RouterMessage_Wake) isRouterMessage_Message() {}
 func (*RouterMessage_Sleep) isRouterMessage_Message() {}
 
 func (*RouterMessage_StatusRequest) isRouterMessage_Message() {}
+
+func (*RouterMessage_Successor) isRouterMessage_Message() {}
 
 // Hello is the first message of an agent.
 type Hello struct {
@@ -1083,6 +1099,45 @@ func (x *StatusRequest) GetSeq() uint64 {
 	return 0
 }
 
+// Successor says that another process is about to replace this router at its address. The
+// agent opens a stream to that process, and keeps this one until the router ends it: the router
+// still has requests. After that it does not connect for this stream again.
+type Successor struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Successor) Reset() {
+	*x = Successor{}
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Successor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Successor) ProtoMessage() {}
+
+func (x *Successor) ProtoReflect() protoreflect.Message {
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Successor.ProtoReflect.Descriptor instead.
+func (*Successor) Descriptor() ([]byte, []int) {
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{12}
+}
+
 var File_agentreg_agentregpb_agentreg_proto protoreflect.FileDescriptor
 
 const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
@@ -1094,13 +1149,14 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\vwake_result\x18\x03 \x01(\v2\x17.agentreg.v1.WakeResultH\x00R\n" +
 	"wakeResult\x12$\n" +
 	"\x03bye\x18\x04 \x01(\v2\x10.agentreg.v1.ByeH\x00R\x03byeB\t\n" +
-	"\amessage\"\x95\x02\n" +
+	"\amessage\"\xcd\x02\n" +
 	"\rRouterMessage\x120\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.agentreg.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x06reject\x18\x02 \x01(\v2\x13.agentreg.v1.RejectH\x00R\x06reject\x12'\n" +
 	"\x04wake\x18\x03 \x01(\v2\x11.agentreg.v1.WakeH\x00R\x04wake\x12*\n" +
 	"\x05sleep\x18\x04 \x01(\v2\x12.agentreg.v1.SleepH\x00R\x05sleep\x12C\n" +
-	"\x0estatus_request\x18\x05 \x01(\v2\x1a.agentreg.v1.StatusRequestH\x00R\rstatusRequestB\t\n" +
+	"\x0estatus_request\x18\x05 \x01(\v2\x1a.agentreg.v1.StatusRequestH\x00R\rstatusRequest\x126\n" +
+	"\tsuccessor\x18\a \x01(\v2\x16.agentreg.v1.SuccessorH\x00R\tsuccessorB\t\n" +
 	"\amessage\"\x88\x05\n" +
 	"\x05Hello\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1a\n" +
@@ -1168,7 +1224,8 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x05Sleep\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq*U\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\v\n" +
+	"\tSuccessor*U\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTATE_ASLEEP\x10\x01\x12\x10\n" +
@@ -1190,7 +1247,7 @@ func file_agentreg_agentregpb_agentreg_proto_rawDescGZIP() []byte {
 }
 
 var file_agentreg_agentregpb_agentreg_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agentreg_agentregpb_agentreg_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_agentreg_agentregpb_agentreg_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_agentreg_agentregpb_agentreg_proto_goTypes = []any{
 	(State)(0),                  // 0: agentreg.v1.State
 	(*AgentMessage)(nil),        // 1: agentreg.v1.AgentMessage
@@ -1205,8 +1262,9 @@ var file_agentreg_agentregpb_agentreg_proto_goTypes = []any{
 	(*Wake)(nil),                // 10: agentreg.v1.Wake
 	(*Sleep)(nil),               // 11: agentreg.v1.Sleep
 	(*StatusRequest)(nil),       // 12: agentreg.v1.StatusRequest
-	nil,                         // 13: agentreg.v1.Hello.LabelsEntry
-	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
+	(*Successor)(nil),           // 13: agentreg.v1.Successor
+	nil,                         // 14: agentreg.v1.Hello.LabelsEntry
+	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
 }
 var file_agentreg_agentregpb_agentreg_proto_depIdxs = []int32{
 	3,  // 0: agentreg.v1.AgentMessage.hello:type_name -> agentreg.v1.Hello
@@ -1218,22 +1276,23 @@ var file_agentreg_agentregpb_agentreg_proto_depIdxs = []int32{
 	10, // 6: agentreg.v1.RouterMessage.wake:type_name -> agentreg.v1.Wake
 	11, // 7: agentreg.v1.RouterMessage.sleep:type_name -> agentreg.v1.Sleep
 	12, // 8: agentreg.v1.RouterMessage.status_request:type_name -> agentreg.v1.StatusRequest
-	13, // 9: agentreg.v1.Hello.labels:type_name -> agentreg.v1.Hello.LabelsEntry
-	0,  // 10: agentreg.v1.Hello.state:type_name -> agentreg.v1.State
-	14, // 11: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
-	14, // 12: agentreg.v1.Hello.min_up_time:type_name -> google.protobuf.Duration
-	4,  // 13: agentreg.v1.Hello.group:type_name -> agentreg.v1.Group
-	14, // 14: agentreg.v1.Hello.serving_for:type_name -> google.protobuf.Duration
-	0,  // 15: agentreg.v1.Status.state:type_name -> agentreg.v1.State
-	14, // 16: agentreg.v1.WakeResult.retry_after:type_name -> google.protobuf.Duration
-	14, // 17: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
-	1,  // 18: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
-	2,  // 19: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	13, // 9: agentreg.v1.RouterMessage.successor:type_name -> agentreg.v1.Successor
+	14, // 10: agentreg.v1.Hello.labels:type_name -> agentreg.v1.Hello.LabelsEntry
+	0,  // 11: agentreg.v1.Hello.state:type_name -> agentreg.v1.State
+	15, // 12: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
+	15, // 13: agentreg.v1.Hello.min_up_time:type_name -> google.protobuf.Duration
+	4,  // 14: agentreg.v1.Hello.group:type_name -> agentreg.v1.Group
+	15, // 15: agentreg.v1.Hello.serving_for:type_name -> google.protobuf.Duration
+	0,  // 16: agentreg.v1.Status.state:type_name -> agentreg.v1.State
+	15, // 17: agentreg.v1.WakeResult.retry_after:type_name -> google.protobuf.Duration
+	15, // 18: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
+	1,  // 19: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
+	2,  // 20: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
+	20, // [20:21] is the sub-list for method output_type
+	19, // [19:20] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_agentreg_agentregpb_agentreg_proto_init() }
@@ -1253,6 +1312,7 @@ func file_agentreg_agentregpb_agentreg_proto_init() {
 		(*RouterMessage_Wake)(nil),
 		(*RouterMessage_Sleep)(nil),
 		(*RouterMessage_StatusRequest)(nil),
+		(*RouterMessage_Successor)(nil),
 	}
 	file_agentreg_agentregpb_agentreg_proto_msgTypes[2].OneofWrappers = []any{}
 	file_agentreg_agentregpb_agentreg_proto_msgTypes[4].OneofWrappers = []any{}
@@ -1262,7 +1322,7 @@ func file_agentreg_agentregpb_agentreg_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agentreg_agentregpb_agentreg_proto_rawDesc), len(file_agentreg_agentregpb_agentreg_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
