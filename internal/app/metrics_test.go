@@ -17,6 +17,7 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
 
 // newApp makes an app that is not started.
@@ -31,17 +32,26 @@ func newApp(t *testing.T, args ...string) *App {
 	return a
 }
 
-// docs/metrics.md has every metric with its type and labels, and no other.
-func TestTheMetricsAreInTheDocs(t *testing.T) {
-	t.Parallel()
+// documentedMetrics returns the type and the labels of the metrics in docs/metrics.md, by name:
+// of those that a router has with --shared only, or of all others.
+func documentedMetrics(t *testing.T, ofShared bool) map[string]string {
+	t.Helper()
 	text, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	documented := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(hivenet_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\|").FindAllStringSubmatch(string(text), -1) {
-		documented[row[1]] = row[2] + " " + strings.NewReplacer("`", "", ",", "", "  ", " ").Replace(strings.TrimSpace(row[3]))
+	for _, row := range regexp.MustCompile("(?m)^\\| `(hivenet_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\| (.*)").FindAllStringSubmatch(string(text), -1) {
+		if strings.HasPrefix(row[4], "with `--shared`") == ofShared {
+			documented[row[1]] = row[2] + " " + strings.NewReplacer("`", "", ",", "", "  ", " ").Replace(strings.TrimSpace(row[3]))
+		}
 	}
 	require.NotEmpty(t, documented)
+	return documented
+}
 
+// docs/metrics.md has every metric with its type and labels, and no other.
+func TestTheMetricsAreInTheDocs(t *testing.T) {
+	t.Parallel()
+	documented := documentedMetrics(t, false)
 	auth := temporary(t, "keys: [{key_hash: "+strings.Repeat("ab", 32)+", tenant: acme}]")
 	limits := temporary(t, "models: {m: {max_inflight: 1, admit_budget_tokens: 100}}")
 	bubble(t, func(r *rig) {
@@ -55,8 +65,29 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 	}, "--auth-file", auth, "--policy-file", limits)
 }
 
-// checkMetrics compares what an app exports with what is documented.
-func checkMetrics(t *testing.T, a *App, documented map[string]string) {
+// The metrics that a router has with --shared only are in the docs, too.
+func TestTheMetricsOfTheSharedStateAreInTheDocs(t *testing.T) {
+	t.Parallel()
+	server := valkeytest.Start(t)
+	a := sharing(t, server)
+	server.Stop()
+	valkeytest.Await(t, "a call fails", func() bool {
+		n, err := testutil.GatherAndCount(a.prometheus, "hivenet_shared_errors_total")
+		require.NoError(t, err)
+		return n > 0
+	})
+	found := exported(t, a)
+	for name, want := range documentedMetrics(t, true) {
+		require.ElementsMatch(t, strings.Fields(want), strings.Fields(found[name]), name)
+		delete(found, name)
+	}
+	for name := range found {
+		require.NotContains(t, name, "shared", "it is documented")
+	}
+}
+
+// exported returns the type and the labels of what an app exports, by name.
+func exported(t *testing.T, a *App) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	families, err := a.prometheus.Gather()
@@ -72,6 +103,13 @@ func checkMetrics(t *testing.T, a *App, documented map[string]string) {
 		}
 		found[f.GetName()] = strings.TrimSpace(strings.Join(labels, " "))
 	}
+	return found
+}
+
+// checkMetrics compares what an app exports with what is documented.
+func checkMetrics(t *testing.T, a *App, documented map[string]string) {
+	t.Helper()
+	found := exported(t, a)
 	for name, want := range documented {
 		// Gathered labels are sorted, the documented ones are in their usual order.
 		require.ElementsMatch(t, strings.Fields(want), strings.Fields(found[name]), name)
