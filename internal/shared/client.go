@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -131,12 +132,13 @@ func (c *Client) Publish(ctx context.Context, channel, message string) error {
 // Script is a Lua script.
 type Script struct {
 	name string
+	text string
 	lua  *valkey.Lua
 }
 
 // NewScript returns a script. name is the metrics' label.
 func NewScript(name, text string) *Script {
-	return &Script{name: name, lua: valkey.NewLuaScript(text)}
+	return &Script{name: name, text: text, lua: valkey.NewLuaScript(text)}
 }
 
 // Run runs the script on behalf of a request.
@@ -147,6 +149,14 @@ func (s *Script) Run(ctx context.Context, c *Client, keys, args []string) valkey
 // RunSlowly runs the script when no request waits for it.
 func (s *Script) RunSlowly(ctx context.Context, c *Client, keys, args []string) valkey.ValkeyResult {
 	return s.run(ctx, c, slowTimeout, keys, args)
+}
+
+// RunApart runs the script when no request waits for it, on a connection that no other call
+// shares, so that its large values delay none.
+func (s *Script) RunApart(ctx context.Context, c *Client, keys, args []string) valkey.ValkeyResult {
+	return c.call(ctx, s.name, slowTimeout, func(ctx context.Context, server valkey.Client) valkey.ValkeyResult {
+		return server.Do(ctx, server.B().Arbitrary("EVAL").Args(s.text, strconv.Itoa(len(keys))).Keys(keys...).Args(args...).Blocking())
+	})
 }
 
 func (s *Script) run(ctx context.Context, c *Client, timeout time.Duration, keys, args []string) valkey.ValkeyResult {

@@ -4,6 +4,7 @@ package shared_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -116,4 +117,20 @@ func TestRunWaitsForWhatGoStarted(t *testing.T) {
 	})
 	require.True(t, c.Up())
 	require.False(t, ended.Load())
+}
+
+func TestAScriptWithLargeValuesRunsApart(t *testing.T) {
+	server := valkeytest.Start(t)
+	c := server.Router(nil)
+	script := shared.NewScript("test", `redis.call('SET', KEYS[1], ARGV[1]) return #ARGV[1]`)
+	large := strings.Repeat("x", 16<<20)
+	size, err := script.RunApart(t.Context(), c, []string{c.Key("large")}, []string{large}).AsInt64()
+	require.NoError(t, err)
+	require.EqualValues(t, len(large), size)
+	back, err := shared.NewScript("test", `return redis.call('GET', KEYS[1])`).RunApart(t.Context(), c, []string{c.Key("large")}, nil).ToString()
+	require.NoError(t, err)
+	require.Equal(t, large, back)
+
+	server.Stop()
+	require.Error(t, script.RunApart(t.Context(), c, []string{c.Key("large")}, []string{large}).Error())
 }
