@@ -99,7 +99,7 @@ func wideMap(tb testing.TB, n, sites int) *Map {
 	m, err := Parse([]byte(`{"sites": [`+strings.Join(listed, ",")+`], "placements": [`+strings.Join(placed, ",")+
 		`], "hints": [`+strings.Join(hinted, ",")+`]}`), here)
 	require.NoError(tb, err)
-	m.hints.receive(noon, DefaultHintsFreshFor)
+	m.hints.receive(noon, noon, DefaultHintsFreshFor)
 	return m
 }
 
@@ -170,7 +170,7 @@ func BenchmarkPushHints(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := s.PushHints(data); err != nil {
+		if _, err := s.PushHints(b.Context(), data); err != nil {
 			b.Fatal(err)
 		}
 	}

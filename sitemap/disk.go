@@ -99,8 +99,8 @@ func (s *Store) Restore(path string) error {
 }
 
 func (s *Store) putRestored(m *Map, written time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
 	if s.Current() != nil {
 		return
 	}
@@ -108,7 +108,7 @@ func (s *Store) putRestored(m *Map, written time.Time) {
 	if now := time.Now(); written.After(now) {
 		written = now
 	}
-	s.swap(State{Map: m, Source: SourceRestored, ReceivedAt: written})
+	s.swap(State{Map: m, Source: SourceRestored, ReceivedAt: written, restored: true})
 }
 
 // setAside renames a damaged file, and the file itself if the path is a link to it.

@@ -12,7 +12,10 @@
 // [Map.Pick] chooses the sibling to which a request is redirected, [Map.Explain] returns
 // the reasons for all siblings, and [Location] returns the URL of the redirect.
 //
-// The package starts no goroutine. Only [Store.Restore], and [Store.Push] after
+// The routers of one site may share their map, see [Store.Share] and [Shared]: one place
+// decides each push for all of them, and [Store.Sync] takes what another router was given.
+//
+// The package starts no goroutine. Only [Store.Restore], and pushes and [Store.Sync] after
 // [Store.Persist], use the disk. Errors of a push:
 //
 //   - [Problems]: the map is invalid, nothing was applied.
@@ -20,5 +23,6 @@
 //   - [*ConflictError]: the generation is not newer, nothing was applied.
 //   - [*MismatchError]: If-Match names another map, nothing was applied.
 //   - [ErrNoMap]: hints without a map, nothing was applied.
+//   - [*UnreadableError]: hints for a map that this router cannot read, nothing was applied.
 //   - [*PersistError]: the map is in force but is not on disk.
 package sitemap

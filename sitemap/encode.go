@@ -59,6 +59,13 @@ func (c *core) encode() (err error) {
 	return err
 }
 
+const (
+	// tagSize is the length of the tag of a part of a map: half of a SHA-256 in hex.
+	tagSize = sha256.Size
+	// etagSize is the length of an entity tag: both parts' tags in quotes.
+	etagSize = 2*tagSize + 2
+)
+
 // canonical marshals one part of a map and returns its tag: half of a SHA-256, so that the
 // tags of both parts together have the usual length.
 func canonical(v any) (text []byte, tag string, err error) {

@@ -3,6 +3,7 @@
 package sitemap
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -80,12 +81,14 @@ func buildHints(list []Hint, c *core) (*hintSet, error) {
 
 // receive makes the hints fresh. The age of a hint is its age when it is received plus the
 // time since then. The first part is computed here, so that setting the clock later does not
-// change it. A time in the future counts as now.
-func (h *hintSet) receive(now time.Time, freshFor time.Duration) {
+// change it. A time in the future counts as now. received is the time of receipt by the clock
+// that is compared with the hints' own times; it is that of another machine if routers share
+// the hints.
+func (h *hintSet) receive(now, received time.Time, freshFor time.Duration) {
 	h.received = now
 	for i := range h.sightings {
 		s := &h.sightings[i]
-		s.life = freshFor - max(0, now.Sub(h.list[s.hint].ObservedAt))
+		s.life = freshFor - max(0, received.Sub(h.list[s.hint].ObservedAt))
 	}
 }
 
@@ -107,37 +110,58 @@ func (h *hintSet) summary() HintsSummary {
 	return sum
 }
 
-// PushHints replaces only the hints of the map in force. If it returns an error, Problems,
-// ErrTooLarge or ErrNoMap, nothing was applied. Hints are not written to disk, since they are
-// stale after a restart.
-func (s *Store) PushHints(data []byte) (HintsSummary, error) {
+// PushHints replaces only the hints of the map in force, for all routers of the site. If it
+// returns an error, Problems, ErrTooLarge, ErrNoMap or an *UnreadableError, nothing was
+// applied. Hints are not written to disk, since they are stale after a restart. If the other
+// routers cannot be asked, this one decides alone.
+func (s *Store) PushHints(ctx context.Context, data []byte) (HintsSummary, error) {
 	if len(data) > MaxBytes {
 		return HintsSummary{}, ErrTooLarge
 	}
+	sum, err := s.pushHints(ctx, data)
+	s.reportChanges() // a map of another router may have come before
+	return sum, err
+}
+
+func (s *Store) pushHints(ctx context.Context, data []byte) (HintsSummary, error) {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if sum, asked, err := s.shareHints(ctx, data); asked {
+		return sum, err
+	}
+	h, err := s.readHints(data, s.Current())
+	if err != nil {
+		return HintsSummary{}, err
+	}
+	s.putHints(h, time.Now())
+	s.link.alone = true
+	return h.summary(), nil
+}
+
+// readHints parses hints for a map, which may be nil.
+func (s *Store) readHints(data []byte, m *Map) (*hintSet, error) {
 	r := newReader(data)
 	var doc document
 	object(r, hintsFields, &doc)
 	r.end()
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st := s.State()
-	if st.Map != nil && !r.stopped() {
-		doc.sites = st.Map.sites
+	if m != nil && !r.stopped() {
+		doc.sites = m.sites
 		doc.check(&r.collector, s.self)
 	}
 	if len(r.found) > 0 {
-		return HintsSummary{}, Problems(r.found)
+		return nil, Problems(r.found)
 	}
-	if st.Map == nil {
-		return HintsSummary{}, ErrNoMap
+	if m == nil {
+		return nil, ErrNoMap
 	}
-	h, err := buildHints(doc.hints, st.Map.core)
-	if err != nil {
-		return HintsSummary{}, err
-	}
-	h.receive(time.Now(), s.freshFor)
+	return buildHints(doc.hints, m.core)
+}
+
+// putHints puts hints in force. received is when they were received by the clock by which
+// their age is counted.
+func (s *Store) putHints(h *hintSet, received time.Time) {
+	st := s.State()
+	h.receive(time.Now(), received, s.freshFor)
 	st.Map = &Map{core: st.Map.core, hints: h}
 	s.current.Store(&st)
-	return h.summary(), nil
 }

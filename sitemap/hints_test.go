@@ -37,7 +37,7 @@ func TestPushHintsReplacesHintsAlone(t *testing.T) {
 		q := Query{Target: chatOfM, Key: "k", CanHoldHere: true}
 		<-time.After(time.Minute) // on the bubble's clock
 
-		sum, err := s.PushHints(hintsOf(o[1], "warm", o[2], "cold", "here", "warm"))
+		sum, err := s.PushHints(t.Context(), hintsOf(o[1], "warm", o[2], "cold", "here", "warm"))
 		require.NoError(t, err)
 		require.Equal(t, HintsSummary{Hints: 3, Warm: 2, Unplaced: 1}, sum)
 		after := s.State()
@@ -49,13 +49,13 @@ func TestPushHintsReplacesHintsAlone(t *testing.T) {
 		require.Equal(t, o[1], s.Current().Pick(q, time.Now()).Site.ID)
 		require.Equal(t, ReasonFirstHome, before.Map.Pick(q, time.Now()).Reason, "a snapshot never changes")
 
-		_, err = s.PushHints(hintsOf(o[0], "cold", o[1], "cold"))
+		_, err = s.PushHints(t.Context(), hintsOf(o[0], "cold", o[1], "cold"))
 		require.NoError(t, err)
 		require.Equal(t, ReasonHomesCold, s.Current().Pick(q, time.Now()).Reason)
 		<-time.After(DefaultHintsFreshFor)
 		require.Equal(t, ReasonFirstHome, s.Current().Pick(q, time.Now()).Reason)
 
-		_, err = s.PushHints([]byte(`{"hints": []}`))
+		_, err = s.PushHints(t.Context(), []byte(`{"hints": []}`))
 		require.NoError(t, err)
 		require.Empty(t, s.Current().Hints())
 		require.Equal(t, before.Map.ETag(), s.Current().ETag())
@@ -76,7 +76,7 @@ func TestHintsFreshForIsASetting(t *testing.T) {
 		s := NewStore(here, nil, HintsFreshFor(time.Second))
 		push(t, s, []byte(emptyFleet))
 		second := order(t, s.Current())[1]
-		_, err := s.PushHints(hintsOf(second, "warm"))
+		_, err := s.PushHints(t.Context(), hintsOf(second, "warm"))
 		require.NoError(t, err)
 		q := Query{Target: chatOfM, Key: "k"}
 		require.Equal(t, ReasonWarmHome, s.Current().Pick(q, time.Now().Add(time.Second-1)).Reason)
@@ -104,10 +104,10 @@ func TestBadHintsNameEveryProblem(t *testing.T) {
 	} {
 		s := NewStore(here, nil)
 		push(t, s, []byte(emptyFleet))
-		_, err := s.PushHints(hintsOf("a", "warm"))
+		_, err := s.PushHints(t.Context(), hintsOf("a", "warm"))
 		require.NoError(t, err)
 		before := s.State()
-		_, err = s.PushHints([]byte(body))
+		_, err = s.PushHints(t.Context(), []byte(body))
 		var problems Problems
 		require.ErrorAs(t, err, &problems, body)
 		require.Len(t, problems, len(want), "%s: %v", body, problems)
@@ -116,16 +116,16 @@ func TestBadHintsNameEveryProblem(t *testing.T) {
 		}
 		require.Equal(t, before, s.State())
 	}
-	_, err := NewStore(here, nil).PushHints(make([]byte, MaxBytes+1))
+	_, err := NewStore(here, nil).PushHints(t.Context(), make([]byte, MaxBytes+1))
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 
 func TestHintsNeedAMap(t *testing.T) {
 	t.Parallel()
 	s := NewStore(here, nil)
-	_, err := s.PushHints(hintsOf("a", "warm"))
+	_, err := s.PushHints(t.Context(), hintsOf("a", "warm"))
 	require.ErrorIs(t, err, ErrNoMap)
-	_, err = s.PushHints([]byte(`{"hints": 1}`))
+	_, err = s.PushHints(t.Context(), []byte(`{"hints": 1}`))
 	require.ErrorContains(t, err, "must be an array")
 	require.Nil(t, s.Current())
 }
@@ -137,7 +137,7 @@ func TestGenerationsDoNotCountHints(t *testing.T) {
 	changes := 0
 	s := NewStore(here, func(_, _ *Map) { changes++ })
 	push(t, s, []byte(emptyFleet))
-	_, err := s.PushHints(hintsOf("a", "warm"))
+	_, err := s.PushHints(t.Context(), hintsOf("a", "warm"))
 	require.NoError(t, err)
 
 	sum, err := s.Push([]byte(emptyFleet), false)
@@ -170,7 +170,7 @@ func TestRestoredHintsAreStaleUntilNewOnesCome(t *testing.T) {
 	require.NoError(t, after.Restore(path))
 	require.Len(t, after.Current().Hints(), 4)
 	require.Equal(t, ReasonFirstHome, after.Current().Pick(q, time.Now()).Reason)
-	_, err := after.PushHints(hintsOf("a", "warm", "b", "warm", "c", "warm", "d", "warm"))
+	_, err := after.PushHints(t.Context(), hintsOf("a", "warm", "b", "warm", "c", "warm", "d", "warm"))
 	require.NoError(t, err)
 	require.Equal(t, ReasonWarmHome, after.Current().Pick(q, time.Now()).Reason)
 	require.Equal(t, SourceRestored, after.State().Source)
@@ -184,7 +184,7 @@ func TestHintsAreNotWrittenToDisk(t *testing.T) {
 	push(t, s, []byte(emptyFleet))
 	written, err := os.ReadFile(path)
 	require.NoError(t, err)
-	_, err = s.PushHints(hintsOf("a", "warm"))
+	_, err = s.PushHints(t.Context(), hintsOf("a", "warm"))
 	require.NoError(t, err)
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestHintsAreNotWrittenToDisk(t *testing.T) {
 func TestIfMatch(t *testing.T) {
 	t.Parallel()
 	s := NewStore(here, nil)
-	_, err := s.PushIf(`*`, []byte(emptyFleet), false)
+	_, err := s.PushIf(t.Context(), `*`, []byte(emptyFleet), false)
 	var mismatch *MismatchError
 	require.ErrorAs(t, err, &mismatch)
 	require.Equal(t, MismatchError{IfMatch: "*"}, *mismatch)
@@ -207,12 +207,12 @@ func TestIfMatch(t *testing.T) {
 		return []byte(strings.Replace(emptyFleet, `"generation": 5`, fmt.Sprintf(`"generation": %d`, n), 1))
 	}
 	for _, bad := range []string{`"x"`, tag[1:], tag[:40], "W/" + tag, strings.Trim(tag, `"`), `""`, `"x", "y"`, `,`} {
-		_, err = s.PushIf(bad, next(6), true)
+		_, err = s.PushIf(t.Context(), bad, next(6), true)
 		require.ErrorAs(t, err, &mismatch, bad)
 		require.Equal(t, tag, mismatch.InForce)
 		require.EqualValues(t, 5, s.Current().Generation())
 	}
-	_, err = s.PushIf(tag, []byte(`{"x": 1}`), false)
+	_, err = s.PushIf(t.Context(), tag, []byte(`{"x": 1}`), false)
 	var problems Problems
 	require.ErrorAs(t, err, &problems)
 
@@ -224,17 +224,17 @@ func TestIfMatch(t *testing.T) {
 		func() string {
 			// Hints that came since do not count.
 			tag := s.Current().ETag()
-			_, err := s.PushHints(hintsOf("a", "warm"))
+			_, err := s.PushHints(t.Context(), hintsOf("a", "warm"))
 			require.NoError(t, err)
 			return tag
 		},
 	} {
 		n++
-		_, err = s.PushIf(good(), next(n), false)
+		_, err = s.PushIf(t.Context(), good(), next(n), false)
 		require.NoError(t, err)
 		require.EqualValues(t, n, s.Current().Generation())
 	}
-	_, err = s.PushIf(tag, next(n+1), false)
+	_, err = s.PushIf(t.Context(), tag, next(n+1), false)
 	require.ErrorAs(t, err, &mismatch)
 }
 
@@ -251,7 +251,7 @@ func TestIfMatchLosesNoUpdate(t *testing.T) {
 		wg.Go(func() {
 			for range 50 {
 				m := s.Current()
-				if _, err := s.PushIf(m.ETag(), numbered(int(m.Generation())+1, "a"), true); err == nil {
+				if _, err := s.PushIf(t.Context(), m.ETag(), numbered(int(m.Generation())+1, "a"), true); err == nil {
 					mu.Lock()
 					accepted++
 					mu.Unlock()
@@ -297,7 +297,7 @@ func TestHintsAgainstMaps(t *testing.T) {
 	})
 	writers.Go(func() {
 		for range 100 {
-			if _, err := s.PushHints(hintsOf("warm", "warm")); err != nil {
+			if _, err := s.PushHints(t.Context(), hintsOf("warm", "warm")); err != nil {
 				t.Error(err)
 			}
 		}
@@ -316,7 +316,7 @@ func FuzzPushHints(f *testing.F) {
 		s := NewStore(here, nil)
 		push(t, s, []byte(emptyFleet))
 		before := s.Current()
-		sum, err := s.PushHints(data)
+		sum, err := s.PushHints(t.Context(), data)
 		if err != nil {
 			require.Same(t, before, s.Current())
 			return

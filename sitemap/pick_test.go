@@ -47,7 +47,7 @@ func fleetWith(t testing.TB, hints map[string]string, observed time.Time) *Map {
 			site, state, observed.Format(time.RFC3339Nano)))
 	}
 	m := parse(t, fleet+`, "hints": [`+strings.Join(list, ",")+`]}`)
-	m.hints.receive(noon, DefaultHintsFreshFor)
+	m.hints.receive(noon, noon, DefaultHintsFreshFor)
 	return m
 }
 
@@ -169,7 +169,7 @@ func TestScopesOfTheKeyMeetThoseOfTheSite(t *testing.T) {
 func TestOneColdHomeIsEnoughToHold(t *testing.T) {
 	t.Parallel()
 	m := parse(t, fleet+`, "hints": [{"model": "pair", "kind": "chat", "site": "a", "state": "cold", "observed_at": "2026-11-29T12:00:00Z"}]}`)
-	m.hints.receive(noon, DefaultHintsFreshFor)
+	m.hints.receive(noon, noon, DefaultHintsFreshFor)
 	q := Query{Model: "pair", Kind: target.Chat, Key: "k", CanHoldHere: true}
 	require.Equal(t, ReasonHomesCold, m.Pick(q, noon).Reason)
 	q.CanHoldHere = false
@@ -273,7 +273,7 @@ func drawMap(t *rapid.T, n int) (*Map, map[string]Site) {
 	m, err := Parse([]byte(`{"sites": [`+strings.Join(listed, ",")+`], "placements": [`+strings.Join(placed, ",")+
 		`], "hints": [`+strings.Join(hinted, ",")+`]}`), "s0")
 	require.NoError(t, err)
-	m.hints.receive(noon, DefaultHintsFreshFor)
+	m.hints.receive(noon, noon, DefaultHintsFreshFor)
 	return m, sites
 }
 

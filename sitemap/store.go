@@ -3,6 +3,7 @@
 package sitemap
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,6 +15,7 @@ import (
 const (
 	SourcePushed   = "pushed"
 	SourceRestored = "restored"
+	SourceShared   = "shared" // by another router of this site
 )
 
 // ErrTooLarge is the error of a push of more than MaxBytes.
@@ -67,6 +69,9 @@ type State struct {
 	// ReceivedAt is when the map was last pushed; for a restored map, when it
 	// was written to disk.
 	ReceivedAt time.Time
+
+	restored bool   // here or, if it is shared, at the other router
+	replaced uint64 // see Copy.Replaced
 }
 
 // Store holds the map in force.
@@ -76,6 +81,7 @@ type Store struct {
 	onChange func(old, new *Map)
 	current  atomic.Pointer[State]
 	disk     disk
+	link     link
 
 	mu        sync.Mutex // held during swaps; guards the fields below
 	changes   []change
@@ -127,15 +133,27 @@ func (s *Store) State() State {
 // equal with other content, the error is a *ConflictError, unless force is set or the
 // generation is equal and the map in force was restored. A map without a generation is
 // always accepted, and always replaced. After a *PersistError the map is in force and the
-// summary is valid.
+// summary is valid. The other routers of the site are not asked; Sync offers them the map.
 func (s *Store) Push(data []byte, force bool) (Summary, error) {
-	return s.PushIf("", data, force)
+	return s.push(data, func(m *Map) (bool, error) { return s.accept(m, "", force) })
 }
 
-// PushIf is Push with an If-Match header, which is checked atomically with the swap. If it
-// does not name the map in force, the error is a *MismatchError. An empty header always
-// matches.
-func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error) {
+// PushIf is Push for all routers of the site, with an If-Match header, which is checked
+// atomically with the swap. If it does not name the map in force, the error is a
+// *MismatchError. An empty header always matches. If the other routers cannot be asked, this
+// one decides alone.
+func (s *Store) PushIf(ctx context.Context, ifMatch string, data []byte, force bool) (Summary, error) {
+	return s.push(data, func(m *Map) (bool, error) {
+		unchanged, asked, err := s.ask(ctx, m, ifMatch, force)
+		if asked {
+			return unchanged, err
+		}
+		return s.accept(m, ifMatch, force)
+	})
+}
+
+// push has a map decided on with the lock of the link held.
+func (s *Store) push(data []byte, decide func(m *Map) (unchanged bool, err error)) (Summary, error) {
 	if len(data) > MaxBytes {
 		return Summary{}, ErrTooLarge
 	}
@@ -143,7 +161,9 @@ func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error)
 	if err != nil {
 		return Summary{}, err
 	}
-	unchanged, err := s.accept(m, ifMatch, force)
+	s.link.mu.Lock()
+	unchanged, err := decide(m)
+	s.link.mu.Unlock()
 	if err != nil {
 		return Summary{}, err
 	}
@@ -158,29 +178,53 @@ func (s *Store) PushIf(ifMatch string, data []byte, force bool) (Summary, error)
 	return sum, s.disk.save(s.Current)
 }
 
-// accept puts the map in force, or returns why it must not be.
+// accept puts the map in force, or returns why it must not be. The lock of the link must be
+// held.
 func (s *Store) accept(m *Map, ifMatch string, force bool) (unchanged bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	old := s.State()
 	if err := checkIfMatch(old.Map, ifMatch); err != nil {
 		return false, err
 	}
-	now := time.Now()
-	m.hints.receive(now, s.freshFor)
-	if old.Map != nil && old.Map.tag == m.tag {
-		// The map is the same, so onChange is not called, but its hints are new.
-		m = &Map{core: old.Map.core, hints: m.hints}
-		s.current.Store(&State{Map: m, Source: SourcePushed, ReceivedAt: now})
-		return true, nil
-	}
-	if !force {
+	unchanged = old.Map != nil && old.Map.tag == m.tag
+	if !unchanged && !force {
 		if err := checkGeneration(old, m); err != nil {
 			return false, err
 		}
 	}
-	s.swap(State{Map: m, Source: SourcePushed, ReceivedAt: now})
-	return false, nil
+	replaced := old.replaced
+	if !unchanged {
+		replaced = old.replacedBy(m)
+	}
+	s.put(m, time.Now(), replaced)
+	s.link.alone = true
+	return unchanged, nil
+}
+
+// replacedBy returns Copy.Replaced of a map that replaces this one.
+func (st State) replacedBy(m *Map) uint64 {
+	if st.Map == nil {
+		return 0
+	}
+	if replaced := max(st.Map.number(), st.replaced); replaced >= m.number() {
+		return replaced
+	}
+	return 0
+}
+
+// put puts a pushed map in force. received is when it was received by the clock by which the
+// age of its hints is counted.
+func (s *Store) put(m *Map, received time.Time, replaced uint64) {
+	now := time.Now()
+	m.hints.receive(now, received, s.freshFor)
+	st := State{Map: m, Source: SourcePushed, ReceivedAt: now, replaced: replaced}
+	old := s.Current()
+	if old == nil || old.tag != m.tag {
+		s.swap(st)
+		return
+	}
+	// The map is the same, so onChange is not called, but its hints are new.
+	st.Map = &Map{core: old.core, hints: m.hints}
+	s.current.Store(&st)
 }
 
 func checkIfMatch(m *Map, ifMatch string) error {
@@ -201,14 +245,16 @@ func checkGeneration(old State, m *Map) error {
 	if old.Map == nil || !old.Map.numbered || !m.numbered || m.generation > old.Map.generation {
 		return nil
 	}
-	if m.generation == old.Map.generation && old.Source == SourceRestored {
+	if m.generation == old.Map.generation && old.restored {
 		return nil
 	}
 	return &ConflictError{Pushed: m.generation, InForce: old.Map.generation}
 }
 
-// swap puts st in force and queues the call of onChange. The lock must be held.
+// swap puts st in force and queues the call of onChange. The lock of the link must be held.
 func (s *Store) swap(st State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	old := s.Current()
 	s.current.Store(&st)
 	if s.onChange != nil {

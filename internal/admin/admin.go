@@ -131,7 +131,7 @@ func (d Deps) putMap(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	summary, err := d.Maps.PushIf(r.Header.Get("If-Match"), body, r.URL.Query().Get("force") == "1")
+	summary, err := d.Maps.PushIf(r.Context(), r.Header.Get("If-Match"), body, r.URL.Query().Get("force") == "1")
 	d.answerPush(w, summary, err)
 }
 
@@ -151,7 +151,7 @@ func (d Deps) postHints(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	summary, err := d.Maps.PushHints(body)
+	summary, err := d.Maps.PushHints(r.Context(), body)
 	if err != nil {
 		d.answerPush(w, sitemap.Summary{}, err)
 		return

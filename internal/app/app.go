@@ -33,6 +33,7 @@ import (
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/shared"
+	"github.com/holdgate/holdgate/internal/site"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -50,6 +51,7 @@ type App struct {
 	backends   *backend.Set
 	maps       *sitemap.Store
 	shared     *shared.Client // nil without --shared
+	siteMaps   *site.Maps     // nil without --shared
 
 	metrics   *observe.Metrics
 	audit     *audit.Log
@@ -123,6 +125,7 @@ func (a *App) wire() (err error) {
 	if err := a.restore(); err != nil {
 		return err
 	}
+	a.shareMaps()
 	a.notifiers.placementsChanged()
 	a.decider = a.newDecider()
 	a.register()

@@ -45,6 +45,13 @@ func (a *App) siteHolds() decision.Holds {
 	})
 }
 
+// shareMaps has the routers of the site share their map.
+func (a *App) shareMaps() {
+	if a.shared != nil {
+		a.siteMaps = site.NewMaps(a.shared, a.maps, a.log)
+	}
+}
+
 // runShared starts the client, and waits a moment until it is up, so that the first requests
 // are decided with what the other routers know.
 func (a *App) runShared(ctx context.Context) {
@@ -55,4 +62,7 @@ func (a *App) runShared(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, sharedWait)
 	defer cancel()
 	a.shared.AwaitUp(limited)
+	if a.shared.Up() {
+		a.siteMaps.Sync(limited) // before a request could be answered with map_not_loaded
+	}
 }
