@@ -48,6 +48,8 @@ type Client struct {
 
 	server  atomic.Pointer[valkey.Client] // nil before the first connection
 	routers atomic.Pointer[[]string]      // the living routers, sorted; only this one while down
+	counted atomic.Int64                  // how many routers there are, as LastRouters returns it
+	fewer   int                           // beats in a row that found fewer; used only by beat
 	probe   chan struct{}                 // receives a token when the client has gone down
 	first   chan struct{}                 // closed when the client is up for the first time
 
@@ -73,6 +75,7 @@ func New(o Options) (*Client, error) {
 		subscriptions: map[string]func(string){},
 	}
 	c.setRouters(nil)
+	c.counted.Store(1)
 	return c, nil
 }
 
@@ -98,6 +101,11 @@ func (c *Client) Up() bool { return !c.breaker.open.Load() }
 // Routers returns the ids of the routers that share the state, this one among them, sorted. It
 // is this one alone while the server does not answer.
 func (c *Client) Routers() []string { return *c.routers.Load() }
+
+// LastRouters returns how many routers shared the state when the server last answered, this one
+// among them. A smaller number counts once the server has said it for Life: one that was lost and
+// is back learns of the routers only at their next beats.
+func (c *Client) LastRouters() int { return int(c.counted.Load()) }
 
 // AwaitUp waits until the client was up once, or ctx ends.
 func (c *Client) AwaitUp(ctx context.Context) {
@@ -157,6 +165,22 @@ func (s *Script) RunApart(ctx context.Context, c *Client, keys, args []string) v
 	return c.call(ctx, s.name, slowTimeout, func(ctx context.Context, server valkey.Client) valkey.ValkeyResult {
 		return server.Do(ctx, server.B().Arbitrary("EVAL").Args(s.text, strconv.Itoa(len(keys))).Keys(keys...).Args(args...).Blocking())
 	})
+}
+
+// RunLate runs the script on behalf of a request, for a caller that wants to know what became of
+// it even if the answer is late. It calls answered once: before it returns, or when a late answer
+// comes, or none has come for a second.
+func (s *Script) RunLate(ctx context.Context, c *Client, keys, args []string, answered func(valkey.ValkeyResult)) {
+	r := c.call(ctx, s.name, CallTimeout, func(_ context.Context, server valkey.Client) valkey.ValkeyResult {
+		slow, cancel := context.WithTimeout(ctx, slowTimeout)
+		defer cancel()
+		r := s.lua.Exec(slow, server, keys, args)
+		answered(r)
+		return r
+	})
+	if errors.Is(r.Error(), ErrDown) {
+		answered(r) // the call was not made
+	}
 }
 
 func (s *Script) run(ctx context.Context, c *Client, timeout time.Duration, keys, args []string) valkey.ValkeyResult {

@@ -105,6 +105,57 @@ func TestRoutersKnowEachOther(t *testing.T) {
 	require.Equal(t, one.Routers(), two.Routers())
 }
 
+// The number of routers by which a router alone divides what the site had left.
+func TestTheLastNumberOfRoutersIsKept(t *testing.T) {
+	server := valkeytest.Start(t)
+	one, two := server.Router(nil), server.Router(nil)
+	valkeytest.Await(t, "both routers know each other", func() bool { return one.LastRouters() == 2 && two.LastRouters() == 2 })
+	server.Stop()
+	valkeytest.Await(t, "the server is missed", func() bool {
+		_, _ = get(t.Context(), one, "none")
+		return !one.Up()
+	})
+	require.Len(t, one.Routers(), 1)
+	require.Equal(t, 2, one.LastRouters())
+	server.Restart()
+	valkeytest.Await(t, "both routers know each other again", func() bool {
+		require.Equal(t, 2, one.LastRouters(), "also while the server knows of one")
+		return len(one.Routers()) == 2
+	})
+}
+
+func TestALateAnswerIsHandedIn(t *testing.T) {
+	server := valkeytest.StartReal(t)
+	c := server.Router(nil)
+	script := shared.NewScript("test", "return ARGV[1]")
+	answers := make(chan string, 1)
+	run := func() {
+		script.RunLate(t.Context(), c, []string{c.Key("none")}, []string{"hello"}, func(r valkey.ValkeyResult) {
+			text, err := r.ToString()
+			if err != nil {
+				text = err.Error()
+			}
+			answers <- text
+		})
+	}
+	run()
+	require.Equal(t, "hello", <-answers)
+	resume := server.Pause()
+	run()
+	require.Empty(t, answers)
+	resume()
+	require.Equal(t, "hello", <-answers)
+
+	server.Stop()
+	valkeytest.Await(t, "the server is missed", func() bool {
+		run()
+		<-answers
+		return !c.Up()
+	})
+	run()
+	require.Equal(t, shared.ErrDown.Error(), <-answers)
+}
+
 func TestRunWaitsForWhatGoStarted(t *testing.T) {
 	server := valkeytest.Start(t)
 	var ended atomic.Bool

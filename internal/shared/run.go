@@ -120,8 +120,18 @@ func (c *Client) beat(ctx context.Context) {
 		return // it is counted, and the next beat tries again
 	}
 	c.setRouters(ids)
+	c.count(len(ids))
 	for _, f := range c.onBeat {
 		f(ctx)
+	}
+}
+
+// count notes how many routers a beat found.
+func (c *Client) count(n int) {
+	c.fewer++
+	if n >= c.LastRouters() || time.Duration(c.fewer)*Beat >= Life {
+		c.counted.Store(int64(n))
+		c.fewer = 0
 	}
 }
 

@@ -5,10 +5,12 @@
 package valkeytest
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -35,6 +37,7 @@ type Server struct {
 	address string
 	program *exec.Cmd            // the real one
 	options []string             // of the real one
+	config  string               // the file of the real one, if it has one
 	memory  *miniredis.Miniredis // the one in memory
 }
 
@@ -44,6 +47,12 @@ func Start(t *testing.T) *Server {
 	if os.Getenv(program) != "" {
 		return StartReal(t)
 	}
+	return StartMemory(t)
+}
+
+// StartMemory starts the server in memory, that ends with the test.
+func StartMemory(t *testing.T) *Server {
+	t.Helper()
 	s := &Server{t: t, memory: miniredis.RunT(t)}
 	s.address = s.memory.Addr()
 	return s
@@ -57,6 +66,21 @@ func StartReal(t *testing.T, options ...string) *Server {
 		t.Skip("needs " + program)
 	}
 	s := &Server{t: t, address: FreeAddress(t), options: options}
+	s.run()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// StartSentinel starts a real sentinel, which has replicas take the place of a primary within
+// about a second. It ends with the test.
+func StartSentinel(t *testing.T, primary *Server, name string) *Server {
+	t.Helper()
+	s := &Server{t: t, address: FreeAddress(t), options: []string{"--sentinel"}}
+	s.config = filepath.Join(t.TempDir(), "sentinel.conf")
+	host, port, err := net.SplitHostPort(primary.address)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(s.config, fmt.Appendf(nil, "sentinel monitor %[1]s %[2]s %[3]s 1\n"+
+		"sentinel down-after-milliseconds %[1]s 300\nsentinel failover-timeout %[1]s 2000\n", name, host, port), 0o600))
 	s.run()
 	t.Cleanup(s.Stop)
 	return s
@@ -94,6 +118,15 @@ func (s *Server) Restart() {
 	s.run()
 }
 
+// Empty removes everything from the server in memory.
+func (s *Server) Empty() { s.memory.FlushAll() }
+
+// SetTime sets the clock of the server in memory, d after the time that was set before.
+func (s *Server) SetTime(now time.Time, d time.Duration) {
+	s.memory.SetTime(now)
+	s.memory.FastForward(d)
+}
+
 // Await waits until something is true that other processes or routers bring about.
 func Await(t *testing.T, what string, is func() bool) {
 	t.Helper()
@@ -127,7 +160,12 @@ func (s *Server) run() {
 	s.t.Helper()
 	_, port, err := net.SplitHostPort(s.address)
 	require.NoError(s.t, err)
-	options := append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir()}, s.options...)
+	var options []string
+	if s.config != "" {
+		options = append(options, s.config)
+	}
+	options = append(options, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir())
+	options = append(options, s.options...)
 	s.program = exec.CommandContext(s.t.Context(), os.Getenv(program), options...) //nolint:gosec // named by whoever runs the tests
 	s.program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.program.Cancel = func() error { return nil } // Stop ends it
