@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package access reads the keys file, finds the key of a request, and counts requests
-// against the quotas of keys.
+// against the quotas of keys, alone or by a [Limiter] together with other routers.
 //
 // A keys file holds SHA-256 hashes, never keys. [Parse] reads one; [Load] reads one and
 // again whenever the file changes. [Keys] and [Key] are immutable, so a request may keep

@@ -45,14 +45,14 @@ func (e *entry) read() {
 }
 
 func (e *entry) readQuota(v value) *quota {
-	q := &quota{models: map[string]*modelBucket{}}
+	q := &quota{models: map[string]*limit{}}
 	v.Fields(map[string]func(value){
-		"requests_per_minute": func(v value) { q.all = newBucket(int(v.Number(maxPerMinute))) },
+		"requests_per_minute": func(v value) { q.all = &limit{perReplica: int(v.Number(maxPerMinute))} },
 		"per_model": func(v value) {
 			v.Mapping(func(name *yaml.Node, v value) {
 				v.CheckName(name.Value)
 				e.perModel = append(e.perModel, v.At(name))
-				q.models[name.Value] = &modelBucket{perReplica: readPerReplica(v)}
+				q.models[name.Value] = &limit{perReplica: readPerReplica(v)}
 			})
 		},
 	})

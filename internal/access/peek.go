@@ -7,28 +7,37 @@ import "time"
 // Peek returns what Charge would return now, and charges nothing.
 func (k *Key) Peek(model string, replicas int, now time.Time) Result {
 	if k == nil || k.quota == nil {
-		return Result{OK: true, Remaining: Unlimited}
+		return unlimited
 	}
 	q := k.quota
+	ls, now := q.copies(model, replicas, now)
+	if q.limiter != nil {
+		asked, _ := ls.ask(model, now)
+		if len(asked) == 0 {
+			return unlimited
+		}
+		if left, err := q.limiter.Peek(q.id, asked); err == nil {
+			return resultOf(left)
+		}
+	}
+	return ls.look(now)
+}
+
+// copies returns copies of the limits that apply to a request, and the time to use.
+func (q *quota) copies(model string, replicas int, now time.Time) (limits, time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if now.Before(q.latest) {
 		now = q.latest
 	}
-	r := Result{OK: true, Remaining: Unlimited}
+	seen := &quota{limiter: q.limiter, models: map[string]*limit{}}
 	if q.all != nil {
-		r.include(q.all.TokensAt(now), q.all.Limit())
+		all := *q.all
+		seen.all = &all
 	}
-	if b := q.models[model]; b != nil && replicas > 0 {
-		perMinute := b.perMinute(replicas)
-		left := float64(perMinute)
-		if b.tokens != nil {
-			left = min(left, b.tokens.TokensAt(now)+float64(b.added(replicas, now)))
-		}
-		r.include(left, perSecond(perMinute))
+	if l := q.models[model]; l != nil {
+		of := *l
+		seen.models[model] = &of
 	}
-	if r.OK && r.Remaining != Unlimited {
-		r.Remaining-- // the request itself
-	}
-	return r
+	return seen.limits(model, replicas, now), now
 }

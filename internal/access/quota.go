@@ -6,8 +6,6 @@ import (
 	"math"
 	"sync"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
 const (
@@ -30,45 +28,43 @@ type Result struct {
 	RetryAfter int
 }
 
+// unlimited is the result without a limit.
+var unlimited = Result{OK: true, Remaining: Unlimited}
+
 // include adds a bucket, of which left tokens are left, to the result.
-func (r *Result) include(left float64, limit rate.Limit) {
+func (r *Result) include(left, perMinute float64) {
 	if left < 1 {
 		r.OK = false
-		r.RetryAfter = max(r.RetryAfter, retryAfter(left, limit))
+		r.RetryAfter = max(r.RetryAfter, retryAfter(left, perMinute))
 	}
 	if r.Remaining == Unlimited || int(left) < r.Remaining {
 		r.Remaining = int(left)
 	}
 }
 
+// retryAfter returns in how many seconds a bucket with less than one token has one.
+func retryAfter(left, perMinute float64) int {
+	seconds := math.Ceil((1 - left) * 60 / perMinute)
+	return int(min(max(seconds, 1), maxRetryAfter))
+}
+
 // quota has the limits of a key and the tokens that are left. All versions of a key share
 // one quota.
 type quota struct {
+	id      string  // of the key; set with the limiter
+	limiter Limiter // nil: this router counts alone
+
 	mu     sync.Mutex
 	latest time.Time
-	all    *rate.Limiter // nil: no limit over all models
-	models map[string]*modelBucket
+	all    *limit // nil: no limit over all models
+	models map[string]*limit
 }
 
-// modelBucket is the limit for one model, which grows with its replicas.
-type modelBucket struct {
-	perReplica int
-	tokens     *rate.Limiter // nil before the first request
-	replicas   int           // the number of replicas for which tokens has its limit
+// limits are those that apply to a request: over all models, and of its model. nil: none.
+type limits [2]*limit
 
-	// maxReplicas is the highest number of replicas for which tokens were added in the
-	// minute that ends at until. A replica that comes and goes must not add tokens more than
-	// once a minute.
-	maxReplicas int
-	until       time.Time
-}
-
-// newBucket returns a full bucket that holds the requests of one minute.
-func newBucket(perMinute int) *rate.Limiter {
-	return rate.NewLimiter(perSecond(perMinute), perMinute)
-}
-
-func perSecond(perMinute int) rate.Limit { return rate.Limit(float64(perMinute) / 60) }
+// ofModel is the index of the limit of the model.
+const ofModel = 1
 
 // Charge counts a request against two limits: that of the key, and that of the key for the
 // model, which grows with the replicas of the model. It counts against neither when one of
@@ -76,36 +72,66 @@ func perSecond(perMinute int) rate.Limit { return rate.Limit(float64(perMinute) 
 // may be held the caller must pass at least one. A nil key has no limits.
 func (k *Key) Charge(model string, replicas int, now time.Time) Result {
 	if k == nil || k.quota == nil {
-		return Result{OK: true, Remaining: Unlimited}
+		return unlimited
 	}
-	return k.quota.charge(model, replicas, now)
-}
-
-func (q *quota) charge(model string, replicas int, now time.Time) Result {
+	q := k.quota
+	if q.limiter != nil {
+		return q.chargeShared(model, replicas, now)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.chargeAlone(model, replicas, now)
+}
+
+// chargeAlone counts a request against this router's part of the limits. The lock must be
+// held.
+func (q *quota) chargeAlone(model string, replicas int, now time.Time) Result {
 	now = q.notBefore(now)
-	buckets := [...]*rate.Limiter{q.all, q.models[model].at(replicas, now)}
-	r := Result{OK: true, Remaining: Unlimited}
-	for _, b := range buckets {
-		if b != nil {
-			r.include(b.TokensAt(now), b.Limit())
-		}
-	}
+	ls := q.limits(model, replicas, now)
+	r := ls.look(now)
 	if !r.OK || r.Remaining == Unlimited {
 		return r
 	}
-	for _, b := range buckets {
-		if b != nil {
-			b.AllowN(now, 1)
+	for _, l := range ls {
+		if l != nil {
+			l.part.add(-1, now)
 		}
 	}
-	r.Remaining--
+	return r
+}
+
+// limits returns the limits that apply to a request, after adapting them to a number of
+// replicas.
+func (q *quota) limits(model string, replicas int, now time.Time) (ls limits) {
+	routers := 1
+	if q.limiter != nil {
+		routers = q.limiter.Routers()
+	}
+	if q.all.adapt(1, routers, now) {
+		ls[0] = q.all
+	}
+	if l := q.models[model]; l.adapt(replicas, routers, now) {
+		ls[ofModel] = l
+	}
+	return ls
+}
+
+// look returns the result of a request that is charged to this router's part of the limits.
+func (ls limits) look(now time.Time) Result {
+	r := unlimited
+	for _, l := range ls {
+		if l != nil {
+			r.include(l.part.left(now), l.part.perMinute)
+		}
+	}
+	if r.OK && r.Remaining != Unlimited {
+		r.Remaining-- // the request itself
+	}
 	return r
 }
 
 // notBefore returns now, or the latest time that was used before if that is later. If the
-// time of a limiter went back, it would add the tokens of that time twice.
+// time of a bucket went back, it would add the tokens of that time twice.
 func (q *quota) notBefore(now time.Time) time.Time {
 	if now.After(q.latest) {
 		q.latest = now
@@ -113,54 +139,14 @@ func (q *quota) notBefore(now time.Time) time.Time {
 	return q.latest
 }
 
-// retryAfter returns in how many seconds a bucket with less than one token has one.
-func retryAfter(left float64, limit rate.Limit) int {
-	seconds := math.Ceil((1 - left) / float64(limit))
-	return min(max(int(seconds), 1), maxRetryAfter)
-}
-
-// at returns the bucket after adapting it to a number of replicas, nil when there is no
-// limit. When the number changes, the bucket keeps its tokens up to its new size, and each
-// new replica adds the tokens of one minute.
-func (b *modelBucket) at(replicas int, now time.Time) *rate.Limiter {
-	if b == nil || replicas <= 0 {
-		return nil
+// share has all quotas counted by a limiter, nil for none. It must be called before a key is
+// used.
+func (k *Keys) share(limiter Limiter) {
+	for id, key := range k.byID {
+		if key.quota != nil {
+			key.quota.id, key.quota.limiter = id, limiter
+		}
 	}
-	perMinute := b.perMinute(replicas)
-	if b.tokens == nil {
-		b.tokens = newBucket(perMinute)
-	} else if b.replicas != replicas {
-		added := b.added(replicas, now)
-		resize(b.tokens, perMinute, now)
-		b.tokens.AllowN(now, -added) // a negative number adds tokens
-	}
-	b.replicas = replicas
-	if replicas >= b.maxReplicas || !now.Before(b.until) {
-		b.maxReplicas, b.until = replicas, now.Add(time.Minute)
-	}
-	return b.tokens
-}
-
-// added returns how many tokens new replicas add.
-func (b *modelBucket) added(replicas int, now time.Time) int {
-	before := b.replicas
-	if now.Before(b.until) {
-		before = max(before, b.maxReplicas)
-	}
-	return max(0, b.perMinute(replicas)-b.perMinute(before))
-}
-
-// perMinute returns the limit for a number of replicas.
-func (b *modelBucket) perMinute(replicas int) int {
-	if replicas > maxPerMinute/b.perReplica {
-		return maxPerMinute
-	}
-	return b.perReplica * replicas
-}
-
-func resize(b *rate.Limiter, perMinute int, now time.Time) {
-	b.SetLimitAt(now, perSecond(perMinute))
-	b.SetBurstAt(now, perMinute)
 }
 
 // takeOver gives each key the tokens that it had in an older version of the file.
@@ -182,18 +168,9 @@ func (q *quota) change(to *quota, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now = q.notBefore(now)
-	if q.all == nil || to.all == nil {
-		q.all = to.all
-	} else {
-		resize(q.all, to.all.Burst(), now)
-	}
-	for model, b := range to.models {
-		if have := q.models[model]; have != nil {
-			b.tokens, b.replicas, b.maxReplicas, b.until = have.tokens, have.replicas, have.maxReplicas, have.until
-			if b.tokens != nil {
-				resize(b.tokens, b.perMinute(b.replicas), now)
-			}
-		}
+	q.all = q.all.change(to.all, now)
+	for model, l := range to.models {
+		to.models[model] = q.models[model].change(l, now)
 	}
 	q.models = to.models
 }

@@ -104,7 +104,7 @@ func TestBothAreChargedOrNeither(t *testing.T) {
 	require.Equal(t, Result{OK: true, Remaining: 0}, k.Charge("llama", 1, noon))
 	require.Equal(t, Result{RetryAfter: 60}, k.Charge("llama", 1, noon))
 	require.Equal(t, Result{OK: true, Remaining: 0}, k.Charge("llama", 1, noon.Add(time.Minute)))
-	require.InDelta(t, 4, k.quota.models["llama"].tokens.TokensAt(noon.Add(time.Minute)), 1e-6)
+	require.InDelta(t, 4, k.quota.models["llama"].part.left(noon.Add(time.Minute)), 1e-6)
 }
 
 func TestTheLargestLimits(t *testing.T) {

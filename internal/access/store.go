@@ -12,13 +12,14 @@ import (
 type Store = reload.File[Keys]
 
 // Load reads a keys file now, and again whenever it changes. A change to an invalid file is
-// ignored.
-func Load(path string, o reload.Options) (*Store, error) {
+// ignored. limiter counts the quotas; nil: this router counts alone.
+func Load(path string, limiter Limiter, o reload.Options) (*Store, error) {
 	return reload.Load(path, func(data []byte, current *Keys) (*Keys, error) {
 		keys, err := Parse(data)
 		if err != nil {
 			return nil, err
 		}
+		keys.share(limiter)
 		keys.takeOver(current, time.Now())
 		return keys, nil
 	}, o)

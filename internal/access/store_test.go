@@ -22,7 +22,7 @@ func newStore(t *testing.T, text string) (store *Store, path string, log *bytes.
 	t.Helper()
 	path, log = filepath.Join(t.TempDir(), "keys.yaml"), &bytes.Buffer{}
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	store, err := Load(path, reload.Options{Setting: "auth-file", Log: zerolog.New(log)})
+	store, err := Load(path, nil, reload.Options{Setting: "auth-file", Log: zerolog.New(log)})
 	require.NoError(t, err)
 	return store, path, log
 }
@@ -71,7 +71,7 @@ func TestTheFirstKeysMustBeGood(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("keys: {}"), 0o600))
-	_, err := Load(path, reload.Options{Setting: "auth-file"})
+	_, err := Load(path, nil, reload.Options{Setting: "auth-file"})
 	require.ErrorContains(t, err, "keys: must be a list, is a mapping (line 1)")
 }
 

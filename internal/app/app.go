@@ -101,10 +101,10 @@ func (a *App) wire() (err error) {
 	a.metrics = observe.NewMetrics(a.prometheus, observe.Options{
 		Prefix: c.MetricsPrefix, Tenants: a.tenants, Identities: c.IdentityMetadata != "",
 	})
-	if err := a.loadFiles(files); err != nil {
+	if err := a.newShared(); err != nil {
 		return err
 	}
-	if err := a.newShared(); err != nil {
+	if err := a.loadFiles(files); err != nil {
 		return err
 	}
 	if a.backends, err = backend.New(c.Backends); err != nil {

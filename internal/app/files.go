@@ -24,7 +24,7 @@ type watchedFile interface {
 func (a *App) loadFiles(metrics *reload.Metrics) error {
 	var err error
 	if path := a.c.AuthFile; path != "" {
-		a.keys, err = access.Load(path, reload.Options{
+		a.keys, err = access.Load(path, a.limiter(), reload.Options{
 			Setting: "auth-file", Metrics: metrics, Log: a.log,
 		})
 		if err != nil {

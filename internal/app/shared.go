@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/shared"
@@ -50,6 +51,14 @@ func (a *App) shareMaps() {
 	if a.shared != nil {
 		a.siteMaps = site.NewMaps(a.shared, a.maps, a.log)
 	}
+}
+
+// limiter returns what counts the quotas of keys, nil when this router is alone.
+func (a *App) limiter() access.Limiter {
+	if a.shared == nil {
+		return nil
+	}
+	return site.NewQuotas(a.shared)
 }
 
 // runShared starts the client, and waits a moment until it is up, so that the first requests

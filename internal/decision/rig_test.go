@@ -160,7 +160,7 @@ func keysFrom(t require.TestingT, text string) *access.Store {
 	defer func() { _ = os.RemoveAll(dir) }()
 	path := filepath.Join(dir, "keys.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	keys, err := access.Load(path, reload.Options{Setting: "auth-file", Log: zerolog.Nop()})
+	keys, err := access.Load(path, nil, reload.Options{Setting: "auth-file", Log: zerolog.Nop()})
 	require.NoError(t, err)
 	return keys
 }
