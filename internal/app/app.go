@@ -52,6 +52,8 @@ type App struct {
 	maps       *sitemap.Store
 	shared     *shared.Client // nil without --shared
 	siteMaps   *site.Maps     // nil without --shared
+	demand     *site.Demand   // nil without --shared
+	activity   *site.Activity // nil without --shared
 
 	metrics   *observe.Metrics
 	audit     *audit.Log
@@ -113,6 +115,7 @@ func (a *App) wire() (err error) {
 	if a.registry, err = a.newRegistry(); err != nil {
 		return err
 	}
+	a.newSiteDemand()
 	a.capacity = admission.NewCapacity(a.registry, a.policies)
 	a.machine = a.newMachine()
 	if a.keys != nil {

@@ -14,8 +14,10 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/decision"
+	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/reload"
+	"github.com/holdgate/holdgate/internal/site"
 	"github.com/holdgate/holdgate/internal/target"
 	"github.com/holdgate/holdgate/internal/wake"
 )
@@ -50,11 +52,14 @@ type notifierDeps struct {
 	backends   *backend.Set
 	placements func() decision.Placements
 	policies   func() *policy.Policy // returns nil without a file
+	site       observe.Needs         // nil if this router is alone
+	activity   *site.Activity        // nil if this router is alone
 }
 
 func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
 	n := &notifiers{
 		machine: a.machine, registry: a.registry, backends: a.backends, placements: a.placements, policies: a.policies,
+		site: a.siteNeeds(), activity: a.activity,
 		recent: wake.NewRecent(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	var headers *wake.HeadersFile
@@ -186,8 +191,16 @@ func (n *notifiers) stop(ctx context.Context) {
 	n.keda.Stop()
 }
 
-// kedaModels implements wake.Models.
+// kedaModels implements wake.Models. With --shared it answers for all routers of the site.
 type kedaModels struct{ n *notifiers }
+
+// needs returns the needs of the site, those of this router if it is alone.
+func (k kedaModels) needs() observe.Needs {
+	if k.n.site != nil {
+		return k.n.site
+	}
+	return k.n.machine
+}
 
 // Known implements wake.Models.
 func (k kedaModels) Known(model, kind string) bool {
@@ -200,12 +213,12 @@ func (k kedaModels) Known(model, kind string) bool {
 }
 
 // Wanted implements wake.Models.
-func (k kedaModels) Wanted(model string) bool { return k.n.machine.Wanted(model) }
+func (k kedaModels) Wanted(model string) bool { return k.needs().Wanted(model) }
 
 // Demand implements wake.Models.
-func (k kedaModels) Demand(model string) int { return k.n.machine.Demand(model) }
+func (k kedaModels) Demand(model string) int { return k.needs().Demand(model) }
 
 // Active implements wake.Models.
 func (k kedaModels) Active(model string, window time.Duration) bool {
-	return k.Wanted(model) || k.n.usedWithin(model, window)
+	return k.Wanted(model) || k.n.usedWithin(model, window) || k.n.activity != nil && k.n.activity.Used(model, window)
 }

@@ -57,7 +57,7 @@ func (a *App) replicasChanged(t target.Target) {
 
 func (a *App) newMachine() *holdstate.Machine {
 	c, m := a.c, a.metrics
-	return holdstate.New(holdstate.Options{
+	o := holdstate.Options{
 		Limits: holdstate.Limits{
 			PerModel: c.WakeHoldMax, PerKey: c.WakeHoldMaxPerKey, Total: c.WakeHoldMaxTotal,
 			Bytes: int64(c.WakeHoldMaxBytes), BytesPerModel: int64(c.HoldBytesPerModel()), QueueDepth: c.QueueDepth,
@@ -73,7 +73,9 @@ func (a *App) newMachine() *holdstate.Machine {
 		OnRelease: func(t target.Target, n int) {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
 		},
-	})
+	}
+	a.shareDemand(&o)
+	return holdstate.New(o)
 }
 
 func (a *App) newMaps() *sitemap.Store {
@@ -161,7 +163,7 @@ func (a *App) newData(identityPath []string) *extproc.Server {
 func (a *App) register() {
 	prefix := a.c.MetricsPrefix
 	a.prometheus.MustRegister(
-		observe.NewDemand(prefix, a.holdable, a.machine),
+		observe.NewDemand(prefix, a.holdable, a.machine, a.siteNeeds()),
 		observe.NewLoad(prefix, a.capacity, a.registry, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

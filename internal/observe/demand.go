@@ -21,19 +21,33 @@ type Holdable struct {
 type Demand struct {
 	holdable                func() Holdable
 	machine                 *holdstate.Machine
+	site                    Needs // nil: this router is alone
 	loaded, pending, wanted *prometheus.Desc
+	sitePending, siteWanted *prometheus.Desc
 }
 
-// NewDemand returns the collector.
-func NewDemand(prefix string, holdable func() Holdable, machine *holdstate.Machine) *Demand {
+// Needs is the demand of all routers of the site.
+type Needs interface {
+	// Demand returns how many distinct requests wait for the model.
+	Demand(model string) int
+	// Wanted reports whether the model should be up.
+	Wanted(model string) bool
+}
+
+// NewDemand returns the collector. site is nil if this router is alone.
+func NewDemand(prefix string, holdable func() Holdable, machine *holdstate.Machine, site Needs) *Demand {
 	return &Demand{
-		holdable: holdable, machine: machine,
+		holdable: holdable, machine: machine, site: site,
 		loaded: prometheus.NewDesc(prefix+"map_loaded",
 			"1 while the router has a sibling map. Without one only models of backends have a demand.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"pending_demand",
 			"Distinct requests that wait for the model: held, or released without a slot.", []string{"model"}, nil),
 		wanted: prometheus.NewDesc(prefix+"wake_wanted",
 			"1 while the model should be up: requests wait for it or did so within the linger.", []string{"model"}, nil),
+		sitePending: prometheus.NewDesc(prefix+"site_pending_demand",
+			"Distinct requests that wait for the model on all routers that share their state.", []string{"model"}, nil),
+		siteWanted: prometheus.NewDesc(prefix+"site_wake_wanted",
+			"1 while the model should be up for any router that shares its state.", []string{"model"}, nil),
 	}
 }
 
@@ -42,6 +56,10 @@ func (d *Demand) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.loaded
 	ch <- d.pending
 	ch <- d.wanted
+	if d.site != nil {
+		ch <- d.sitePending
+		ch <- d.siteWanted
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -52,6 +70,10 @@ func (d *Demand) Collect(ch chan<- prometheus.Metric) {
 		labels := []*dto.LabelPair{label("model", model)}
 		ch <- &sample{d.pending, labels, float64(d.machine.Demand(model)), false}
 		ch <- &sample{d.wanted, labels, flag(d.machine.Wanted(model)), false}
+		if d.site != nil {
+			ch <- &sample{d.sitePending, labels, float64(d.site.Demand(model)), false}
+			ch <- &sample{d.siteWanted, labels, flag(d.site.Wanted(model)), false}
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ type Levels struct {
 	own      func(name string) string
 	all      func() map[string]string
 	onChange func(name string)
+	onGone   func(values map[string]string)
 	wake     chan struct{} // receives a token when dirty has names
 	number   uint64        // of the last write; used only by run and beat under writing
 	writing  sync.Mutex    // so that writes reach the server in the order of their numbers
@@ -48,12 +49,18 @@ type LevelOptions struct {
 	All func() map[string]string
 	// OnChange is called when a value of another router may have changed.
 	OnChange func(name string)
+	// OnGone is called with the last values of another router that left or died, before
+	// OnChange; nil: nobody asks. The map is not used any more.
+	OnGone func(values map[string]string)
 }
 
 // NewLevels returns the levels with a name. It must be called before Run.
 func (c *Client) NewLevels(name string, o LevelOptions) *Levels {
+	if o.OnGone == nil {
+		o.OnGone = func(map[string]string) {}
+	}
 	l := &Levels{
-		c: c, name: name, own: o.Own, all: o.All, onChange: o.OnChange, wake: make(chan struct{}, 1),
+		c: c, name: name, own: o.Own, all: o.All, onChange: o.OnChange, onGone: o.OnGone, wake: make(chan struct{}, 1),
 		dirty: map[string]struct{}{}, others: map[string]*theirs{},
 	}
 	c.OnMessage(name, l.receive)
@@ -197,6 +204,7 @@ func (l *Levels) expire() {
 
 func (l *Levels) remove(gone func(id string, t *theirs) bool) {
 	changed := map[string]struct{}{}
+	var left []map[string]string
 	l.mu.Lock()
 	for id, t := range l.others {
 		if !gone(id, t) {
@@ -206,8 +214,12 @@ func (l *Levels) remove(gone func(id string, t *theirs) bool) {
 			changed[name] = struct{}{}
 		}
 		delete(l.others, id)
+		left = append(left, t.values)
 	}
 	l.mu.Unlock()
+	for _, values := range left {
+		l.onGone(values)
+	}
 	for name := range changed {
 		l.onChange(name)
 	}

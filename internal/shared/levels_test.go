@@ -25,6 +25,7 @@ type board struct {
 	mu      sync.Mutex
 	own     map[string]string
 	changed []string
+	gone    []map[string]string
 }
 
 func newBoard(server *valkeytest.Server) *board { return newBoardAt(server, server.URL()) }
@@ -47,6 +48,11 @@ func newBoardAt(server *valkeytest.Server, url string) *board {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				b.changed = append(b.changed, name)
+			},
+			OnGone: func(values map[string]string) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.gone = append(b.gone, values)
 			},
 		})
 	})
@@ -127,4 +133,9 @@ func TestLevelsOfARouterThatDiedEnd(t *testing.T) {
 	begin := time.Now()
 	two.awaitSees(t, "x")
 	require.LessOrEqual(t, time.Since(begin), shared.Life+time.Second)
+	valkeytest.Await(t, "the router is told what the other one had", func() bool {
+		two.mu.Lock()
+		defer two.mu.Unlock()
+		return len(two.gone) == 1 && maps.Equal(two.gone[0], map[string]string{"x": "1"})
+	})
 }

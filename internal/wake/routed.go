@@ -54,6 +54,17 @@ func (r *Recent) Within(model string, d time.Duration, now time.Time) bool {
 	return last != nil && now.Sub(r.begin)-time.Duration(last.Load()) < d
 }
 
+// Each calls f for each model to which a request was routed, with how long that is ago. f is
+// called under a lock and must be short.
+func (r *Recent) Each(f func(model string, ago time.Duration)) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	now := time.Since(r.begin)
+	for model, last := range r.seen {
+		f(model, now-time.Duration(last.Load()))
+	}
+}
+
 // Forget removes models for which known returns false and to which no request was routed
 // within the last d.
 func (r *Recent) Forget(d time.Duration, known func(model string) bool) {

@@ -57,3 +57,17 @@ func TestTouchAllocatesNothing(t *testing.T) { //nolint:paralleltest // it count
 	require.Zero(t, testing.AllocsPerRun(1000, func() { r.Touch("llama") }))
 	require.Zero(t, testing.AllocsPerRun(1000, func() { r.Within("llama", time.Minute, time.Now()) }))
 }
+
+func TestEachSaysHowLongAgoAModelWasUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRecent()
+		r.Touch("m")
+		time.Sleep(time.Minute)
+		r.Touch("n")
+		time.Sleep(time.Second)
+		found := map[string]time.Duration{}
+		r.Each(func(model string, ago time.Duration) { found[model] = ago })
+		require.Equal(t, map[string]time.Duration{"m": time.Minute + time.Second, "n": time.Second}, found)
+	})
+}
