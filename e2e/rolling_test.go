@@ -22,13 +22,23 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 )
 
-// frontOf starts an Envoy as a load balancer before the edges of several Envoys. It retries
-// what a router refuses.
+// frontOf starts an Envoy as a load balancer before the edges of several Envoys.
 func frontOf(t *testing.T, routers ...*standalone) *site {
 	t.Helper()
-	var hosts []string
+	var edges []string
 	for _, r := range routers {
-		ip, port, _ := strings.Cut(r.envoy.EdgeAddr(), ":")
+		edges = append(edges, r.envoy.EdgeAddr())
+	}
+	return startFront(t, edges...)
+}
+
+// startFront starts an Envoy as a load balancer before edges, each an ip:port. It sends a request
+// to another one if a router refuses it.
+func startFront(t *testing.T, edges ...string) *site {
+	t.Helper()
+	var hosts []string
+	for _, edge := range edges {
+		ip, port, _ := strings.Cut(edge, ":")
 		hosts = append(hosts, fmt.Sprintf("{endpoint: {address: {socket_address: {address: %s, port_value: %s}}}}", ip, port))
 	}
 	dir, err := os.MkdirTemp("", "hg")
@@ -39,7 +49,9 @@ func frontOf(t *testing.T, routers ...*standalone) *site {
 	p, err := bin.Start(context.Background(), envoy.Options{Bootstrap: fmt.Appendf(nil, frontConfig, strings.Join(hosts, ", ")), Dir: dir, Concurrency: 1, Log: io.Discard})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Stop(5*time.Second)) })
-	return &site{t: t, url: "http://" + p.EdgeAddr(), envoy: p, http: newHTTPClient(t)}
+	s := &site{t: t, url: "http://" + p.EdgeAddr(), envoy: p, http: newHTTPClient(t)}
+	s.http.Transport.(*http.Transport).MaxIdleConnsPerHost = 1000
+	return s
 }
 
 const frontConfig = `
@@ -77,8 +89,8 @@ static_resources:
   - name: routers
     type: STATIC
     lb_policy: ROUND_ROBIN
-    circuit_breakers: {thresholds: [{max_requests: 100000, max_retries: 100000}]}
-    health_checks: [{timeout: 1s, interval: 0.2s, unhealthy_threshold: 1, healthy_threshold: 1, http_health_check: {path: /readyz}}]
+    circuit_breakers: {thresholds: [{max_connections: 10000, max_pending_requests: 10000, max_requests: 10000, max_retries: 10000}]}
+    health_checks: [{timeout: 1s, interval: 0.2s, no_traffic_interval: 0.2s, unhealthy_threshold: 1, healthy_threshold: 1, http_health_check: {path: /readyz}}]
     load_assignment: {cluster_name: routers, endpoints: [{lb_endpoints: [%s]}]}
 `
 
@@ -90,7 +102,6 @@ func (s *site) load(perSecond int, model string) (stop func() (sent int, failure
 	var mu sync.Mutex
 	var failures []string
 	sent := 0
-	s.http.Transport.(*http.Transport).MaxIdleConnsPerHost = 1000
 	all.Go(func() {
 		tick := time.NewTicker(time.Second / time.Duration(perSecond))
 		defer tick.Stop()

@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -65,9 +66,10 @@ func (rs *routers) add(name string, flags []string) {
 	r.flags = append([]string{
 		"--site-id", "here", "--shared", rs.valkey.URL(), "--map-file", filepath.Join(dir, "map.json"),
 		"--extproc-listen", "unix://" + filepath.Join(dir, envoy.ExtProcSocket), "--relay", "unix://" + filepath.Join(dir, envoy.RelaySocket),
-		"--agents-listen", r.agents(), "--admin-listen", r.admin, "--drain-timeout", "5s",
+		"--agents-listen", r.agents(), "--admin-listen", r.admin, "--envoy-admin", "unix://" + filepath.Join(dir, envoy.AdminSocket),
+		"--drain-timeout", "5s",
 	}, flags...)
-	r.start()
+	r.serve()
 	rs.t.Cleanup(func() {
 		if rs.t.Failed() {
 			rs.t.Logf("%s, Envoy:\n%s", name, r.log)
@@ -76,8 +78,8 @@ func (rs *routers) add(name string, flags []string) {
 	rs.all = append(rs.all, r)
 }
 
-// start starts the router's process, which must not run.
-func (r *router) start() {
+// serve starts the router's process, which must not run.
+func (r *router) serve() {
 	r.t.Helper()
 	r.process = start(r.t, append([]string{"serve"}, r.flags...)...)
 }
@@ -110,7 +112,7 @@ func (r *router) startEnvoy() {
 	require.NoError(r.t, err)
 	bin, err := envoy.Find(r.t.Context())
 	require.NoError(r.t, err)
-	p, err := bin.Start(context.Background(), envoy.Options{Bootstrap: text, Dir: r.dir, Concurrency: 1, Log: r.log})
+	p, err := bin.Start(context.Background(), envoy.Options{Bootstrap: text, Dir: r.dir, Concurrency: 1, Log: r.log, LogLevel: "error"})
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = p.Stop(5 * time.Second) }) // it may have been killed
 	r.envoy = p
@@ -123,33 +125,59 @@ func (r *router) killEnvoy() {
 	<-r.envoy.Done()
 }
 
+// value returns the value of a series, without the prefix of its name; 0 if there is none.
+func (r *router) value(series string) int {
+	r.t.Helper()
+	_, rest, _ := strings.Cut(r.metrics(), "\nhivenet_"+series+" ")
+	text, _, _ := strings.Cut(rest, "\n")
+	value, _ := strconv.ParseFloat(text, 64)
+	return int(value)
+}
+
 // agents returns the address of the router's port for agents.
 func (r *router) agents() string { return "unix://" + filepath.Join(r.dir, "agents.sock") }
 
-// putMap pushes a map to all routers.
+// putMap pushes a map to one router and waits until all have it.
 func (rs *routers) putMap(text string) {
 	rs.t.Helper()
+	answer := rs.all[0].putMap(text)
+	require.Equal(rs.t, http.StatusOK, answer.status, answer.body)
+	tag := rs.all[0].mapTag()
+	require.NotEmpty(rs.t, tag)
 	for _, r := range rs.all {
-		answer := r.putMap(text)
-		require.Equal(rs.t, http.StatusOK, answer.status, answer.body)
+		r.eventually("the router has the map", func() bool { return r.mapTag() == tag })
 	}
+}
+
+// mapTag returns the entity tag of the map in force.
+func (r *router) mapTag() string {
+	r.t.Helper()
+	q, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+r.admin+"/v1/sitemap", http.NoBody)
+	require.NoError(r.t, err)
+	return r.do(q).header.Get("ETag")
 }
 
 // agent starts an agent of all routers for an engine that serves m, and waits until all know it.
 func (rs *routers) agent(id, engine string, slots int, flags ...string) *process {
 	rs.t.Helper()
+	p := rs.startAgent(id, "m", engine, slots, flags...)
+	for _, r := range rs.all {
+		r.knows(id)
+	}
+	return p
+}
+
+// startAgent starts an agent of all routers for an engine that serves a model.
+func (rs *routers) startAgent(id, model, engine string, slots int, flags ...string) *process {
+	rs.t.Helper()
 	args := []string{
-		"agent", "--id", id, "--engine", "custom", "--backend-url", "http://" + engine, "--model", "m",
+		"agent", "--id", id, "--engine", "custom", "--backend-url", "http://" + engine, "--model", model,
 		"--capability", "llm", "--capacity", strconv.Itoa(slots),
 	}
 	for _, r := range rs.all {
 		args = append(args, "--router", r.agents())
 	}
-	p := start(rs.t, append(args, flags...)...)
-	for _, r := range rs.all {
-		r.knows(id)
-	}
-	return p
+	return start(rs.t, append(args, flags...)...)
 }
 
 // knows waits until the agent is registered at the router.
@@ -167,6 +195,7 @@ type counter struct {
 	mu       sync.Mutex
 	running  int
 	most     int // that ran at a time
+	came     []string
 	answered map[string]int
 }
 
@@ -174,25 +203,48 @@ func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		return // the agent's health check
 	}
+	of := r.Header.Get("X-Of")
 	c.mu.Lock()
 	c.running++
 	c.most = max(c.most, c.running)
+	c.came = append(c.came, of)
 	c.mu.Unlock()
-	time.Sleep(c.work)
+	select {
+	case <-time.After(c.work):
+	case <-r.Context().Done():
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running--
 	if r.Context().Err() != nil {
 		return // nobody receives the answer
 	}
-	c.answered[r.Header.Get("X-Of")]++
+	c.answered[of]++
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = fmt.Fprintf(w, `{"of":%q}`, r.Header.Get("X-Of"))
+	_, _ = io.WriteString(w, answerOf(of))
 }
+
+// answerOf returns the answer of a counter to the request with this X-Of.
+func answerOf(of string) string { return fmt.Sprintf(`{"of":%q}`, of) }
 
 // newCounter starts an engine that counts.
 func newCounter(t *testing.T, work time.Duration) (*counter, *engine) {
 	t.Helper()
 	c := &counter{work: work, answered: map[string]int{}}
 	return c, newEngine(t, c.ServeHTTP)
+}
+
+// ended requires that the engine answered each of the requests once, that no more than slots
+// ran at a time, and that none runs.
+func (c *counter) ended(t *testing.T, slots int, requests ...string) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	want := map[string]int{}
+	for _, of := range requests {
+		want[of] = 1
+	}
+	require.Equal(t, want, c.answered)
+	require.LessOrEqual(t, c.most, slots)
+	require.Zero(t, c.running)
 }

@@ -34,7 +34,7 @@ func TestARouterThatDiesLeavesTheOthersServing(t *testing.T) {
 	dead.kill()
 	require.Equal(t, http.StatusServiceUnavailable, dead.post(chatPath, chatBody("m", false)).status)
 	ask(rs.all[1:]...)
-	dead.start()
+	dead.serve()
 	dead.ready()
 	dead.knows("engine")
 	dead.killEnvoy()
@@ -68,7 +68,7 @@ func TestTheManyRoutersExample(t *testing.T) {
 		p.waitLog("Ctrl-C ends everything")
 		text, _, _ := strings.Cut(p.out.String(), "Kill a router")
 		kills := p.waitLog(`\n  (kill -9 \d+)\n  (kill -9 \d+)\n`)[1:]
-		says := map[string]string{"curl http": `"content"`, "curl --silent": "hivenet_shared_routers 3", "bin/holdgate status": "engine-2 "}
+		says := map[string]string{"curl http": `"content"`, "curl --silent": "hivenet_shared_routers 3", "bin/holdgate status": "engine-2 ", "bin/holdgate map push": "generation 1", "bin/holdgate map get": `"smollm2"`}
 		ran := 0
 		for line := range strings.Lines(text) {
 			for begin, answer := range says {
@@ -78,7 +78,7 @@ func TestTheManyRoutersExample(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, 5, ran, text)
+		require.Equal(t, 7, ran, text)
 		for _, line := range kills {
 			shell(t, line)
 		}

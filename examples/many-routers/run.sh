@@ -67,7 +67,7 @@ for n in 1 2 3; do
 	ports[$n]=$(<"$dir/$n/port")
 	until_ok known $n
 done
-for n in 1 2 3; do $hg map push --admin "$(admin $n)" -f examples/many-routers/map.json >/dev/null; done
+$hg map push --admin "$(admin 1)" -f examples/many-routers/map.json >/dev/null # it is in force at all routers
 
 body='{"model": "smollm2", "max_tokens": 16, "messages": [{"role": "user", "content": "Say hello."}]}'
 url() { echo "http://127.0.0.1:${ports[$1]}/v1/chat/completions"; }
@@ -100,6 +100,11 @@ What a router knows:
 
   $hg status --admin $(admin 3)
   curl --silent --unix-socket $dir/2/admin.sock http://localhost/metrics | grep hivenet_shared_
+
+A map that is pushed to one router is in force at all:
+
+  $hg map push --admin $(admin 2) -f examples/many-routers/map.json
+  $hg map get --admin $(admin 3)
 
 Kill a router, or the Valkey: the other routers serve on, and it starts again after 5 s.
 

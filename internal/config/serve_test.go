@@ -3,8 +3,11 @@
 package config
 
 import (
+	"bytes"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/holdgate/holdgate/internal/settings"
 )
@@ -187,6 +191,46 @@ func TestTheFileOfTheWebhookExampleIsGood(t *testing.T) {
 	require.NoError(t, c.ReadFile("../../examples/webhook/serve.yaml", set))
 	require.NoError(t, c.Validate())
 	require.Len(t, c.Backends, 1)
+}
+
+func TestTheExampleOfManyRoutersIsGood(t *testing.T) {
+	t.Parallel()
+	c, set := &Serve{}, pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(set)
+	require.NoError(t, c.ReadFile("../../examples/many-routers/serve.yaml", set))
+	require.NoError(t, c.Validate())
+
+	text, err := os.ReadFile("../../examples/many-routers/kubernetes.yaml")
+	require.NoError(t, err)
+	checked := 0
+	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var object struct {
+			Spec struct {
+				Template struct {
+					Spec struct {
+						Containers []struct {
+							Name string
+							Args []string
+						}
+					}
+				}
+			}
+		}
+		if err := documents.Decode(&object); errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		for _, container := range object.Spec.Template.Spec.Containers {
+			if container.Name != "router" {
+				continue
+			}
+			c, _, err := parse(t, container.Args...)
+			require.NoError(t, err)
+			require.NoError(t, c.Validate())
+			checked++
+		}
+	}
+	require.Equal(t, 1, checked)
 }
 
 func TestABadFileIsRefusedWithItsLine(t *testing.T) {
