@@ -36,6 +36,13 @@ func (w *Waiter) addBytes(n int64) {
 	}
 }
 
+// Held returns the number of requests that are held, or released and without a slot yet.
+func (m *Machine) Held() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.held
+}
+
 // WouldHold returns the error with which Hold would refuse r now, or nil.
 func (m *Machine) WouldHold(r Request) error {
 	m.mu.Lock()

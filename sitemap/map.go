@@ -180,6 +180,9 @@ func (m *Map) ETag() string {
 	return `"` + m.tag + m.hints.tag + `"`
 }
 
+// Tag returns the tag of the map without its hints.
+func (m *Map) Tag() string { return m.tag }
+
 // Matches reports whether an If-Match header names this map. The hints are ignored: they
 // change every second, and a writer of maps need not follow them.
 func (m *Map) Matches(ifMatch string) bool {

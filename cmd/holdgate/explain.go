@@ -82,6 +82,12 @@ func show[T any](cmd *cobra.Command, c *client.Client, call client.Call, asJSON 
 
 func printExplanation(out io.Writer, e *admin.Explanation) {
 	fmt.Fprintf(out, "%s\n\n", verdict(e))
+	switch e.Scope {
+	case admin.ScopeSite:
+		fmt.Fprint(out, "quotas, hold limits and demand are those of all routers of the site\n\n")
+	case admin.ScopeRouter:
+		fmt.Fprint(out, "quotas, hold limits and demand are those of this router, for the server of --shared does not answer\n\n")
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, s := range e.Steps {
 		mark := " "

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -145,4 +146,18 @@ a-3    serving  no       1/1     10.0.0.2:80  custom  -                         
 	out, err = runAgainst(t, d, "status", "--json")
 	require.NoError(t, err)
 	require.Contains(t, out, `"not_ready": "it rains"`)
+}
+
+func TestExplainSaysWhoseCountsItSpeaksOf(t *testing.T) {
+	t.Parallel()
+	for scope, want := range map[string]string{
+		"":                "",
+		admin.ScopeSite:   "are those of all routers of the site",
+		admin.ScopeRouter: "are those of this router, for the server of --shared does not answer",
+	} {
+		out, err := runAgainst(t, explains(admin.Explanation{Decision: admin.DecisionServe, Scope: scope}, &admin.ExplainQuery{}), "explain", "--model", "m")
+		require.NoError(t, err)
+		require.Contains(t, out, want)
+		require.Equal(t, want != "", strings.Contains(out, "hold limits"))
+	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 func newServeCommand() *cobra.Command {
-	var c config.Serve
+	c := config.Serve{Version: version}
 	var file string
 	cmd := &cobra.Command{
 		Use:   "serve",

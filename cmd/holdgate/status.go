@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -19,24 +20,76 @@ import (
 
 func newStatusCommand() *cobra.Command {
 	var (
-		flags  adminFlags
-		asJSON bool
+		flags        adminFlags
+		asJSON, site bool
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show a router's map, models and agents",
+		Short: "Show a router's map, models and agents, or all routers of a site",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := flags.client()
 			if err != nil {
 				return err
 			}
-			return show(cmd, c, client.Call{Method: http.MethodGet, Path: "/v1/status"}, asJSON, printStatus)
+			call := client.Call{Method: http.MethodGet, Path: "/v1/status"}
+			if site {
+				call.Query = url.Values{"site": {"1"}}
+				return show(cmd, c, call, asJSON, printSiteStatus)
+			}
+			return show(cmd, c, call, asJSON, printStatus)
 		},
 	}
 	flags.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as the router gave it")
+	cmd.Flags().BoolVar(&site, "site", false, "show all routers of the site, which share their state, and the models with the demand of all")
 	return cmd
+}
+
+func printSiteStatus(out io.Writer, s *admin.SiteStatus) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "site\t%s\n", cmp.Or(s.SiteID, "none"))
+	fmt.Fprintf(w, "map\t%s\n", describeMap(s.Map))
+	if s.Alone != "" {
+		fmt.Fprintf(w, "only this router is known\t%s\n", s.Alone)
+	}
+	_ = w.Flush()
+	fmt.Fprintln(out)
+	fmt.Fprintln(w, "ROUTER\tHOST\tADMIN\tVERSION\tUP FOR\tSTATE\tHELD\tIN FLIGHT\tMAP")
+	for _, r := range s.Routers {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%s\t%d\t%d\t%s\n", routerName(r), r.Host, r.Admin, r.Version,
+			time.Since(r.Started).Round(time.Second), routerState(r), r.Held, r.InFlight, routerMap(r, s.Map))
+	}
+	_ = w.Flush()
+	printModels(out, w, s.Models)
+}
+
+// routerName returns the beginning of a router's id, which tells routers of one host apart.
+func routerName(r admin.RouterStatus) string {
+	name := cmp.Or(r.ID[:min(len(r.ID), 8)], "-")
+	if r.This {
+		name += " (this)"
+	}
+	return name
+}
+
+func routerState(r admin.RouterStatus) string {
+	if r.State == "not_ready" {
+		return "not ready: " + r.NotReady
+	}
+	return r.State
+}
+
+// routerMap returns the map of a router, and whether it is another one than inForce, that of the
+// router that answers.
+func routerMap(r admin.RouterStatus, inForce *admin.MapStatus) string {
+	switch {
+	case r.MapTag == "":
+		return "none"
+	case inForce != nil && !strings.Contains(inForce.ETag, r.MapTag):
+		return fmt.Sprintf("generation %d, another one", r.Generation)
+	}
+	return fmt.Sprintf("generation %d", r.Generation)
 }
 
 func printStatus(out io.Writer, s *admin.Status) {

@@ -25,8 +25,8 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// Deps has what the API reads and calls. Tokens, Explain and Status may be nil; without
-// Explain or Status its path does not exist.
+// Deps has what the API reads and calls. Tokens, Explain, Status and SiteStatus may be nil;
+// without Explain or Status its path does not exist.
 type Deps struct {
 	Tokens  []string // if empty, no token is needed
 	Maps    *sitemap.Store
@@ -38,6 +38,8 @@ type Deps struct {
 	// Explain explains a decision. Its error wraps ErrQuery if the query is invalid.
 	Explain func(q ExplainQuery) (*Explanation, error)
 	Status  func() *Status
+	// SiteStatus is the answer of Status to site=1.
+	SiteStatus func() *SiteStatus
 	// Wake keeps a model wanted for span; WakeFailed ends its waiters because a wake failed.
 	// Their errors wrap ErrUnknownModel.
 	Wake       func(model string, span time.Duration) error
@@ -75,11 +77,18 @@ func Handler(d Deps) http.Handler {
 		mux.HandleFunc("GET /v1/explain", d.authorized(d.explain))
 	}
 	if d.Status != nil {
-		mux.HandleFunc("GET /v1/status", d.authorized(func(w http.ResponseWriter, _ *http.Request) {
-			writeJSON(w, http.StatusOK, d.Status())
-		}))
+		mux.HandleFunc("GET /v1/status", d.authorized(d.status))
 	}
 	return d.guardBrowsers(jsonErrors(mux))
+}
+
+// status answers with the status of the router, or with site=1 of all routers of the site.
+func (d Deps) status(w http.ResponseWriter, r *http.Request) {
+	if d.SiteStatus != nil && r.URL.Query().Get("site") == "1" {
+		writeJSON(w, http.StatusOK, d.SiteStatus())
+		return
+	}
+	writeJSON(w, http.StatusOK, d.Status())
 }
 
 // authorized returns a handler that refuses calls without one of the tokens.

@@ -21,6 +21,12 @@ const (
 	DecisionRefuse   = "refuse"
 )
 
+// The values of Explanation.Scope.
+const (
+	ScopeSite   = "site"   // all routers of the site
+	ScopeRouter = "router" // this one alone, because the shared server does not answer
+)
+
 // ExplainQuery describes a request whose decision is explained.
 type ExplainQuery struct {
 	Model string // or an alias
@@ -31,11 +37,14 @@ type ExplainQuery struct {
 
 // Explanation is what would happen to a request, and why.
 type Explanation struct {
-	Model    string `json:"model"`
-	Kind     string `json:"kind"`
-	KeyID    string `json:"key_id,omitzero"`
-	Tenant   string `json:"tenant,omitzero"`
-	Hops     int    `json:"hops"`
+	Model  string `json:"model"`
+	Kind   string `json:"kind"`
+	KeyID  string `json:"key_id,omitzero"`
+	Tenant string `json:"tenant,omitzero"`
+	Hops   int    `json:"hops"`
+	// Scope says for which routers quotas, hold limits and demand are counted; empty: the router
+	// shares no state.
+	Scope    string `json:"scope,omitzero"`
 	Decision string `json:"decision"`
 	// Status is the status of a redirect or a refusal, otherwise 0.
 	Status     int    `json:"status,omitzero"`

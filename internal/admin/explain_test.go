@@ -32,6 +32,9 @@ func call(path, token string) *httptest.ResponseRecorder {
 			return &Explanation{Model: q.Model, Kind: q.Kind.String(), KeyID: q.KeyID, Hops: q.Hops, Decision: DecisionHold, Steps: []Step{}}, nil
 		},
 		Status: func() *Status { return &Status{Ready: true, Models: []ModelStatus{}, Agents: []AgentStatus{}} },
+		SiteStatus: func() *SiteStatus {
+			return &SiteStatus{Routers: []RouterStatus{{Host: "pod-1", State: "ready"}}, Models: []ModelStatus{}}
+		},
 	})
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
@@ -81,8 +84,16 @@ func TestExplainRefusesAnUnclearQuestion(t *testing.T) {
 
 func TestExplainAndStatusNeedTheToken(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"/v1/explain?model=m", "/v1/status"} {
+	for _, path := range []string{"/v1/explain?model=m", "/v1/status", "/v1/status?site=1"} {
 		require.Equal(t, http.StatusUnauthorized, call(path, "").Code)
 		require.Equal(t, http.StatusOK, call(path, "secret").Code)
+	}
+}
+
+func TestStatusIsOfTheSiteIfAsked(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, call("/v1/status?site=1", "secret").Body.String(), `"host":"pod-1"`)
+	for _, path := range []string{"/v1/status", "/v1/status?site=0", "/v1/status?site="} {
+		require.NotContains(t, call(path, "secret").Body.String(), "pod-1", path)
 	}
 }

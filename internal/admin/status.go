@@ -16,6 +16,35 @@ type Status struct {
 	Agents   []AgentStatus `json:"agents"`
 }
 
+// SiteStatus is the state of all routers of the site, as one of them knows it.
+type SiteStatus struct {
+	SiteID string `json:"site_id,omitzero"`
+	// Alone is why the other routers are not known; empty if they are.
+	Alone   string         `json:"alone,omitzero"`
+	Map     *MapStatus     `json:"map,omitzero"` // nil: none
+	Routers []RouterStatus `json:"routers"`
+	// Models have the demand of all routers.
+	Models []ModelStatus `json:"models"`
+}
+
+// RouterStatus is one router of the site.
+type RouterStatus struct {
+	ID      string    `json:"id"`            // new at each start; empty without --shared
+	This    bool      `json:"this,omitzero"` // the router that answers
+	Host    string    `json:"host"`
+	Admin   string    `json:"admin"` // address of its admin API
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	// State is ready, not_ready or draining, and NotReady why it is not ready.
+	State    string `json:"state"`
+	NotReady string `json:"not_ready,omitzero"`
+	Held     int    `json:"held"`
+	InFlight int    `json:"in_flight"`
+	// Generation and MapTag are those of its map, without hints; no tag: it has none.
+	Generation int64  `json:"generation"`
+	MapTag     string `json:"map_tag,omitzero"`
+}
+
 // MapStatus is the sibling map in force.
 type MapStatus struct {
 	Generation int64     `json:"generation"`

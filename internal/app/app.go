@@ -55,6 +55,8 @@ type App struct {
 	demand     *site.Demand   // nil without --shared
 	activity   *site.Activity // nil without --shared
 
+	siteRouters *site.Routers // nil without --shared
+
 	metrics   *observe.Metrics
 	audit     *audit.Log
 	registry  *agentreg.Registry
@@ -73,6 +75,7 @@ type App struct {
 	admin         *http.Server
 	listeners     listeners
 	draining      atomic.Bool
+	started       time.Time
 	mapWait       time.Time          // until then the router is not ready without a map
 	endBackground context.CancelFunc // ends the goroutines that Start has started
 	failed        chan error
@@ -84,7 +87,7 @@ type App struct {
 func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	a := &App{
 		c: c, log: log, prometheus: prometheus.NewRegistry(), health: health.NewServer(),
-		mapWait:       time.Now().Add(c.MapWait),
+		started: time.Now(), mapWait: time.Now().Add(c.MapWait),
 		endBackground: func() {}, failed: make(chan error, 4), // one for each server
 	}
 	for _, warning := range c.Warnings() {

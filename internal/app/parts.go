@@ -110,7 +110,7 @@ func (a *App) newDecider() *decision.Decider {
 		SiteID: c.SiteID, HoldBudget: c.WakeHoldBudget, GraceUntil: time.Now().Add(c.RegistryGrace),
 		Identities: c.IdentityMetadata != "", ForwardKeys: c.ForwardAuthorization,
 		Keys: a.keys, Secrets: a.secrets, Maps: a.maps, Backends: a.backends, Registry: a.registry, Machine: a.machine,
-		Capacity: a.capacity, Policies: a.policies, Engines: a.engines, Holds: a.siteHolds(), Log: a.log,
+		Capacity: a.capacity, Policies: a.policies, Engines: a.engines, Holds: a.siteHolds(), Site: a.siteView(), Log: a.log,
 		Events: decision.Events{
 			Waits: a.notifiers.changed, HoldEnded: m.HoldEnded, Rejected: m.Rejected, TokenRejected: m.TokenRejected,
 		},

@@ -35,7 +35,7 @@ func (a *App) newAdmin() (*http.Server, error) {
 	}
 	return newAdminServer(admin.Handler(admin.Deps{
 		Tokens: tokens, Maps: a.maps, Metrics: a.prometheus, Ready: a.notReady, Warning: a.warning,
-		Explain: a.decider.Explain, Status: a.status, Wake: a.wakeModel, WakeFailed: a.wakeFailed, Log: a.log,
+		Explain: a.decider.Explain, Status: a.status, SiteStatus: a.siteStatus().Now, Wake: a.wakeModel, WakeFailed: a.wakeFailed, Log: a.log,
 	})), nil
 }
 

@@ -46,10 +46,11 @@ func (a *App) siteHolds() decision.Holds {
 	})
 }
 
-// shareMaps has the routers of the site share their map.
+// shareMaps has the routers of the site share their map, and know of one another.
 func (a *App) shareMaps() {
 	if a.shared != nil {
 		a.siteMaps = site.NewMaps(a.shared, a.maps, a.log)
+		a.siteRouters = site.NewRouters(a.shared, a.describe)
 	}
 }
 

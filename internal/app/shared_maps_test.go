@@ -3,6 +3,7 @@
 package app
 
 import (
+	"encoding/json/v2"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -10,9 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // startShared starts a router of a site. It is stopped when the test ends.
@@ -75,4 +80,78 @@ func TestAMapPushedToAnyRouterIsInForceOnAll(t *testing.T) {
 	alone := startShared(t, server, "--map-file="+file)
 	require.True(t, alone.status().Ready)
 	require.Equal(t, "restored", alone.status().Map.Source)
+}
+
+func TestAnyRouterShowsTheStatusOfTheSite(t *testing.T) {
+	t.Parallel()
+	const oneCold = `{"generation": 7, "placements": [{"model": "cold", "kind": "chat", "site": "here", "scale_from_zero": true}]}`
+	server := valkeytest.Start(t)
+	one, two := startShared(t, server), startShared(t, server)
+	code, body, _ := call(t, one, http.MethodPut, "/v1/sitemap", oneCold)
+	require.Equal(t, http.StatusOK, code, body)
+	site := func(a *App) (s admin.SiteStatus) {
+		code, body, _ := call(t, a, http.MethodGet, "/v1/status?site=1", "")
+		require.Equal(t, http.StatusOK, code)
+		require.NoError(t, json.Unmarshal([]byte(body), &s))
+		return s
+	}
+	valkeytest.Await(t, "two ready routers with the map", func() bool {
+		s := site(two)
+		return len(s.Routers) == 2 && s.Routers[1].State == "ready" && s.Routers[1].Generation == 7
+	})
+	s := site(two)
+	require.Empty(t, s.Alone)
+	require.True(t, s.Routers[0].This)
+	require.Equal(t, one.AdminAddr(), s.Routers[1].Admin)
+	require.Equal(t, one.shared.ID(), s.Routers[1].ID)
+	require.Equal(t, s.Routers[0].MapTag, s.Routers[1].MapTag)
+	require.NotEmpty(t, s.Routers[1].Host)
+
+	// A wake at one router is known to both, and KEDA is told so at either.
+	code, body, _ = call(t, one, http.MethodPost, "/v1/wake/cold", "")
+	require.Equal(t, http.StatusAccepted, code, body)
+	valkeytest.Await(t, "the other router shows that the model is wanted", func() bool {
+		for _, m := range site(two).Models {
+			if m.Model == "cold" {
+				return m.Wanted && m.State == "waking"
+			}
+		}
+		return false
+	})
+	active, err := two.notifiers.keda.IsActive(t.Context(), &externalscaler.ScaledObjectRef{ScalerMetadata: map[string]string{"model": "cold"}})
+	require.NoError(t, err)
+	require.True(t, active.GetResult())
+	w, err := two.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}})
+	require.NoError(t, err)
+	explained := func() (e admin.Explanation) {
+		code, body, _ := call(t, one, http.MethodGet, "/v1/explain?model=cold", "")
+		require.Equal(t, http.StatusOK, code, body)
+		require.NoError(t, json.Unmarshal([]byte(body), &e))
+		return e
+	}
+	valkeytest.Await(t, "explain counts what waits at the other router", func() bool {
+		return strings.Contains(explained().Steps[6].Why, "wait for it at all routers of the site: 1")
+	})
+	require.Equal(t, admin.ScopeSite, explained().Scope)
+	require.Equal(t, 1, site(one).Models[0].Demand)
+	valkeytest.Await(t, "one hold at the other router", func() bool { return site(one).Routers[1].Held == 1 })
+	w.Report(holdstate.Leave)
+	valkeytest.Await(t, "and none", func() bool { return site(one).Routers[1].Held == 0 && site(one).Models[0].Demand == 0 })
+
+	server.Stop()
+	valkeytest.Await(t, "explain says so", func() bool { return explained().Scope == admin.ScopeRouter })
+	require.Contains(t, explained().Steps[6].Why, "wait for it at this router: 0")
+	valkeytest.Await(t, "it says that it is alone", func() bool {
+		s := site(two)
+		return len(s.Routers) == 1 && s.Alone == "the server of --shared does not answer"
+	})
+}
+
+func TestARouterWithoutSharedStateAnswersForItself(t *testing.T) {
+	t.Parallel()
+	a := newApp(t)
+	s := a.siteStatus().Now()
+	require.Equal(t, "this router shares no state: it has no --shared", s.Alone)
+	require.Len(t, s.Routers, 1)
+	require.Equal(t, "not_ready", s.Routers[0].State)
 }

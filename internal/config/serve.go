@@ -19,6 +19,8 @@ import (
 // Serve has the settings of holdgate serve. Flags and keys of the file have the same names:
 // see the table in the method settings.
 type Serve struct {
+	Version string // of the program; it has no flag
+
 	SiteID        string
 	ExtProcListen string
 	AgentsListen  string

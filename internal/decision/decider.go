@@ -39,9 +39,18 @@ type Options struct {
 	Policies func() *policy.Policy
 	Engines  *enginekey.File // nil: no keys of engines
 	Holds    Holds           // nil: the site has no other routers
+	Site     Site            // nil: the site has no other routers
 	Log      zerolog.Logger
 
 	Events Events
+}
+
+// Site is what explain says of the other routers of the site.
+type Site interface {
+	// Up reports whether they are known.
+	Up() bool
+	// Demand returns the number of distinct requests that wait for a model on all routers.
+	Demand(model string) int
 }
 
 // Holds are the limits of held requests over all routers of the site.

@@ -127,10 +127,32 @@ func (t *trace) held() {
 	if t == nil {
 		return
 	}
-	t.why(fmt.Sprintf("distinct requests that wait for it: %d", t.o.Machine.Demand(t.target.Model)))
+	t.why(t.demand(t.target.Model))
 	if wait := t.o.Registry.RoomWait(t.target.Model); wait != nil {
 		t.why("it " + wait.Text(time.Now()))
 	}
+}
+
+// demand describes the demand for a model.
+func (t *trace) demand(model string) string {
+	switch s := t.o.Site; {
+	case s == nil:
+		return fmt.Sprintf("distinct requests that wait for it: %d", t.o.Machine.Demand(model))
+	case s.Up():
+		return fmt.Sprintf("distinct requests that wait for it at all routers of the site: %d", s.Demand(model))
+	}
+	return fmt.Sprintf("distinct requests that wait for it at this router: %d", t.o.Machine.Demand(model))
+}
+
+// scope returns Explanation.Scope.
+func (d *Decider) scope() string {
+	switch {
+	case d.o.Site == nil:
+		return ""
+	case d.o.Site.Up():
+		return admin.ScopeSite
+	}
+	return admin.ScopeRouter
 }
 
 // failed records why a request may not wait.

@@ -40,8 +40,8 @@ func names(prefix string, n int) (list []string) {
 	return list
 }
 
-// site is a router whose agents and models the test sets. Its Keeper runs.
-type site struct {
+// keeperRig is a router whose agents and models the test sets. Its Keeper runs.
+type keeperRig struct {
 	*Metrics
 	t      *testing.T // of the bubble
 	recent *wake.Recent
@@ -55,10 +55,10 @@ type registered struct {
 }
 
 // bubble runs f with a site whose series are kept for 10 minutes.
-func bubble(t *testing.T, o Options, f func(s *site)) {
+func bubble(t *testing.T, o Options, f func(s *keeperRig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{t: t, Metrics: newMetrics(o), recent: wake.NewRecent()}
+		s := &keeperRig{t: t, Metrics: newMetrics(o), recent: wake.NewRecent()}
 		s.leave()
 		ctx, cancel := context.WithCancel(t.Context())
 		go Keeper{
@@ -79,18 +79,18 @@ func pass(d time.Duration) {
 }
 
 // join registers an agent, the only one, for one model.
-func (s *site) join(to route) {
+func (s *keeperRig) join(to route) {
 	info := agentreg.AgentInfo{Engine: to.engine, Region: to.region, Models: []string{to.model}}
 	s.Serving(&info)
 	s.now.Store(&registered{[]agentreg.AgentStatus{{AgentInfo: &info}}, []string{to.model}})
 }
 
 // leave ends the registration; its model is not known any more.
-func (s *site) leave() { s.now.Store(&registered{}) }
+func (s *keeperRig) leave() { s.now.Store(&registered{}) }
 
 func TestANameThatComesBackInTimeKeepsItsCount(t *testing.T) {
 	t.Parallel()
-	bubble(t, Options{}, func(s *site) {
+	bubble(t, Options{}, func(s *keeperRig) {
 		t := s.t
 		to := route{"custom", "", "x"}
 		for range 3 {
@@ -158,7 +158,7 @@ func TestTheSeriesOfTenantsThatAreGoneAreRemoved(t *testing.T) {
 			t.Parallel()
 			var listed atomic.Pointer[[]string]
 			listed.Store(&[]string{"new", "old"})
-			bubble(t, Options{Identities: identities, Tenants: func() []string { return *listed.Load() }}, func(s *site) {
+			bubble(t, Options{Identities: identities, Tenants: func() []string { return *listed.Load() }}, func(s *keeperRig) {
 				t := s.t
 				s.join(to)
 				for _, tenant := range []string{"new", "old", otherTenant} {
@@ -176,7 +176,7 @@ func TestTheSeriesOfTenantsThatAreGoneAreRemoved(t *testing.T) {
 
 func TestTheSeriesOfAModelThatIsGoneAreRemoved(t *testing.T) {
 	t.Parallel()
-	bubble(t, Options{}, func(s *site) {
+	bubble(t, Options{}, func(s *keeperRig) {
 		t := s.t
 		s.now.Store(&registered{known: []string{"stays"}})
 		for _, model := range []string{"stays", "gone"} {

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/shared"
+	"github.com/holdgate/holdgate/internal/shared/valkeytest"
+	"github.com/holdgate/holdgate/internal/site"
+)
+
+func TestRoutersDescribeThemselvesToTheOthers(t *testing.T) {
+	t.Parallel()
+	server := valkeytest.Start(t)
+	var held atomic.Int64
+	start := func(host string) *site.Routers {
+		var r *site.Routers
+		server.Router(func(c *shared.Client) {
+			r = site.NewRouters(c, func() site.Router {
+				own := site.Router{Host: host, Version: "1", Started: time.Unix(1, 0).UTC(), Held: int(held.Load())}
+				for i := range 1500 {
+					own.Models = append(own.Models, site.RouterModel{Model: fmt.Sprintf("m-%04d", i), Serving: 1})
+				}
+				return own
+			})
+		})
+		return r
+	}
+	b, a := start("b"), start("a")
+	c := start("a")
+	valkeytest.Await(t, "all know each other", func() bool { return len(a.Others()) == 2 && len(b.Others()) == 2 && len(c.Others()) == 2 })
+	others := c.Others()
+	require.Equal(t, []string{"a", "b"}, []string{others[0].Host, others[1].Host})
+	require.Equal(t, a.Own().ID, others[0].ID)
+	require.Len(t, others[1].Models, 1000, "no more than these")
+	require.Len(t, a.Own().Models, 1500)
+	others[1].Models, others[1].ID = nil, ""
+	require.Equal(t, site.Router{Host: "b", Version: "1", Started: time.Unix(1, 0).UTC()}, others[1])
+
+	held.Store(7)
+	valkeytest.Await(t, "a beat tells of a change", func() bool { return c.Others()[1].Held == 7 })
+	server.Stop()
+	valkeytest.Await(t, "the others are gone", func() bool { return len(c.Others()) == 0 })
+}
