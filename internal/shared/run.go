@@ -14,8 +14,9 @@ import (
 const (
 	// Beat is the interval at which a router writes that it lives, and its levels.
 	Beat = time.Second
-	// Life is how long a router counts after it has last written.
-	Life = 5 * time.Second
+	// Life is how long a router counts after it has last written. The others notice its end at
+	// their next beat, so that nothing is left of a router 5 s after it died.
+	Life = 4 * time.Second
 	// probeEvery is the interval at which a server that does not answer is tried.
 	probeEvery = 100 * time.Millisecond
 	// probeTimeout is how fast it must answer to be used again.
