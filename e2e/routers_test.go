@@ -6,14 +6,18 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 )
 
@@ -53,6 +57,76 @@ func TestARouterThatDiesLeavesTheOthersServing(t *testing.T) {
 	}
 }
 
+// The holds of a router that is killed leave the demand within 5 s, and wait at the other
+// routers in their old place if their clients try again.
+func TestTheHoldsOfAKilledRouterKeepTheirPlace(t *testing.T) {
+	const early, late, gaveUp = 100, 20, 10
+	rs := startRouters(t, 3, "--wake-order=arrival", "--wake-hold-max=1000", "--wake-hold-max-per-key=1000", "--request-timeout=5m")
+	dead, others := rs.all[0], rs.all[1:]
+	clients := make([]string, early)
+	var refused []<-chan result
+	for n := range clients { // one after the other, because their order counts
+		clients[n] = uuid.NewString()
+		refused = append(refused, dead.start(t.Context(), chatPath, chatBody("m", false), "X-Client-Request-ID", clients[n]))
+		dead.metric(`hivenet_pending_demand{model="m"}`, strconv.Itoa(n+1))
+	}
+	var answers []<-chan result
+	want := make([][]string, len(others))
+	ask := func(at int, of, client string) {
+		want[at] = append(want[at], of)
+		answers = append(answers, others[at].start(t.Context(), chatPath, chatBody("m", false), "X-Of", of, "X-Client-Request-ID", client))
+	}
+	for n := range late {
+		ask(n%2, fmt.Sprintf("late-%d of %d", n, n%2), uuid.NewString())
+		others[n%2].metric(`hivenet_pending_demand{model="m"}`, strconv.Itoa(n/2+1))
+	}
+	for _, r := range rs.all {
+		r.metric(`hivenet_site_pending_demand{model="m"}`, strconv.Itoa(early+late))
+	}
+
+	dead.kill()
+	killed := time.Now()
+	for _, answer := range refused {
+		r := <-answer
+		require.NoError(t, r.err)
+		require.Equal(t, http.StatusServiceUnavailable, r.status, r.body)
+	}
+	later := want
+	want = make([][]string, len(others))
+	for n := range early - gaveUp { // from the last to the first, which must not count
+		n = early - gaveUp - 1 - n
+		ask(n%2, fmt.Sprintf("early-%d of %d", n, n%2), clients[n])
+	}
+	most := 0
+	for time.Since(killed) < 5*time.Second {
+		for _, r := range others {
+			most = max(most, r.value(`site_pending_demand{model="m"}`))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	require.Equal(t, early+late, most, "nobody was counted twice")
+	for at, r := range others {
+		require.Equal(t, early+late-gaveUp, r.value(`site_pending_demand{model="m"}`))
+		slices.Reverse(want[at])
+		want[at] = append(want[at], later[at]...)
+	}
+
+	c, e := newCounter(t, 5*time.Millisecond)
+	rs.startAgent("engine", "m", e.addr(), 2)
+	for _, answer := range answers {
+		r := <-answer
+		require.NoError(t, r.err)
+		require.Equal(t, http.StatusOK, r.status, r.body)
+	}
+	c.ended(t, 20, slices.Concat(want...)...)
+	for at := range others {
+		came := slices.DeleteFunc(slices.Clone(c.came), func(of string) bool { return !strings.HasSuffix(of, fmt.Sprintf(" of %d", at)) })
+		for n, of := range want[at] { // two may be on their way to the engine at a time
+			require.InDelta(t, n, slices.Index(came, of), 1, "%s in %v", of, came)
+		}
+	}
+}
+
 func TestTheManyRoutersExample(t *testing.T) {
 	program := filepath.Join(root(t), "examples", "many-routers", "run.sh")
 	t.Run("once", func(t *testing.T) {
@@ -68,7 +142,7 @@ func TestTheManyRoutersExample(t *testing.T) {
 		p.waitLog("Ctrl-C ends everything")
 		text, _, _ := strings.Cut(p.out.String(), "Kill a router")
 		kills := p.waitLog(`\n  (kill -9 \d+)\n  (kill -9 \d+)\n`)[1:]
-		says := map[string]string{"curl http": `"content"`, "curl --silent": "hivenet_shared_routers 3", "bin/holdgate status": "engine-2 ", "bin/holdgate map push": "generation 1", "bin/holdgate map get": `"smollm2"`}
+		says := map[string]string{"curl http": `"content"`, "curl --silent": `hivenet_site_pending_demand{model="smollm2"} 0`, "bin/holdgate status": "/1/admin.sock", "bin/holdgate map push": "generation 1", "bin/holdgate map get": `"smollm2"`}
 		ran := 0
 		for line := range strings.Lines(text) {
 			for begin, answer := range says {

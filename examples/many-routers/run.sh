@@ -96,10 +96,10 @@ routers; the engines sleep until a request comes. Send one to any of the edges:
   curl $(url 2) -H 'content-type: application/json' -d '$body'
   curl $(url 3) -H 'content-type: application/json' -d '$body'
 
-What a router knows:
+Any router knows the site:
 
-  $hg status --admin $(admin 3)
-  curl --silent --unix-socket $dir/2/admin.sock http://localhost/metrics | grep hivenet_shared_
+  $hg status --site --admin $(admin 3)
+  curl --silent --unix-socket $dir/2/admin.sock http://localhost/metrics | grep hivenet_site_
 
 A map that is pushed to one router is in force at all:
 
