@@ -24,6 +24,8 @@ const (
 	CallTimeout = 5 * time.Millisecond
 	// slowTimeout is how long a call may take that no request waits for.
 	slowTimeout = time.Second
+	// largeTimeout is how long such a call with large values may take.
+	largeTimeout = 5 * time.Second
 )
 
 // ErrDown is the error of calls while the server does not answer.
@@ -162,7 +164,7 @@ func (s *Script) RunSlowly(ctx context.Context, c *Client, keys, args []string) 
 // RunApart runs the script when no request waits for it, on a connection that no other call
 // shares, so that its large values delay none.
 func (s *Script) RunApart(ctx context.Context, c *Client, keys, args []string) valkey.ValkeyResult {
-	return c.call(ctx, s.name, slowTimeout, func(ctx context.Context, server valkey.Client) valkey.ValkeyResult {
+	return c.call(ctx, s.name, largeTimeout, func(ctx context.Context, server valkey.Client) valkey.ValkeyResult {
 		return server.Do(ctx, server.B().Arbitrary("EVAL").Args(s.text, strconv.Itoa(len(keys))).Keys(keys...).Args(args...).Blocking())
 	})
 }

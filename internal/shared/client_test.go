@@ -174,7 +174,7 @@ func TestAScriptWithLargeValuesRunsApart(t *testing.T) {
 	server := valkeytest.Start(t)
 	c := server.Router(nil)
 	script := shared.NewScript("test", `redis.call('SET', KEYS[1], ARGV[1]) return #ARGV[1]`)
-	large := strings.Repeat("x", 16<<20)
+	large := strings.Repeat("x", 4<<20)
 	size, err := script.RunApart(t.Context(), c, []string{c.Key("large")}, []string{large}).AsInt64()
 	require.NoError(t, err)
 	require.EqualValues(t, len(large), size)

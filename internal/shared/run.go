@@ -17,10 +17,11 @@ const (
 	// Life is how long a router counts after it has last written. The others notice its end at
 	// their next beat, so that nothing is left of a router 5 s after it died.
 	Life = 4 * time.Second
-	// probeEvery is the interval at which a server that does not answer is tried.
-	probeEvery = 100 * time.Millisecond
-	// probeTimeout is how fast it must answer to be used again.
-	probeTimeout = 50 * time.Millisecond
+	// probeEvery is the interval at which a server that does not answer is tried. It doubles
+	// up to maxProbeEvery each time the server fails again within steadyTime.
+	probeEvery    = 100 * time.Millisecond
+	maxProbeEvery = 2 * time.Second
+	steadyTime    = 10 * time.Second
 	// goodbyeTime limits the last call, with which a router leaves.
 	goodbyeTime = 100 * time.Millisecond
 )
@@ -85,7 +86,8 @@ func (c *Client) tryServer(ctx context.Context) error {
 			return err
 		}
 	}
-	err := failure(c.attempt(ctx, "ping", probeTimeout, func(ctx context.Context, s valkey.Client) valkey.ValkeyResult {
+	// It must be as fast as the calls that follow.
+	err := failure(c.attempt(ctx, "ping", CallTimeout, func(ctx context.Context, s valkey.Client) valkey.ValkeyResult {
 		return s.Do(ctx, s.B().Ping().Build())
 	}))
 	if err == nil {
@@ -98,6 +100,7 @@ func (c *Client) tryServer(ctx context.Context) error {
 func (c *Client) beats(ctx context.Context) {
 	tick := time.NewTicker(Beat)
 	defer tick.Stop()
+	every, up := probeEvery, time.Now()
 	for {
 		if c.Up() {
 			c.beat(ctx)
@@ -107,11 +110,22 @@ func (c *Client) beats(ctx context.Context) {
 			return
 		case <-tick.C:
 		case <-c.probe:
-			for ctx.Err() == nil && c.tryServer(ctx) != nil {
-				pause(ctx, probeEvery)
+			every = nextProbe(every, time.Since(up))
+			for pause(ctx, every); ctx.Err() == nil && c.tryServer(ctx) != nil; {
+				pause(ctx, every)
 			}
+			up = time.Now()
 		}
 	}
+}
+
+// nextProbe returns the interval of the probes of a server that was used for a time, from the
+// interval before.
+func nextProbe(before, used time.Duration) time.Duration {
+	if used >= steadyTime {
+		return probeEvery
+	}
+	return min(2*before, maxProbeEvery)
 }
 
 // beat writes that this router lives, and calls the callbacks.

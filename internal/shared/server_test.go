@@ -125,7 +125,7 @@ func join(t *testing.T, servers []*valkeytest.Server) {
 	for i, s := range servers {
 		node, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{s.Address()}, ForceSingleClient: true, DisableCache: true})
 		require.NoError(t, err)
-		defer node.Close()
+		t.Cleanup(node.Close)
 		nodes = append(nodes, node)
 		require.NoError(t, node.Do(t.Context(), node.B().ClusterAddslotsrange().StartSlotEndSlot().StartSlotEndSlot(slots[i][0], slots[i][1]).Build()).Error())
 	}
