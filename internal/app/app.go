@@ -54,6 +54,8 @@ type App struct {
 	siteMaps   *site.Maps     // nil without --shared
 	demand     *site.Demand   // nil without --shared
 	activity   *site.Activity // nil without --shared
+	learned    *site.Learned  // nil without --shared
+	fails      *site.Fails    // nil without --shared
 
 	siteRouters *site.Routers // nil without --shared
 

@@ -54,12 +54,13 @@ type notifierDeps struct {
 	policies   func() *policy.Policy // returns nil without a file
 	site       observe.Needs         // nil if this router is alone
 	activity   *site.Activity        // nil if this router is alone
+	failed     func(model, reason string)
 }
 
 func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
 	n := &notifiers{
 		machine: a.machine, registry: a.registry, backends: a.backends, placements: a.placements, policies: a.policies,
-		site: a.siteNeeds(), activity: a.activity,
+		site: a.siteNeeds(), activity: a.activity, failed: a.wakeHasFailed,
 		recent: wake.NewRecent(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	var headers *wake.HeadersFile
@@ -141,17 +142,30 @@ func (n *notifiers) placementsChanged() {
 }
 
 // wakeRefused ends the waiters of a model that could not be woken in one way, unless it may
-// still come up in another way: by an agent that is waking or waits for room, by a backend
-// whose health check is running, or by a backend whose hook has not refused.
+// still come up in another way. The other routers of the site are told.
 func (n *notifiers) wakeRefused(model, reason string) {
+	n.unlessWaking(model, func() { n.failed(model, reason) })
+}
+
+// wakeRefusedElsewhere is wakeRefused for a wake that failed on another router. until is the end
+// of its cooldown. It returns false if the model may still come up here.
+func (n *notifiers) wakeRefusedElsewhere(model, reason string, until time.Time) bool {
+	return n.unlessWaking(model, func() { n.machine.FailFor(model, reason, time.Until(until)) })
+}
+
+// unlessWaking calls f unless the model may still come up: by an agent that is waking or waits
+// for room, by a backend whose health check is running, or by a backend whose hook has not
+// refused. It returns false if an agent may, or if a replica is up.
+func (n *notifiers) unlessWaking(model string, f func()) bool {
 	if n.registry.Waking(model) || n.registry.RoomWait(model) != nil || n.isUp(model, target.Kinds[:]) {
-		return
+		return false
 	}
 	n.backends.UnlessUp(model, func() {
 		if !n.backendMayWake(model) {
-			n.machine.Fail(model, reason)
+			f()
 		}
 	})
+	return true
 }
 
 // backendMayWake reports whether a backend of the model has a hook that has not refused.

@@ -69,7 +69,7 @@ func (a *App) newMachine() *holdstate.Machine {
 		OnOutcome: m.HoldEnded,
 		OnRefused: m.Rejected,
 		OnQueued:  m.Queued,
-		OnWake:    m.Woke,
+		OnWake:    a.woke,
 		OnRelease: func(t target.Target, n int) {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
 		},

@@ -11,7 +11,8 @@ import (
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
-// newSiteDemand creates what this router knows of the demand of the others, unless it is alone.
+// newSiteDemand creates what this router knows of the demand of the others, and of their wakes,
+// unless it is alone.
 func (a *App) newSiteDemand() {
 	if a.shared == nil {
 		return
@@ -22,12 +23,32 @@ func (a *App) newSiteDemand() {
 		OnChange: func(model string) { a.notifiers.keda.Changed(model) },
 	})
 	a.activity = site.NewActivity(a.shared, a.uses)
+	a.learned = site.NewLearned(a.shared, func() site.Times { return a.machine })
+	a.fails = site.NewFails(a.shared, a.log, func(model, reason string, until time.Time) bool {
+		return a.notifiers.wakeRefusedElsewhere(model, reason, until)
+	})
 }
 
 // shareDemand has the machine tell the other routers its demand.
 func (a *App) shareDemand(o *holdstate.Options) {
 	if a.demand != nil {
 		o.OnLevel, o.OnLeft, o.PlaceOf = a.demand.Changed, a.demand.Left, a.demand.PlaceOf
+	}
+}
+
+// woke is called with how long a wake took that this router measured.
+func (a *App) woke(model string, took time.Duration) {
+	a.metrics.Woke(model, took)
+	if a.learned != nil {
+		a.learned.Woke(model, took)
+	}
+}
+
+// wakeHasFailed ends the waiters of a model whose wake failed, on all routers of the site.
+func (a *App) wakeHasFailed(model, reason string) {
+	a.machine.Fail(model, reason)
+	if a.fails != nil {
+		a.fails.Failed(model, reason, a.c.WakeCooldown)
 	}
 }
 

@@ -25,7 +25,7 @@ func (a *App) wakeFailed(model, reason string) error {
 		return fmt.Errorf("%w: %s", admin.ErrUnknownModel, model)
 	}
 	a.log.Warn().Str("model", model).Str("reason", reason).Msg("the wake was reported failed")
-	a.machine.Fail(model, reason)
+	a.wakeHasFailed(model, reason)
 	return nil
 }
 

@@ -73,6 +73,7 @@ func awaitDemand(t *testing.T, want int, routers ...*router) {
 }
 
 func TestTheDemandOfASiteIsTheUnion(t *testing.T) {
+	t.Parallel()
 	server := valkeytest.Start(t)
 	routers := []*router{newRouter(server), newRouter(server), newRouter(server)}
 	one, two, three := routers[0], routers[1], routers[2]
@@ -121,6 +122,7 @@ func TestTheDemandOfASiteIsTheUnion(t *testing.T) {
 // TestARetryCountsOnceAtEveryMoment has requests wander from router to router, and looks all the
 // time.
 func TestARetryCountsOnceAtEveryMoment(t *testing.T) {
+	t.Parallel()
 	server := valkeytest.Start(t)
 	routers := []*router{newRouter(server), newRouter(server), newRouter(server)}
 	const requests = 20
@@ -151,6 +153,7 @@ func TestARetryCountsOnceAtEveryMoment(t *testing.T) {
 }
 
 func TestAModelIsWantedOnAllRouters(t *testing.T) {
+	t.Parallel()
 	server := valkeytest.Start(t)
 	one, two := newRouter(server), newRouter(server)
 	one.machine.Want("m", 2*time.Second)
@@ -161,8 +164,8 @@ func TestAModelIsWantedOnAllRouters(t *testing.T) {
 	require.False(t, one.machine.Wanted("m"), "not before it ends on the router that wants it")
 }
 
-// TestAnEdgeIsKnownWithin20ms measures from the hold on one router to the callback on another.
-func TestAnEdgeIsKnownWithin20ms(t *testing.T) {
+// TestAnEdgeIsKnownAtOnce measures from the hold on one router to the demand on another.
+func TestAnEdgeIsKnownAtOnce(t *testing.T) { //nolint:paralleltest // it measures
 	server := valkeytest.Start(t)
 	one, two := newRouter(server), newRouter(server)
 	// The message of an edge before the subscription is lost, and a beat makes it good.
@@ -184,7 +187,8 @@ func TestAnEdgeIsKnownWithin20ms(t *testing.T) {
 	}
 	slices.Sort(times)
 	t.Logf("median %v, at worst %v", times[edges/2], times[edges-1])
-	require.Less(t, times[edges/2], 20*time.Millisecond, "half of them, since the machine may be busy")
+	// It is 6 ms on an idle machine; this one may be busy, but a beat is slower.
+	require.Less(t, times[edges/2], shared.Beat/4)
 	two.mu.Lock()
 	defer two.mu.Unlock()
 	require.GreaterOrEqual(t, len(two.changes), 2*edges)
@@ -257,6 +261,7 @@ func TestWhatADeadRouterHeldCountsFor5s(t *testing.T) {
 }
 
 func TestAPlaceOutlivesADrain(t *testing.T) {
+	t.Parallel()
 	server := valkeytest.Start(t)
 	one, two := newRouter(server), newRouter(server)
 	id := uuid.NewString()
@@ -297,6 +302,7 @@ func TestASiteWithoutItsServerKnowsItsOwnDemand(t *testing.T) {
 }
 
 func TestTheUseOfAModelIsKnownToAll(t *testing.T) {
+	t.Parallel()
 	server := valkeytest.Start(t)
 	var mu sync.Mutex
 	uses := map[string]Use{"m": {InFlight: 1, Idle: time.Hour}, "n": {Idle: time.Minute}}
