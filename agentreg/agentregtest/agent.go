@@ -33,6 +33,13 @@ func AddressOf(id string) string { return fmt.Sprintf("127.0.0.1:%d", 8000+int(i
 
 // Join registers an agent that serves, whose id is one letter. It leaves when ctx ends.
 func Join(ctx context.Context, r *agentreg.Registry, id, region string, slots uint32, models, kinds []string) *Agent {
+	a := Connect(ctx, r, id, region, slots, models, kinds)
+	synctest.Wait()
+	return a
+}
+
+// Connect is Join outside of a bubble: the agent will be registered soon.
+func Connect(ctx context.Context, r *agentreg.Registry, id, region string, slots uint32, models, kinds []string) *Agent {
 	ctx, leave := context.WithCancel(ctx)
 	a := &Agent{ctx: ctx, leave: leave, sent: make(chan *pb.AgentMessage, 1)}
 	a.sent <- &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: &pb.Hello{
@@ -40,7 +47,6 @@ func Join(ctx context.Context, r *agentreg.Registry, id, region string, slots ui
 		Slots: slots, Engine: "custom", Region: region, State: pb.State_STATE_SERVING,
 	}}}
 	go func() { _ = r.OwnService().Connect(a) }()
-	synctest.Wait()
 	return a
 }
 

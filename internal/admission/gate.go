@@ -50,8 +50,11 @@ func (q gateRequest) shared() bool { return q.key != "" && q.share < 1 }
 // gate is the admission gate. The zero value is ready for use, and safe for concurrent
 // use.
 type gate struct {
+	sharing *Sharing // nil: this router is alone
+
 	mu     sync.Mutex
 	models map[string]*reserved
+	site   map[string]*siteModel // what is known of the other routers, by model
 }
 
 // reserved is the sum of all reservations for a model.
@@ -64,10 +67,24 @@ type reserved struct {
 // that it will never fit, or exceeds the share of its key.
 func (g *gate) reserve(q gateRequest) (*reservation, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if fits, err := g.check(q); !fits {
-		return nil, err
+	fits, err := g.check(q)
+	var r *reservation
+	news := fits
+	switch {
+	case fits:
+		r = g.add(q)
+	case err == nil && g.sharing != nil:
+		news = g.refused(q.model)
 	}
+	g.mu.Unlock()
+	if news && g.sharing != nil {
+		g.sharing.OnChange(q.model)
+	}
+	return r, err
+}
+
+// add makes a reservation. The lock must be held.
+func (g *gate) add(q gateRequest) *reservation {
 	m := g.models[q.model]
 	if m == nil {
 		m = &reserved{byKey: map[string]int64{}}
@@ -76,6 +93,9 @@ func (g *gate) reserve(q gateRequest) (*reservation, error) {
 		}
 		g.models[q.model] = m
 	}
+	if g.sharing != nil {
+		g.reserving(q, *m)
+	}
 	r := &reservation{gate: g, model: q.model, tokens: q.tokens}
 	m.requests++
 	m.tokens += q.tokens
@@ -83,7 +103,7 @@ func (g *gate) reserve(q gateRequest) (*reservation, error) {
 		r.key = q.key
 		m.byKey[q.key] += q.tokens
 	}
-	return r, nil
+	return r
 }
 
 // fits reports whether reserve would return a reservation, and returns the error that it
@@ -99,9 +119,15 @@ func (g *gate) check(q gateRequest) (fits bool, err error) {
 	if q.retry {
 		return true, nil
 	}
-	var now reserved
+	var own reserved
 	if m := g.models[q.model]; m != nil {
-		now = *m
+		own = *m
+	}
+	var site *siteModel
+	var others reserved
+	if g.sharing != nil {
+		site = g.site[q.model]
+		others = site.reserved()
 	}
 	all := q.limits.times(q.replicas)
 	if all.tokens > 0 && q.tokens > all.budget() {
@@ -111,12 +137,13 @@ func (g *gate) check(q gateRequest) (fits bool, err error) {
 		switch {
 		case q.tokens > share:
 			return false, holdstate.ErrOverShareAlways
-		case now.byKey[q.key]+q.tokens > share:
+		case own.byKey[q.key]+site.ofKey(q.key)+q.tokens > share:
 			return false, holdstate.ErrOverShare
 		}
 	}
-	return (all.requests == 0 || now.requests < all.requests) &&
-		(all.tokens == 0 || now.tokens+q.tokens <= all.budget()), nil
+	fits = (all.requests == 0 || own.requests+others.requests < all.requests) &&
+		(all.tokens == 0 || own.tokens+others.tokens+q.tokens <= all.budget())
+	return fits && (g.sharing == nil || !g.holdsBack(q, own, all)), nil
 }
 
 // reserved returns the requests and tokens that are reserved for a model.
@@ -144,7 +171,14 @@ func (r *reservation) Release() {
 	if !r.released.CompareAndSwap(false, true) {
 		return
 	}
-	g := r.gate
+	r.gate.remove(r)
+	if sharing := r.gate.sharing; sharing != nil {
+		sharing.OnChange(r.model)
+	}
+}
+
+// remove removes a reservation from the sums.
+func (g *gate) remove(r *reservation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := g.models[r.model]
@@ -157,6 +191,9 @@ func (r *reservation) Release() {
 	}
 	if m.requests == 0 {
 		delete(g.models, r.model)
+		if s := g.site[r.model]; s != nil {
+			g.forget(r.model, s)
+		}
 	}
 }
 

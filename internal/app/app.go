@@ -123,6 +123,7 @@ func (a *App) wire() (err error) {
 	a.newSiteDemand()
 	a.capacity = admission.NewCapacity(a.registry, a.policies)
 	a.machine = a.newMachine()
+	a.shareGate()
 	if a.keys != nil {
 		a.revoker = newRevoker(a.keys, a.machine)
 	}

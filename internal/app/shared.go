@@ -12,6 +12,7 @@ import (
 	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/site"
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // sharedWait is how long a start waits for the state that the other routers share.
@@ -43,6 +44,21 @@ func (a *App) siteHolds() decision.Holds {
 	}
 	return site.NewHolds(a.shared, site.HoldLimits{
 		PerModel: a.c.WakeHoldMax, PerKey: a.c.WakeHoldMaxPerKey, Total: a.c.WakeHoldMaxTotal,
+	})
+}
+
+// shareGate has the routers of the site share the limits of the admission gate.
+func (a *App) shareGate() {
+	if a.shared == nil {
+		return
+	}
+	site.NewGate(a.shared, site.GateOptions{
+		Capacity: a.capacity,
+		Waits: func(model string) bool {
+			gated, _ := a.machine.Depths(model)
+			return gated > 0
+		},
+		Retry: func(model string) { a.machine.Update(target.Target{Model: model}) }, // and of all kinds
 	})
 }
 

@@ -16,6 +16,8 @@ const (
 	asksPerCall = 500
 	// writesPerCall is how many counts one call writes beside those that it asks about.
 	writesPerCall = 500
+	// mostDirty is how many counts are kept to be written while calls fail.
+	mostDirty = 10_000
 )
 
 // holdsScript writes the counts of a router, then answers asks in order, and counts those that
@@ -108,10 +110,15 @@ func (h *Holds) run(ctx context.Context) {
 	}
 }
 
-// next returns the next call, nil if there is nothing to do.
+// next returns the next call, nil if there is nothing to do or the server does not answer.
 func (h *Holds) next() *holdsCall {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.client.Up() {
+		h.alone(h.asked)
+		h.asked = nil
+		return nil // the first beat writes what has changed
+	}
 	c := &holdsCall{index: map[holdLimit]int{}}
 	c.asks, h.asked = h.take()
 	for _, a := range c.asks {
@@ -222,15 +229,18 @@ func (h *Holds) finish(c *holdsCall, fits []int64, err error) {
 // failed lets the requests of a call decide alone, and has its counts written again. The lock
 // must be held.
 func (h *Holds) failed(c *holdsCall) {
-	for _, a := range append(c.asks, h.asked...) {
+	h.alone(c.asks)
+	h.changed(c.limits)
+	if len(h.dirty) > mostDirty {
+		clear(h.dirty) // a count ends by itself, and each beat writes those that are not 0
+	}
+}
+
+// alone lets requests decide alone.
+func (h *Holds) alone(asks []*holdAsk) {
+	for _, a := range asks {
 		if !a.late {
 			a.answer <- true
 		}
 	}
-	h.asked = nil
-	if !h.client.Up() {
-		clear(h.dirty) // what was held ends by itself, and the first beat writes what is held
-		return
-	}
-	h.changed(c.limits)
 }
