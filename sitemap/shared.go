@@ -176,13 +176,13 @@ func (s *Store) sync(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("reading the shared map: %w", err)
-		case c.Revision == l.revision:
-			return nil
 		case c.Revision > l.revision:
 			s.take(c)
 			return nil
+		case c.Revision == l.revision && (c.Revision > 0 || s.Current() == nil):
+			return nil
 		}
-		// The server has lost what this router has seen.
+		// The shared map was lost.
 		l.revision, l.tag, l.unreadable, l.alone = 0, "", false, s.Current() != nil
 	}
 	return nil // the next call goes on

@@ -101,6 +101,30 @@ func TestAPushOffersFirstWhatTheRouterDecidedAlone(t *testing.T) {
 	require.Equal(t, SyncResult{Dropped: true}, result)
 }
 
+// A server that loses its data after it kept another map than the one that was offered has no
+// map, and gets this one.
+func TestAMapIsOfferedToAServerThatHasNone(t *testing.T) {
+	t.Parallel()
+	s := NewStore(here, nil)
+	push(t, s, numbered(7, "a"))
+	outcomes := []Outcome{OutcomeKept, OutcomeAccepted}
+	offers := 0
+	shared := away()
+	s.Share(shared)
+	shared.put = func(p Proposal) (Verdict, error) {
+		require.True(t, p.Offer)
+		offers++
+		return Verdict{Outcome: outcomes[offers-1], Revision: int64(offers)}, nil
+	}
+	shared.read = func(revision int64, _ string) (Copy, error) { return Copy{Revision: revision}, nil }
+	_, err := s.Sync(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, offers)
+	_, err = s.Sync(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, offers)
+}
+
 // sharedCopy is a map as the other routers share it.
 func sharedCopy(t *testing.T, revision int64, text []byte) Copy {
 	t.Helper()

@@ -66,7 +66,7 @@ func (a *App) shareGate() {
 func (a *App) shareMaps() {
 	if a.shared != nil {
 		a.siteMaps = site.NewMaps(a.shared, a.maps, a.log)
-		a.siteRouters = site.NewRouters(a.shared, a.describe)
+		a.siteRouters = site.NewRouters(a.shared, a.log, a.describe)
 	}
 }
 

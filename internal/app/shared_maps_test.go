@@ -3,6 +3,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json/v2"
 	"io"
 	"net/http"
@@ -28,7 +29,7 @@ func startShared(t *testing.T, server *valkeytest.Server, flags ...string) *App 
 		"--agents-listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--drain-timeout=1s",
 	}, flags...)...)
 	require.NoError(t, a.Start(t.Context()))
-	t.Cleanup(func() { require.NoError(t, a.Stop(t.Context())) })
+	t.Cleanup(func() { require.NoError(t, a.Stop(context.Background())) })
 	return a
 }
 

@@ -40,7 +40,7 @@ func (a *App) describe() site.Router {
 		host = "unknown"
 	}
 	r := site.Router{
-		Host: host, Version: a.c.Version, Started: a.started, NotReady: a.notReady(), Draining: a.draining.Load(),
+		SiteID: a.c.SiteID, Host: host, Version: a.c.Version, Started: a.started, NotReady: a.notReady(), Draining: a.draining.Load(),
 		Held: a.machine.Held(), InFlight: a.InFlight(),
 	}
 	if a.listeners.admin != nil {

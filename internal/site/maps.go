@@ -183,7 +183,7 @@ type fields struct {
 func fieldsOf(r valkey.ValkeyResult, n int) (*fields, error) {
 	list, err := r.AsStrSlice()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what was done
+		return nil, fmt.Errorf("the answer: %w", err)
 	}
 	if len(list) != n {
 		return nil, fmt.Errorf("the answer has %d parts, not %d", len(list), n)

@@ -6,7 +6,10 @@ import (
 	"cmp"
 	"encoding/json/v2"
 	"slices"
+	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/holdgate/holdgate/internal/shared"
 )
@@ -16,7 +19,8 @@ const maxModels = 1000
 
 // Router is what a router says of itself.
 type Router struct {
-	ID      string    `json:"id"`   // new at each start
+	ID      string    `json:"id"` // new at each start
+	SiteID  string    `json:"site_id,omitzero"`
 	Host    string    `json:"host"` // where it runs: in Kubernetes the name of the pod
 	Admin   string    `json:"admin"`
 	Version string    `json:"version"`
@@ -47,18 +51,31 @@ type Routers struct {
 	c      *shared.Client
 	own    func() Router
 	levels *shared.Levels
+	log    zerolog.Logger
+	warned atomic.Bool
 }
 
 // NewRouters returns the routers of the site. own returns what this one says of itself, without
 // its ID. It must be called before the client runs.
-func NewRouters(c *shared.Client, own func() Router) *Routers {
-	r := &Routers{c: c, own: own}
+func NewRouters(c *shared.Client, log zerolog.Logger, own func() Router) *Routers {
+	r := &Routers{c: c, log: log, own: own}
 	r.levels = c.NewLevels("router", shared.LevelOptions{
 		Own:      func(string) string { return r.text() },
 		All:      func() map[string]string { return map[string]string{"router": r.text()} },
-		OnChange: func(string) {},
+		OnChange: func(string) { r.checkSite() },
 	})
 	return r
+}
+
+// checkSite warns once of a router of another site, which must not share this state.
+func (r *Routers) checkSite() {
+	own := r.own().SiteID
+	for _, other := range r.Others() {
+		if other.SiteID != own && !r.warned.Swap(true) {
+			r.log.Error().Str("site_id", own).Str("other_site_id", other.SiteID).Str("other_host", other.Host).
+				Msg("--shared: a router of another site shares the state of this one: give each site a prefix of its own")
+		}
+	}
 }
 
 // Own returns what this router says of itself.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/internal/shared"
@@ -22,7 +23,7 @@ func TestRoutersDescribeThemselvesToTheOthers(t *testing.T) {
 	start := func(host string) *site.Routers {
 		var r *site.Routers
 		server.Router(func(c *shared.Client) {
-			r = site.NewRouters(c, func() site.Router {
+			r = site.NewRouters(c, zerolog.Nop(), func() site.Router {
 				own := site.Router{Host: host, Version: "1", Started: time.Unix(1, 0).UTC(), Held: int(held.Load())}
 				for i := range 1500 {
 					own.Models = append(own.Models, site.RouterModel{Model: fmt.Sprintf("m-%04d", i), Serving: 1})
@@ -47,4 +48,23 @@ func TestRoutersDescribeThemselvesToTheOthers(t *testing.T) {
 	valkeytest.Await(t, "a beat tells of a change", func() bool { return c.Others()[1].Held == 7 })
 	server.Stop()
 	valkeytest.Await(t, "the others are gone", func() bool { return len(c.Others()) == 0 })
+}
+
+func TestARouterOfAnotherSiteIsLogged(t *testing.T) {
+	t.Parallel()
+	server := valkeytest.Start(t)
+	const complaint = "give each site a prefix of its own"
+	start := func(id string) *lines {
+		log := &lines{}
+		server.Router(func(c *shared.Client) {
+			site.NewRouters(c, zerolog.New(log), func() site.Router { return site.Router{SiteID: id, Started: time.Now()} })
+		})
+		return log
+	}
+	one, two := start("one"), start("one")
+	other := start("other")
+	valkeytest.Await(t, "all log it", func() bool {
+		return one.count(complaint) == 1 && two.count(complaint) == 1 && other.count(complaint) == 1
+	})
+	require.Equal(t, 1, one.count(`"other_site_id":"other"`))
 }
