@@ -53,7 +53,7 @@ type Client struct {
 	counted atomic.Int64                  // how many routers there are, as LastRouters returns it
 	fewer   int                           // beats in a row that found fewer; used only by beat
 	probe   chan struct{}                 // receives a token when the client has gone down
-	first   chan struct{}                 // closed when the client is up for the first time
+	first   chan struct{}                 // closed after the first beat
 
 	// Set before Run.
 	subscriptions map[string]func(message string)
@@ -61,7 +61,7 @@ type Client struct {
 	onUp          []func(up bool)
 	parts         []func(ctx context.Context)
 
-	upOnce sync.Once
+	upOnce sync.Once // closes first
 }
 
 // New returns a client, which connects when it runs.
@@ -109,7 +109,8 @@ func (c *Client) Routers() []string { return *c.routers.Load() }
 // is back learns of the routers only at their next beats.
 func (c *Client) LastRouters() int { return int(c.counted.Load()) }
 
-// AwaitUp waits until the client was up once, or ctx ends.
+// AwaitUp waits until the client was up once and has read what the other routers have written, or
+// ctx ends.
 func (c *Client) AwaitUp(ctx context.Context) {
 	select {
 	case <-c.first:
@@ -264,7 +265,6 @@ func (c *Client) wentUp() {
 	for _, f := range c.onUp {
 		f(true)
 	}
-	c.upOnce.Do(func() { close(c.first) })
 }
 
 // setRouters sets the living routers; this one always lives.

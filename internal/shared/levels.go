@@ -118,10 +118,12 @@ redis.call('PUBLISH', KEYS[2], ARGV[5])
 return 0
 `)
 
-// writeAll replaces all values of a router.
+// writeAll replaces all values of a router. Lua cannot pass thousands of arguments at once.
 var writeAll = NewScript("levels", `
 redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+for i = 2, #ARGV, 1000 do
+  redis.call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 999, #ARGV)))
+end
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 0
 `)

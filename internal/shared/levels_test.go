@@ -5,6 +5,7 @@ package shared_test
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -102,6 +103,37 @@ func TestLevelsReachTheOtherRouters(t *testing.T) {
 	three.mu.Lock()
 	defer three.mu.Unlock()
 	require.Contains(t, three.changed, "a model")
+}
+
+func TestThousandsOfLevelsAreWrittenAndRead(t *testing.T) {
+	server := valkeytest.Start(t)
+	one := newBoard(server)
+	const names = 9001
+	one.mu.Lock()
+	for i := range names {
+		one.own[strconv.Itoa(i)] = "x"
+	}
+	one.mu.Unlock()
+	one.levels.Changed("0")
+	two := newBoard(server)
+	two.awaitSees(t, "0", "x")
+	valkeytest.Await(t, "the router sees all", func() bool {
+		n := 0
+		two.levels.Names(func(string) { n++ })
+		return n == names
+	})
+	two.awaitSees(t, "9000", "x")
+}
+
+// TestARouterThatStartsKnowsTheLevels, before anybody could ask it.
+func TestARouterThatStartsKnowsTheLevels(t *testing.T) {
+	server := valkeytest.Start(t)
+	one, two := newBoard(server), newBoard(server)
+	one.set("x", "1")
+	two.awaitSees(t, "x", "1")
+	for range 20 {
+		require.Equal(t, []string{"1"}, newBoard(server).see("x"))
+	}
 }
 
 func TestALostMessageIsMadeGood(t *testing.T) {

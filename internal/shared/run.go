@@ -139,6 +139,7 @@ func (c *Client) beat(ctx context.Context) {
 	for _, f := range c.onBeat {
 		f(ctx)
 	}
+	c.upOnce.Do(func() { close(c.first) })
 }
 
 // count notes how many routers a beat found.
