@@ -76,8 +76,8 @@ static_resources:
                   cluster: routers
                   timeout: 0s
                   retry_policy:
-                    retry_on: "connect-failure,refused-stream,reset-before-request,retriable-status-codes"
-                    retriable_status_codes: [503]
+                    retry_on: "connect-failure,refused-stream,reset-before-request,retriable-headers"
+                    retriable_headers: [{name: retry-after, string_match: {safe_regex: {regex: "1|2|5"}}}]
                     num_retries: 3
                     retry_back_off: {base_interval: 0.01s, max_interval: 0.05s}
                     retry_host_predicate: [{name: envoy.retry_host_predicates.previous_hosts, typed_config: {"@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]

@@ -127,6 +127,39 @@ func TestTheHoldsOfAKilledRouterKeepTheirPlace(t *testing.T) {
 	}
 }
 
+// front starts a load balancer in front of the edges.
+func (rs *routers) front() *site {
+	rs.t.Helper()
+	var edges []string
+	for _, r := range rs.all {
+		edges = append(edges, r.envoy.EdgeAddr())
+	}
+	return startFront(rs.t, edges...)
+}
+
+// The load balancer sends a request to another router if that may answer it, and no hold that
+// has expired.
+func TestALoadBalancerRepeatsNoHold(t *testing.T) {
+	rs := startRouters(t, 3)
+	front := rs.front()
+	r := front.post(chatPath, chatBody("short", false))
+	require.Equal(t, http.StatusServiceUnavailable, r.status, r.body)
+	require.Contains(t, r.body, "model_waking")
+	expired := 0
+	for _, r := range rs.all {
+		expired += r.value(`wake_holds_total{outcome="expired"}`)
+	}
+	require.Equal(t, 1, expired)
+
+	_, e := newCounter(t, 0)
+	rs.agent("engine", e.addr(), 4)
+	rs.all[1].kill() // its Envoy answers
+	for range 12 {
+		r := front.post(chatPath, chatBody("m", false))
+		require.Equal(t, http.StatusOK, r.status, r.body)
+	}
+}
+
 func TestTheManyRoutersExample(t *testing.T) {
 	program := filepath.Join(root(t), "examples", "many-routers", "run.sh")
 	t.Run("once", func(t *testing.T) {
