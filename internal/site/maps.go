@@ -77,6 +77,9 @@ func (m *Maps) Sync(ctx context.Context) {
 
 // Put proposes a map.
 func (m *Maps) Put(ctx context.Context, p sitemap.Proposal) (sitemap.Verdict, error) {
+	if !m.c.Up() {
+		return sitemap.Verdict{}, shared.ErrDown // before a map is compressed for nothing
+	}
 	text, err := pack(p.Map.Text)
 	if err != nil {
 		return sitemap.Verdict{}, err

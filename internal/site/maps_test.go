@@ -268,6 +268,48 @@ func TestHintsOfAnyRouterAreInForceOnAll(t *testing.T) {
 	require.Empty(t, two.store.Current().Hints())
 }
 
+// Maps and hints that are pushed to different routers at once: hints are only ever in force with
+// the map that they are for, and in the end all routers have the same.
+func TestHintsAgainstMapsOfOtherRouters(t *testing.T) {
+	server := valkeytest.Start(t)
+	one, two := newMapRouter(t, server, nil), newMapRouter(t, server, nil)
+	text := func(n int) []byte {
+		return fmt.Appendf(nil, `{"generation": %d, "sites": [{"id": "s%[1]d", "url": "https://b.example"}],
+			"placements": [{"model": "m", "kind": "chat", "site": "s%[1]d"}]}`, n)
+	}
+	_, err := one.store.PushIf(t.Context(), "", text(0), false)
+	require.NoError(t, err)
+	two.maps.Sync(t.Context())
+	accepted := 0
+	var writers sync.WaitGroup
+	writers.Go(func() {
+		for n := range 100 {
+			if _, err := one.store.PushIf(t.Context(), "", text(n+1), false); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	writers.Go(func() {
+		for range 100 {
+			n := two.store.Current().Generation()
+			hints := fmt.Appendf(nil, `{"hints": [{"model": "m", "kind": "chat", "site": "s%d", "state": "warm", "observed_at": "2026-11-29T12:00:00Z"}]}`, n)
+			if _, err := two.store.PushHints(t.Context(), hints); err == nil {
+				accepted++
+			}
+			if m := two.store.Current(); len(m.Hints()) > 0 && m.Hints()[0].Site != fmt.Sprint("s", m.Generation()) {
+				t.Errorf("hints of %s with generation %d", m.Hints()[0].Site, m.Generation())
+			}
+		}
+	})
+	writers.Wait()
+	t.Logf("%d of 100 hints were for the map in force", accepted)
+	_, err = two.store.PushHints(t.Context(), []byte(`{"hints": [{"model": "m", "kind": "chat", "site": "s100", "state": "warm", "observed_at": "2026-11-29T12:00:00Z"}]}`))
+	require.NoError(t, err)
+	valkeytest.Await(t, "the same everywhere", func() bool {
+		return len(one.store.Current().Hints()) == 1 && one.store.Current().ETag() == two.store.Current().ETag()
+	})
+}
+
 func TestALostMessageOfAMapIsMadeGood(t *testing.T) {
 	server := valkeytest.Start(t)
 	one, two := newMapRouter(t, server, nil), newMapRouter(t, server, nil)
