@@ -22,7 +22,7 @@ type limit struct {
 	// spared is what part would be if this router had charged nothing by itself. Only a
 	// Limiter needs it.
 	spared  bucket
-	known   uint64  // how often part was set to what the site had left
+	known   uint64  // how many answers were in time
 	routers int     // among which the limit is divided
 	telling float64 // of the tokens that are owed, those of which running calls tell the site
 }
@@ -99,8 +99,15 @@ func (l *limit) owed(now time.Time) float64 {
 // know sets what the site has left: this router's part of it is for the time when the site
 // cannot be asked.
 func (l *limit) know(left Left, routers int, now time.Time) {
-	l.known++
 	l.routers = routers
 	l.part = bucket{perMinute: left.PerMinute / float64(routers), tokens: left.Tokens / float64(routers), at: now}
 	l.spared = l.part
+}
+
+// knowLate is know for an answer that is late, and that was told of some of the tokens that are
+// owed. The others remain owed.
+func (l *limit) knowLate(left Left, told float64, routers int, now time.Time) {
+	owed := max(0, l.spared.left(now)-l.part.left(now)-told)
+	l.know(left, routers, now)
+	l.part.add(-owed, now)
 }

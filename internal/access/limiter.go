@@ -107,31 +107,28 @@ func (c *charge) answered(left []Left, err error) {
 	if err != nil {
 		return
 	}
-	counted := resultOf(left).OK
-	if c.late {
-		c.settle(counted)
-		return
+	if !c.late {
+		c.left = left
 	}
-	c.left = left
-	for i, l := range c.limits {
-		have := left[i]
-		if counted {
-			have.Tokens--
-		}
-		l.know(have, c.q.limiter.Routers(), c.at)
-	}
+	c.know(left)
 }
 
-// settle takes what the call has told the site, and the request if the site has counted it, from
-// what this router owes.
-func (c *charge) settle(counted bool) {
+// know notes what the site has left, and what it was told. An answer that is late counts unless
+// another one has come meanwhile.
+func (c *charge) know(left []Left) {
+	counted := resultOf(left).OK
 	for i, l := range c.limits {
-		told := c.asked[i].Owed
+		have, told := left[i], c.asked[i].Owed
 		if counted {
+			have.Tokens--
 			told += c.alone
 		}
-		if l.known == c.known[i] {
-			l.spared.add(-told, c.q.latest)
+		switch routers := c.q.limiter.Routers(); {
+		case !c.late:
+			l.known++
+			l.know(have, routers, c.at)
+		case l.known == c.known[i]:
+			l.knowLate(have, told, routers, c.q.latest)
 		}
 	}
 }
