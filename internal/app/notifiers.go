@@ -77,7 +77,7 @@ func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
 		return nil, fmt.Errorf("--webhook-ca-file, --webhook-cert-file: %w", err)
 	}
 	n.webhooks = wake.NewWebhooks(wake.WebhookOptions{
-		Demand: a.machine.Demand, OnFailed: n.wakeRefused,
+		Demand: kedaModels{n}.Demand, OnFailed: n.wakeRefused, Claims: a.claims(),
 		Headers: headers, TLS: tls, Registerer: a.prometheus, Prefix: a.c.MetricsPrefix, Log: a.log,
 	})
 	n.keda = wake.NewKEDA(wake.KEDAOptions{Models: kedaModels{n}, Log: a.log})

@@ -13,6 +13,7 @@ import (
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/site"
 	"github.com/holdgate/holdgate/internal/target"
+	"github.com/holdgate/holdgate/internal/wake"
 )
 
 // sharedWait is how long a start waits for the state that the other routers share.
@@ -76,6 +77,15 @@ func (a *App) limiter() access.Limiter {
 		return nil
 	}
 	return site.NewQuotas(a.shared)
+}
+
+// claims returns the claims by which one router of the site calls a webhook, nil when this router
+// is alone.
+func (a *App) claims() wake.Claims {
+	if a.shared == nil {
+		return nil
+	}
+	return site.NewHooks(a.shared)
 }
 
 // runShared starts the client, and waits a moment until it is up, so that the first requests

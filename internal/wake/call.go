@@ -51,8 +51,9 @@ var outcomes = [...]string{succeeded: "succeeded", refused: "refused", unavailab
 func (o outcome) String() string  { return outcomes[o] }
 func (o outcome) retryable() bool { return o == unavailable || o == unreachable }
 
-// call is one call of a hook. It is immutable.
+// call is one call of a hook. It does not change while it is made.
 type call struct {
+	name   string // of the hook
 	models []string
 	hook   *Hook
 	key    string

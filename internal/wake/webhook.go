@@ -40,6 +40,8 @@ type WebhookOptions struct {
 	OnFailed func(model, reason string)
 	// Cooldown is for hooks without one. 0 means DefaultCooldown.
 	Cooldown time.Duration
+	// Claims let one router of the site call a hook. nil means that this router is alone.
+	Claims Claims
 	// Headers are the secret headers. nil means none.
 	Headers *HeadersFile
 	// TLS is for calls to https. nil means the system's authorities.
@@ -211,17 +213,34 @@ func (w *Webhooks) isStopping() bool {
 
 // run calls the hook while it is due.
 func (w *Webhooks) run(m *model) {
+	var failed *call // the last call, unless it is done
 	for {
 		c, wait := w.next(m)
 		switch {
 		case c == nil:
+			w.release(failed)
 			return
 		case wait > 0:
 			w.pause(m, wait)
-		default:
-			w.record(m, c, w.call(c))
+		case w.claim(m, c):
+			failed = w.attempt(m, c)
 		}
 	}
+}
+
+// attempt makes a call, and returns it unless it is done.
+func (w *Webhooks) attempt(m *model, c *call) *call {
+	r := w.call(c)
+	again := c.hook.Cooldown
+	if r.outcome.retryable() {
+		again = r.delay(c)
+	}
+	w.record(m, c, r, again)
+	w.end(c, r.endOf(again))
+	if r.outcome.retryable() {
+		return c
+	}
+	return nil
 }
 
 // next returns the next call and the time until it must be made, or nil if run must return.
@@ -237,7 +256,7 @@ func (w *Webhooks) next(m *model) (*call, time.Duration) {
 	if len(models) == 0 {
 		models = []string{m.name}
 	}
-	return &call{models: models, hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.notBefore)
+	return &call{name: m.name, models: models, hook: m.hook, key: m.key, since: m.since, tries: m.tries}, time.Until(m.notBefore)
 }
 
 // pause waits for d, or until the model changes.
@@ -251,27 +270,27 @@ func (w *Webhooks) pause(m *model, d time.Duration) {
 	}
 }
 
-// record records the result of a call.
-func (w *Webhooks) record(m *model, c *call, r result) {
+// record records the result of a call that may be made again after a time.
+func (w *Webhooks) record(m *model, c *call, r result, again time.Duration) {
 	w.mu.Lock()
 	failed := false
-	switch {
-	case !m.last.sameCall(*c.hook): // the hook was replaced meanwhile
-	case r.outcome.retryable():
-		m.refused = false
-		m.tries++
-		m.notBefore = time.Now().Add(r.delay(c))
-	default:
-		m.tries = 0
-		m.notBefore = time.Now().Add(c.hook.Cooldown)
+	if m.last.sameCall(*c.hook) { // else the hook was replaced meanwhile
+		m.notBefore = time.Now().Add(again)
 		m.refused = r.outcome == refused
 		failed = m.refused && !m.up
+		if m.tries++; !r.outcome.retryable() {
+			m.tries = 0
+		}
 	}
 	w.mu.Unlock()
-	if !failed {
-		return
+	if failed {
+		w.fail(c, r.reason)
 	}
+}
+
+// fail reports that a call was refused.
+func (w *Webhooks) fail(c *call, reason string) {
 	for _, model := range c.models {
-		w.o.OnFailed(model, r.reason)
+		w.o.OnFailed(model, reason)
 	}
 }
