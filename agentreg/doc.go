@@ -21,7 +21,8 @@
 //
 //   - Registry: the public methods, the lock and the callbacks (registry.go, status.go).
 //   - routing, replica and gate: the data that requests are routed by (routing.go,
-//     replica.go). Slot is a taken slot until its release (slot.go).
+//     replica.go, word.go). Slot is a taken slot until its release (slot.go). usage tells the
+//     agent what this router does with its share of the slots (usage.go).
 //   - state: the data that decisions about one agent depend on (state.go), with its Wake
 //     (wake.go), Sleep (sleep.go) and the probe after a refused request (probe.go).
 //   - registration: an agent's state, replica and session, and the events that change

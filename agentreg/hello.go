@@ -68,7 +68,7 @@ func checkHello(m *pb.Hello, from peerAddr, allow []netip.Prefix) (hello, *rejec
 			Labels: maps.Clone(m.GetLabels()), Models: slices.Clone(m.GetModels()), Kinds: kinds,
 			Address: address.String(),
 		},
-		slots: int64(m.GetSlots()), share: m.Share, state: m.GetState(), canWake: m.GetCanWake(), idleTimeout: idle,
+		slots: int64(m.GetSlots()), share: m.Share, offer: m.GetOffer(), state: m.GetState(), canWake: m.GetCanWake(), idleTimeout: idle,
 		minUp: minUp, servingFor: servingFor, group: group,
 	}, nil
 }
@@ -198,6 +198,7 @@ type hello struct {
 	info        *AgentInfo
 	slots       int64
 	share       *uint32 // of the slots, for this router; nil: all
+	offer       uint64  // the number of the share; 0: the agent does not read Usage
 	state       pb.State
 	canWake     bool
 	idleTimeout time.Duration

@@ -39,7 +39,8 @@ func (r *Registry) register(h hello, s *session) *registration {
 		old.replaceBy(a)
 		delete(r.departed, h.info.Instance) // the replica is in use again
 	}
-	s.agent = a
+	s.agent, s.offer = a, h.offer
+	a.replica.usage.begin(s)
 	r.agents[h.info.ID] = a
 	if h.group.name != "" {
 		r.getOrAddGroup(h.group.name).add(a)
@@ -60,6 +61,7 @@ func (r *Registry) register(h hello, s *session) *registration {
 		old.reevaluate()
 	}
 	a.reevaluate()
+	s.tell()
 	return a
 }
 
@@ -144,6 +146,7 @@ func (a *registration) detach(cause error) {
 	}
 	r.models.removeAgent(a)
 	a.updateRouting()
+	a.replica.usage.session.CompareAndSwap(a.session, nil)
 	if a.replica.gate.inFlight() > 0 {
 		r.departed[a.hello.info.Instance] = a.replica
 	}

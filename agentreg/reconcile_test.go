@@ -123,7 +123,7 @@ func (w *world) check(t *rapid.T) {
 		if a.routed != a.routable() {
 			t.Fatalf("%s: in routing %v, should be %v", a.hello.info.ID, a.routed, a.routable())
 		}
-		if open := a.replica.gate.taken.Load()&closed == 0; open != a.routed {
+		if open := !a.replica.gate.load().closed(); open != a.routed {
 			t.Fatalf("%s: in routing %v, slots open %v", a.hello.info.ID, a.routed, open)
 		}
 		if a.toldToSleep && a.messages.command != a.messages.last && !a.probe.failed {

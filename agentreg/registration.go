@@ -70,6 +70,7 @@ func (a *registration) updateRouting() (entered bool) {
 			m.servedAhead = m.need.Ahead
 		}
 		r.due.serving = append(r.due.serving, a.replica.info)
+		a.session.tell() // requests may wait already
 	} else {
 		a.replica.gate.close()
 	}

@@ -40,6 +40,8 @@ type Options struct {
 	// requests than this router has slots taken there: no more than most. first is
 	// the time of the first of the two heartbeats.
 	OnFewer func(a *AgentInfo, most int, first time.Time)
+	// SlotWaiters returns how many requests wait for a slot for t; nil: none ever does.
+	SlotWaiters func(t target.Target) int
 }
 
 // Registry holds the registered agents and the models that they serve. Its methods may
@@ -155,6 +157,10 @@ func (r *Registry) Succeed() (agents []string) {
 func (r *Registry) Drain() {
 	r.update(func() {
 		r.draining = true
+		for _, a := range r.agents {
+			a.replica.gate.close()
+			a.replica.gate.setShare(new(uint32)) // from now on it keeps only what is taken
+		}
 		for s := range r.sessions {
 			s.end(errDraining)
 		}

@@ -33,40 +33,52 @@ type replica struct {
 	// earlier are the replicas that earlier agents had at the same address. Requests that
 	// were sent to them are in flight until their slots are released.
 	earlier []*replica
+	usage   usage
 }
-
-// closed is the bit that is set in a gate's count while its replica is out of routing.
-const closed = int64(1) << 40
 
 // full is the load of a replica whose slots are all taken.
 const full = int64(1) << 20
 
-// gate counts a replica's slots. The count and whether slots may be taken are one atomic
-// number, so that closeIdle cannot close a gate on which a slot is being taken.
+// gate counts a replica's slots. The count, this router's share of the slots, and whether
+// slots may be taken at all are one atomic word: no slot is taken by a share that has been
+// reduced meanwhile, and closeIdle cannot close a gate on which a slot is being taken.
 type gate struct {
 	epoch     time.Time
-	taken     atomic.Int64 // slots taken, plus closed
-	others    atomic.Int64 // slots taken by other routers, as last reported
-	cache     atomic.Int64 // use of the KV cache as last reported, from 0 to full
-	idleSince atomic.Int64 // when the last slot was released, since epoch
-	share     atomic.Int64 // this router's share of the slots
-	slots     int64        // all slots of the agent
+	state     atomic.Uint64 // a word
+	cache     atomic.Int64  // use of the KV cache as last reported, from 0 to full
+	idleSince atomic.Int64  // when the last slot was released, since epoch
+	slots     int64         // all slots of the agent
 }
 
 // open allows slots to be taken.
 func (g *gate) open() {
 	g.markIdle()
-	g.taken.And(^closed)
+	g.state.And(^closedBit)
 }
 
 // close stops slots from being taken.
-func (g *gate) close() { g.taken.Or(closed) }
+func (g *gate) close() { g.state.Or(closedBit) }
 
 // closeIdle closes the gate unless a slot is taken, and reports whether it did.
-func (g *gate) closeIdle() bool { return g.taken.CompareAndSwap(0, closed) }
+func (g *gate) closeIdle() bool {
+	for {
+		w := g.load()
+		if w.taken() > 0 || w.closed() {
+			return false
+		}
+		if g.state.CompareAndSwap(uint64(w), uint64(w)|closedBit) {
+			return true
+		}
+	}
+}
+
+func (g *gate) load() word { return word(g.state.Load()) }
 
 // inFlight returns the number of slots taken.
-func (g *gate) inFlight() int64 { return g.taken.Load() &^ closed }
+func (g *gate) inFlight() int64 { return g.load().taken() }
+
+// release releases a slot, and returns the word after that.
+func (g *gate) release() word { return word(g.state.Add(oneReleased - 1)) }
 
 func (g *gate) markIdle() { g.idleSince.Store(int64(time.Since(g.epoch))) }
 
@@ -74,32 +86,30 @@ func (g *gate) markIdle() { g.idleSince.Store(int64(time.Since(g.epoch))) }
 func (g *gate) idleFrom() time.Time { return g.epoch.Add(time.Duration(g.idleSince.Load())) }
 
 // setShare sets this router's share of the slots as the agent reports it, nil for all of
-// them, and returns the previous share.
-func (g *gate) setShare(share *uint32) (before int64) {
-	if share == nil {
-		return g.share.Swap(g.slots)
+// them, and reports whether it rose.
+func (g *gate) setShare(reported *uint32) (rose bool) {
+	share := g.slots
+	if reported != nil {
+		share = min(int64(*reported), g.slots)
 	}
-	return g.share.Swap(min(max(int64(*share), 1), g.slots))
+	for {
+		w := g.load()
+		if g.state.CompareAndSwap(uint64(w), uint64(w.withShare(share))) {
+			return share > w.share()
+		}
+	}
 }
 
-// update records the numbers of a Status: this router's share of the slots, the slots that
-// other routers use, and the use of the engine's cache. It reports whether more slots may
-// be free. The engine's number of requests is slightly out of date, so it is ignored if
-// there are no other routers.
+// update records the numbers of a Status: this router's share of the slots, and the use of the
+// engine's cache. It reports whether more slots may be free.
 func (g *gate) update(s *pb.Status) (more bool) {
-	var others int64
-	if s.InFlight != nil && s.GetRouters() > 1 {
-		others = max(int64(s.GetInFlight())-g.inFlight(), 0)
-	}
 	g.cache.Store(int64(min(max(s.GetKvUse(), 0), 1) * float64(full)))
-	othersBefore, shareBefore := g.others.Swap(others), g.setShare(s.Slots)
-	return others < othersBefore || shareBefore < g.share.Load()
+	return g.setShare(s.Slots)
 }
 
-// load returns how busy the replica is, from 0 to full, if free slots of its share are
-// free: the part of the share that is taken, or the use of the engine's cache if higher.
-func (g *gate) load(free int64) int64 {
-	share := g.share.Load()
+// loadOf returns how busy the replica is, from 0 to full, if free slots of a share are free:
+// the part of the share that is taken, or the use of the engine's cache if higher.
+func (g *gate) loadOf(share, free int64) int64 {
 	return max((share-free)*full/share, g.cache.Load())
 }
 
@@ -111,13 +121,8 @@ func (rep *replica) takenEarlier() (n int64) {
 	return n
 }
 
-// free returns how many more slots may be taken if n are taken. This router's share limits
-// it, and so do all slots of the agent: every router has a share of at least one slot, so
-// the shares may add up to more than there are.
-func (rep *replica) free(n int64) int64 {
-	g, earlier := &rep.gate, rep.takenEarlier()
-	return min(g.share.Load()-n-earlier, g.slots-n-max(g.others.Load(), earlier))
-}
+// free returns how many more slots may be taken.
+func (rep *replica) free(w word) int64 { return w.share() - w.taken() - rep.takenEarlier() }
 
 // departed holds the replicas of agents that left while slots were taken, by instance, until
 // the last slot is released.
@@ -138,7 +143,7 @@ func (d departed) replicaFor(h hello, old *registration, epoch time.Time) *repli
 	}
 	rep := &replica{info: h.info, targets: h.targets(), earlier: earlier}
 	rep.gate.slots, rep.gate.epoch = h.slots, epoch
-	rep.gate.taken.Store(closed)
+	rep.gate.close()
 	return rep
 }
 

@@ -41,6 +41,11 @@ func (a *registration) noteLoad(s *pb.Status) {
 	if rep.gate.update(s) {
 		due.changed = append(due.changed, rep.targets...)
 	}
+	rep.usage.divided.Store(s.GetRouters() > 1 || rep.gate.load().share() < rep.gate.slots)
+	if s.GetOffer() > 0 { // after the share
+		a.session.offer = s.GetOffer()
+		a.session.tell()
+	}
 	a.heartbeat.at, a.heartbeat.status = time.Now(), s
 	f, twice := a.heartbeat.checkFewer(rep.gate.inFlight()+rep.takenEarlier(), protocol.Heartbeat(a.registry.opts.Liveness))
 	if twice {

@@ -86,43 +86,44 @@ func (r *routing) take(t target.Target, f Filter) (*replica, Outcome) {
 		if p == nil {
 			return nil, None
 		}
-		rep, count, o := p.pick(f)
+		rep, w, o := p.pick(f)
 		if o != Taken {
 			return nil, o
 		}
-		// This fails if a slot was taken or released, or the replica left routing, meanwhile.
-		if rep.gate.taken.CompareAndSwap(count, count+1) {
+		// This fails if a slot was taken or released, the share has changed, or the replica left
+		// routing, meanwhile.
+		if rep.gate.state.CompareAndSwap(uint64(w), uint64(w)+1) {
 			return rep, Taken
 		}
 	}
 }
 
-// pick returns the least loaded replica that fits and has a free slot, and the number of
-// slots taken on it. Replicas with equal load are picked in turn. If there is none, o is
-// Full or None. A nil Filter fits all.
-func (p *pool) pick(f Filter) (best *replica, count int64, o Outcome) {
+// pick returns the least loaded replica that fits and has a free slot, and the state of its
+// gate. Replicas with equal load are picked in turn. If there is none, o is Full or None. A
+// nil Filter fits all.
+func (p *pool) pick(f Filter) (best *replica, state word, o Outcome) {
 	o = None
 	var least int64
 	size := uint32(len(p.replicas)) //nolint:gosec // far below the limit
 	start := p.next.Add(1)
 	for i := range size {
 		rep := p.replicas[(start+i)%size]
-		n := rep.gate.taken.Load()
-		if n&closed != 0 || f != nil && !f.Fits(rep.info) {
+		w := rep.gate.load()
+		if w.closed() || f != nil && !f.Fits(rep.info) {
 			continue
 		}
-		free := rep.free(n)
+		free := rep.free(w)
 		if free <= 0 {
 			if best == nil {
 				o = Full
 			}
 			continue
 		}
-		if load := rep.gate.load(free); best == nil || load < least {
-			best, count, least, o = rep, n, load, Taken
+		if load := rep.gate.loadOf(w.share(), free); best == nil || load < least {
+			best, state, least, o = rep, w, load, Taken
 		}
 	}
-	return best, count, o
+	return best, state, o
 }
 
 // capacity returns the total of the replicas of t that fit; a nil Filter fits all.
@@ -135,11 +136,11 @@ func (r *routing) capacity(t target.Target, f Filter) (c Capacity) {
 		if f != nil && !f.Fits(rep.info) {
 			continue
 		}
-		g := &rep.gate
+		w := rep.gate.load()
 		c.Replicas++
-		c.Slots += g.share.Load()
-		if n := g.taken.Load(); n&closed == 0 {
-			c.Free += max(0, rep.free(n))
+		c.Slots += w.share()
+		if !w.closed() {
+			c.Free += max(0, rep.free(w))
 		}
 	}
 	return c

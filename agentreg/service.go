@@ -52,7 +52,7 @@ func (s *service) Connect(st stream) error {
 	flushed := make(chan struct{})
 	go func() {
 		defer close(flushed)
-		sess.write(st)
+		r.write(sess, st)
 	}()
 	go func() { sess.end(s.read(st, sess, hello)) }()
 

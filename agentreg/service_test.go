@@ -312,31 +312,8 @@ func TestDrainEndsEveryStreamAndTakesNoNewOne(t *testing.T) {
 	})
 }
 
-func TestOtherRoutersSlotsCount(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rt := newRouter(t)
-		a := rt.connect(aHello())
-		report := func(routers, inFlight uint32) {
-			a.status(pb.State_STATE_SERVING, func(s *pb.Status) { s.Routers, s.InFlight = routers, &inFlight })
-		}
-		report(1, 2)
-		slot, o := rt.Take(llama)
-		require.Equal(t, Taken, o, "alone, this router knows better")
-		report(2, 2)
-		_, o = rt.Take(llama)
-		require.Equal(t, Full, o)
-		before := rt.changesOf(llama)
-		report(2, 1)
-		require.Greater(t, rt.changesOf(llama), before)
-		_, o = rt.Take(llama)
-		require.Equal(t, Taken, o)
-		slot.Release()
-	})
-}
-
 // An agent divides its slots among its routers: this one takes no more than its share,
-// from the Hello on, whatever the engine has in hand.
+// from the Hello on.
 func TestARouterTakesItsShareOfTheSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -357,6 +334,10 @@ func TestARouterTakesItsShareOfTheSlots(t *testing.T) {
 		require.Equal(t, Capacity{Replicas: 1, Slots: 1}, rt.Capacity(llama))
 		slot.Release()
 		require.EqualValues(t, 1, rt.Capacity(llama).Free)
+		a.status(pb.State_STATE_SERVING, func(s *pb.Status) { s.Routers, s.Slots = 9, new(uint32(0)) })
+		_, o = rt.Take(llama)
+		require.Equal(t, Full, o, "it serves, and has no slot for this router now")
+		require.Equal(t, 1, rt.Serving(llama))
 		a.status(pb.State_STATE_SERVING, func(s *pb.Status) { s.Routers = 1 })
 		require.EqualValues(t, 4, rt.Capacity(llama).Free, "an agent that does not divide them")
 		require.EqualValues(t, 4, rt.Agents()[0].Slots)

@@ -5,6 +5,7 @@ package agentreg
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -50,10 +51,18 @@ type session struct {
 	cause  error         // valid once done is closed
 	own    bool          // of a backend of this process
 	agent  *registration // once registered; guarded by the registry's mutex
+	offer  uint64        // the last one that was taken into account; guarded by the same
+
+	usageDue    chan struct{} // receives a token when a Usage may have to be sent
+	lastUsage   *pb.Usage     // the last one that was sent; this and the next two are used only by write
+	released    uint64        // slots that have been released since the first Usage
+	releasedSum uint64        // what the gates say of that
 }
 
 func newSession() *session {
-	return &session{outbox: make(chan *pb.RouterMessage, outboxSize), done: make(chan struct{})}
+	return &session{
+		outbox: make(chan *pb.RouterMessage, outboxSize), done: make(chan struct{}), usageDue: make(chan struct{}, 1),
+	}
 }
 
 // addSession adds a stream, so that Drain can end it. If the router is draining already, it ends
@@ -83,7 +92,7 @@ func (r *Registry) removeSession(s *session) {
 // welcome returns the first message to an accepted agent.
 func (r *Registry) welcome() *pb.RouterMessage {
 	return &pb.RouterMessage{Message: &pb.RouterMessage_Welcome{Welcome: &pb.Welcome{
-		RouterId: r.routerID, Heartbeat: durationpb.New(protocol.Heartbeat(r.opts.Liveness)),
+		RouterId: r.routerID, Heartbeat: durationpb.New(protocol.Heartbeat(r.opts.Liveness)), Usage: true,
 	}}}
 }
 
@@ -104,31 +113,49 @@ func (s *session) end(cause error) {
 	})
 }
 
-// write sends the queued messages until the session ends, and then the farewell.
-func (s *session) write(st stream) {
+// write sends the queued messages, and Usages when they are due, until the session ends, and
+// then the farewell.
+func (r *Registry) write(s *session, st stream) {
+	due := s.usageDue
+	var pause <-chan time.Time // while it runs, due is nil
 	for {
+		var m *pb.RouterMessage
 		select {
-		case m := <-s.outbox:
-			if err := st.Send(m); err != nil {
-				s.end(errClosed)
-				return
+		case m = <-s.outbox:
+		case <-due:
+			if len(s.outbox) > 0 { // the Welcome comes first
+				s.tell()
+			} else if m = r.nextUsage(s); m != nil {
+				due, pause = nil, time.After(usagePause)
 			}
+		case <-pause:
+			due, pause = s.usageDue, nil
 		case <-s.done:
-			if m := s.farewell(); m != nil {
+			if m = r.farewell(s); m != nil {
 				_ = st.Send(m) // the agent may be gone already
 			}
+			return
+		}
+		if m == nil {
+			continue
+		}
+		if err := st.Send(m); err != nil {
+			s.end(errClosed)
 			return
 		}
 	}
 }
 
-// farewell returns the last message of the stream, a Reject, or nil if there is none.
-func (s *session) farewell() *pb.RouterMessage {
+// farewell returns the last message of the stream: a Reject, or at a shutdown what this router
+// still keeps of the slots. It is nil if there is none.
+func (r *Registry) farewell(s *session) *pb.RouterMessage {
 	var rej *rejected
 	switch {
 	case errors.As(s.cause, &rej):
 	case errors.Is(s.cause, errSuperseded):
 		rej = &supersededReject
+	case errors.Is(s.cause, errDraining):
+		return r.nextUsage(s)
 	default:
 		return nil
 	}

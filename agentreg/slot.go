@@ -39,10 +39,26 @@ func (s *Slot) Release() {
 	}
 	g := &s.replica.gate
 	g.markIdle() // before the count, so that a reader that sees zero also sees this time
-	if g.taken.Add(-1) == closed {
-		s.registry.lastReleased(s.replica)
+	w := g.release()
+	if w.closed() || w.taken() >= w.share() || s.replica.earlier != nil {
+		s.registry.releasedAbove(s.replica, w)
 	}
 	s.Changed()
+}
+
+// releasedAbove is called when a slot was released that was not one of a share in use: this
+// router now keeps fewer. w is the state of the gate after that.
+func (r *Registry) releasedAbove(rep *replica, w word) {
+	if !w.closed() {
+		rep.usage.changed()
+		return
+	}
+	if w.taken() == 0 {
+		r.lastReleased(rep)
+	}
+	for _, t := range rep.targets {
+		r.SlotWaitersChanged(t) // another agent may have the address
+	}
 }
 
 // lastReleased is called when the last slot of a replica that is out of routing was

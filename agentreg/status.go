@@ -204,7 +204,7 @@ func (a *registration) view() AgentStatus {
 		State:     a.stateName(), Healthy: a.healthy, InRouting: a.routed,
 		CanWake: a.hello.canWake, IdleTimeout: a.hello.idleTimeout,
 		Group: a.hello.group.name, Closing: a.closing,
-		Slots: a.replica.gate.share.Load(), InFlight: a.replica.gate.inFlight(),
+		Slots: a.replica.gate.load().share(), InFlight: a.replica.gate.inFlight(),
 		Joined: a.joined, LastSeen: a.heartbeat.at,
 	}
 	if f := a.failures; f.blocked {

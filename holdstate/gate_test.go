@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/target"
 )
 
 // gated is a rig whose gate for llama has this budget.
@@ -257,4 +259,31 @@ func TestTheWaitForASlotIsTold(t *testing.T) {
 		r.finish(second)
 		r.requireAtRest(t)
 	})
+}
+
+func TestOnlyRequestsThatASlotWouldServeWaitForOne(t *testing.T) {
+	t.Parallel()
+	told := 0
+	r := gated(2, Options{Limits: wide, OnSlotWaiters: func(target.Target) { told++ }})
+	first, second := r.hold(t, Request{Target: llama}), r.hold(t, Request{Target: llama})
+	require.Zero(t, r.SlotWaiters(llama), "no replica")
+	require.Zero(t, told)
+	replica := r.up(llama, 0)
+	require.Equal(t, 2, r.SlotWaiters(llama))
+	require.Equal(t, 1, told)
+	third := r.queue(t, Request{Target: llama})
+	require.Equal(t, 2, r.SlotWaiters(llama), "the third waits for a reservation")
+	require.Zero(t, r.SlotWaiters(qwen))
+	require.Equal(t, 1, told)
+	replica.free = 1
+	r.Update(llama)
+	require.Equal(t, 1, r.SlotWaiters(llama))
+	require.Equal(t, 2, told)
+	second.Report(Leave)
+	require.Equal(t, 1, r.SlotWaiters(llama), "the third has its reservation")
+	third.Report(Leave)
+	require.Zero(t, r.SlotWaiters(llama))
+	require.Greater(t, told, 3)
+	r.finish(first)
+	r.requireAtRest(t)
 }

@@ -24,6 +24,8 @@ func (w *Waiter) enter() {
 	switch {
 	case w.state == Released:
 		w.queue.gated++
+	case w.state == Admitted:
+		m.slotWaitersChanged(t)
 	case w.kind == ofHold:
 		m.model(t.Model).join(w)
 		if qs.serving {
@@ -51,6 +53,9 @@ func (w *Waiter) apply(e Event) {
 	w.state, w.outcome = s.to, s.outcome
 	if s.err != nil {
 		w.err = s.err
+	}
+	if was == Admitted || s.to == Admitted {
+		m.slotWaitersChanged(w.request.Target)
 	}
 	w.leaveState(was, s.to)
 	if s.frees {

@@ -3,6 +3,7 @@
 package holdstate
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,8 @@ type Options struct {
 	// OnLeft is called when the last waiter of a request was told that the router shuts down, or
 	// its client left; nil: nobody asks.
 	OnLeft func(model string, s Standing)
+	// OnSlotWaiters is called when SlotWaiters(t) may have changed.
+	OnSlotWaiters func(t target.Target)
 	// OnRelease is called with the number of waiters that a registration released.
 	OnRelease func(t target.Target, waiters int)
 	// OnWake is called with how long a wake took, from the first request that waited to
@@ -62,6 +65,7 @@ type Machine struct {
 	ending   bool                     // EndAll was called
 	holdable func(target.Target) bool // the last argument of Reconcile
 	after    []func()                 // callbacks, run when the lock is released
+	told     []target.Target          // those for which OnSlotWaiters is among them
 }
 
 // New returns a machine without waiters.
@@ -71,6 +75,9 @@ func New(o Options) *Machine {
 	}
 	if o.OnWanted == nil {
 		o.OnWanted = func(string) {}
+	}
+	if o.OnSlotWaiters == nil {
+		o.OnSlotWaiters = func(target.Target) {}
 	}
 	if o.OnRelease == nil {
 		o.OnRelease = func(target.Target, int) {}
@@ -98,7 +105,7 @@ func (m *Machine) change(f func()) {
 	m.mu.Lock()
 	f()
 	after := m.after
-	m.after = nil
+	m.after, m.told = nil, m.told[:0]
 	m.mu.Unlock()
 	for _, call := range after {
 		call()
@@ -187,6 +194,32 @@ func (m *Machine) Depths(model string) (gated, queued int) {
 		}
 	}
 	return gated, queued
+}
+
+// SlotWaiters returns how many requests wait for a slot for t.
+func (m *Machine) SlotWaiters(t target.Target) int {
+	if m.waiting.Load() == 0 {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	qs := m.queues[t]
+	if qs == nil || !qs.serving {
+		return 0
+	}
+	n := 0
+	for _, q := range qs.all() {
+		n += q.n - q.gated
+	}
+	return n
+}
+
+// slotWaitersChanged makes a call of OnSlotWaiters due.
+func (m *Machine) slotWaitersChanged(t target.Target) {
+	if !slices.Contains(m.told, t) {
+		m.told = append(m.told, t)
+		m.after = append(m.after, func() { m.o.OnSlotWaiters(t) })
+	}
 }
 
 // Update releases or holds the waiters for t if its replicas have changed, and gives out

@@ -39,10 +39,10 @@ type conversation struct {
 
 // run sends the Hello and then the messages of core, and handles the messages of the router,
 // until either side ends the stream.
-func (c *conversation) run(ctx context.Context) error {
+func (c *conversation) run(ctx context.Context) (err error) {
 	core := c.link.agent.core
 	hello := core.addSession(c.session)
-	defer core.removeSession(c.session)
+	defer func() { core.removeSession(c.session, err) }()
 	go c.read()
 	if err := c.send(hello); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (c *conversation) handle(ctx context.Context, m *pb.RouterMessage) error {
 		c.welcomed = true
 		c.link.router = m.Welcome.GetRouterId()
 		clear(c.link.logged)
-		a.core.setRouter(c.session, c.link.router)
+		a.core.setRouter(c.session, m.Welcome, 3*c.heartbeat)
 		a.log.Info().Str("router", c.link.address).Msg("registered with the router")
 	case *pb.RouterMessage_Reject:
 		return &RejectedError{Router: c.link.address, Code: m.Reject.GetCode(), Message: m.Reject.GetMessage()}
@@ -119,6 +119,8 @@ func (c *conversation) handle(ctx context.Context, m *pb.RouterMessage) error {
 		a.log.Debug().Str("router", c.link.address).Msg("a router released the engine")
 	case *pb.RouterMessage_Successor:
 		c.link.succeed()
+	case *pb.RouterMessage_Usage:
+		a.core.onUsage(c.session, m.Usage)
 	case *pb.RouterMessage_StatusRequest:
 		// Not in this goroutine: a Wake must not wait for the check.
 		a.background.Go(func() { a.recheck(ctx, c.session, m.StatusRequest.GetSeq()) })

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/holdgate/holdgate/agentreg/agent/divide"
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/internal/mask"
@@ -44,7 +45,10 @@ type core struct {
 	servedAt    time.Time // since when the engine serves
 	lateWakeAt  time.Time // of the last Wake that found the engine serving
 	sessions    map[*session]struct{}
-	opened      uint64                   // number of sessions so far
+	ledger      *divide.Ledger           // the routers' shares of the slots
+	turning     bool                     // nextTurn is going to be called
+	asking      bool                     // askOthers is going to be called
+	frozen      chan struct{}            // receives a token when slots are frozen
 	lost        map[*session]*time.Timer // streams that ended without a Sleep and still keep the engine up
 	wantChanged chan struct{}            // receives a token when wantUp changes
 }
@@ -54,6 +58,8 @@ func newCore(cfg Config, instance, address string) *core {
 		cfg: cfg, instance: instance, address: address,
 		sessions:    map[*session]struct{}{},
 		lost:        map[*session]*time.Timer{},
+		ledger:      divide.New(cfg.Slots),
+		frozen:      make(chan struct{}, 1),
 		wantChanged: make(chan struct{}, 1),
 	}
 }
@@ -81,6 +87,10 @@ func (c *core) setPhaseLocked(p phase, healthy bool) {
 		c.servedAt = time.Now()
 	}
 	c.phase, c.healthy = p, healthy
+	if p == asleep && c.onDemand() { // no request runs in an engine that has ended
+		c.ledger.Reset()
+		c.divide()
+	}
 	c.notifyAll()
 }
 
@@ -102,13 +112,6 @@ func (c *core) setHealthy(healthy bool) bool {
 	return true
 }
 
-// setSignals sets how busy the engine is, for the next Status.
-func (c *core) setSignals(s engines.Signals) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.signals = s
-}
-
 // setModels sets what the engine serves. It must be called before there is any session.
 func (c *core) setModels(models, kinds []string) {
 	c.mu.Lock()
@@ -122,6 +125,7 @@ func (c *core) setAddress(address string, p phase) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.address = address
+	c.ledger.Reset() // it may be another engine
 	c.setPhaseLocked(p, p == serving)
 }
 

@@ -33,43 +33,55 @@ func (c *core) said(s *session) (state pb.State, healthy bool, before int) {
 
 func wakeMessage(seq uint64) *pb.Wake { return &pb.Wake{Model: "llama", Seq: seq} }
 
+// welcome makes a router answer on a stream.
+func (c *core) welcome(s *session, router string) {
+	c.setRouter(s, &pb.Welcome{RouterId: router, Usage: true}, time.Minute)
+}
+
 // Routers that know nothing of each other together send no more than the engine takes.
 func TestAnAgentDividesItsSlotsAmongItsRouters(t *testing.T) {
 	t.Parallel()
 	c := newCore(Config{ID: "a", Models: []string{"llama"}, Slots: 5}, "i", "127.0.0.1:1")
+	var offer uint64
 	share := func(s *session) uint32 {
 		list := c.messages(s)
+		offer = list[len(list)-1].GetStatus().GetOffer()
 		return list[len(list)-1].GetStatus().GetSlots()
 	}
 	one := c.join()
-	c.setRouter(one, "router 1")
+	c.welcome(one, "router 1")
 	require.EqualValues(t, 5, share(one))
+	require.EqualValues(t, 2, offer, "the Hello was the first")
 
 	two := &session{changed: make(chan struct{}, 1)}
 	hello := c.addSession(two).GetHello()
 	require.EqualValues(t, 5, hello.GetSlots())
-	require.EqualValues(t, 2, hello.GetShare(), "from its first request on")
+	require.Zero(t, hello.GetShare(), "the first router may use all")
+	require.EqualValues(t, 1, hello.GetOffer())
 	require.EqualValues(t, 5, share(one), "the other one has not answered yet")
 	<-one.changed
-	c.setRouter(two, "router 2")
+	c.welcome(two, "router 2")
 	<-one.changed
+	<-two.changed
 	require.EqualValues(t, 3, share(one))
+	require.Zero(t, share(two))
+	c.onUsage(two, &pb.Usage{Offer: offer, Waiting: 9})
+	c.onUsage(one, &pb.Usage{Offer: 4, Kept: 4, Taken: 4})
+	<-two.changed
+	require.EqualValues(t, 1, share(two), "what the first one has returned")
+	require.EqualValues(t, 3, share(one))
+	c.onUsage(one, &pb.Usage{Offer: 5, Kept: 3, Taken: 3})
+	<-two.changed
 	require.EqualValues(t, 2, share(two))
 
-	routers := []*session{one, two}
-	for range 5 {
-		s := c.join()
-		c.setRouter(s, "another")
-		routers = append(routers, s)
-	}
-	for _, s := range routers {
-		require.EqualValues(t, 1, share(s), "each has one at least")
-	}
-	for _, s := range routers[1:] {
-		c.removeSession(s)
-	}
-	<-one.changed
-	require.EqualValues(t, 5, share(one))
+	c.removeSession(one, nil)
+	<-two.changed
+	require.EqualValues(t, 2, share(two), "Envoy may carry three requests of the first one")
+	again := c.join()
+	c.welcome(again, "router 1")
+	require.Zero(t, share(again), "no request waits there")
+	c.onUsage(again, &pb.Usage{Offer: offer, Kept: 3, Taken: 3, Waiting: 1})
+	require.EqualValues(t, 2, share(again))
 }
 
 func TestSleepBeginsTheStopAndIsTakenInAtOnce(t *testing.T) {
@@ -130,12 +142,12 @@ func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 		keeps time.Duration
 	}{
 		"gone for good":          {func(*core) {}, lostRouterTime},
-		"a new one in its place": {func(c *core) { s := c.join(); c.setRouter(s, "new"); c.onSleep(s, 1) }, lostRouterTime},
-		"back again":             {func(c *core) { s := c.join(); c.setRouter(s, "two"); c.onSleep(s, 1) }, 0},
+		"a new one in its place": {func(c *core) { s := c.join(); c.welcome(s, "new"); c.onSleep(s, 1) }, lostRouterTime},
+		"back again":             {func(c *core) { s := c.join(); c.welcome(s, "two"); c.onSleep(s, 1) }, 0},
 		"the engine tells of its requests": {func(c *core) {
-			c.setSignals(engines.Signals{Running: new(uint32)})
+			c.setSignals(engines.Signals{Running: new(uint32)}, time.Now())
 			s := c.join()
-			c.setRouter(s, "new")
+			c.welcome(s, "new")
 			c.onSleep(s, 1)
 		}, 0},
 	} {
@@ -144,12 +156,12 @@ func TestRouterThatIsGoneKeepsTheEngineForAWhile(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := demandCore()
 				one, two := c.join(), c.join()
-				c.setRouter(one, "one")
-				c.setRouter(two, "two")
+				c.welcome(one, "one")
+				c.welcome(two, "two")
 				c.onWake(one, wakeMessage(1))
 				c.endWake(nil)
 				c.onSleep(one, 2)
-				c.removeSession(two) // Envoy may carry its answers on
+				c.removeSession(two, nil) // Envoy may carry its answers on
 				require.True(t, c.wanted())
 				tc.next(c)
 				time.Sleep(tc.keeps - time.Nanosecond)
@@ -170,7 +182,7 @@ func TestEngineIsKeptWithoutRouters(t *testing.T) {
 	s := c.join()
 	c.onWake(s, wakeMessage(1))
 	c.endWake(nil)
-	c.removeSession(s)
+	c.removeSession(s, nil)
 	require.True(t, c.wanted())
 	require.Equal(t, pb.State_STATE_SERVING, c.addSession(s).GetHello().GetState())
 }

@@ -32,6 +32,8 @@
 //     that answers (owner.go), and makes it ready. core.endWake sends the WakeResult.
 //  5. Sleep. core.onSleep records it. When every router has sent one, the engine is no
 //     longer wanted, and drive stops it once it has no requests.
+//     The engine's slots are divided among the routers by what they say of their use
+//     (shares.go, divide).
 //  6. Bye. When the context ends, each conversation sends Bye and waits until the router
 //     ends the stream, which it does after its last request. Then the engine is stopped.
 //

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/holdgate/holdgate/agentreg/agent/divide"
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 )
 
@@ -22,7 +23,8 @@ type session struct {
 	handled  uint64             // the highest seq of the router that was handled
 	released bool               // the router's last command was Sleep
 	wake     string             // the model of the last Wake
-	number   uint64             // position among all sessions so far
+	slots    *divide.Router     // what it has of the slots
+	liveness time.Duration      // after which the router takes the agent for lost
 	pending  []*pb.AgentMessage // to be sent before the next Status
 	changed  chan struct{}      // receives a token when there is something to send
 }
@@ -33,8 +35,8 @@ func (c *core) addSession(s *session) *pb.AgentMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sessions[s] = struct{}{}
-	c.opened++
-	s.number = c.opened
+	s.slots = c.ledger.Join()
+	offer, share := s.slots.Offer()
 	state := c.protocolState()
 	if c.phase == stopping && !c.wantUp {
 		// A Hello has no health, so the router would take an engine that is being stopped
@@ -46,7 +48,7 @@ func (c *core) addSession(s *session) *pb.AgentMessage {
 	cfg := &c.cfg
 	hello := &pb.Hello{
 		AgentId: cfg.ID, Instance: c.instance, Address: c.address,
-		Models: cfg.Models, Kinds: cfg.Kinds, Slots: uint32(cfg.Slots), Share: c.shareOf(s), //nolint:gosec // Validate bounds it
+		Models: cfg.Models, Kinds: cfg.Kinds, Slots: uint32(cfg.Slots), Share: new(uint32(share)), Offer: offer, //nolint:gosec // Validate bounds it
 		Engine: cfg.Engine, Region: cfg.Region, Labels: cfg.Labels,
 		State: state, CanWake: c.onDemand(), Group: cfg.Group.message(),
 	}
@@ -62,12 +64,13 @@ func (c *core) addSession(s *session) *pb.AgentMessage {
 	return &pb.AgentMessage{Message: &pb.AgentMessage_Hello{Hello: hello}}
 }
 
-// removeSession removes a stream that has ended.
-func (c *core) removeSession(s *session) {
+// removeSession removes a stream that has ended; why is nil if both sides know that it has.
+func (c *core) removeSession(s *session, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sessions, s)
-	c.notifyAll() // their shares of the slots change
+	c.leaveSlots(s, why)
+	c.notifyAll() // the number of routers
 	if c.onDemand() && !s.released && c.phase == serving {
 		c.lost[s] = time.AfterFunc(lostRouterTime, func() { c.dropLost(s) })
 	}
@@ -82,13 +85,16 @@ func (c *core) dropLost(s *session) {
 	c.stopIfReleased()
 }
 
-// setRouter sets the router of a stream. If an earlier stream of this router was lost, the
-// engine is no longer kept up for that: the router is back and sends Sleep itself.
-func (c *core) setRouter(s *session, router string) {
+// setRouter sets the router of a stream by its Welcome. If an earlier stream of this router was
+// lost, the engine is no longer kept up for that: the router is back and sends Sleep itself.
+func (c *core) setRouter(s *session, w *pb.Welcome, liveness time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.router = router
-	c.notifyAll() // their shares of the slots change
+	router := w.GetRouterId()
+	s.router, s.liveness = router, liveness
+	c.ledger.Welcome(s.slots, router, !w.GetUsage(), time.Now())
+	c.divide()
+	c.notifyAll() // the number of routers
 	for old, timer := range c.lost {
 		if old.router == router {
 			timer.Stop()
@@ -115,30 +121,10 @@ func (c *core) messages(s *session) []*pb.AgentMessage {
 	defer c.mu.Unlock()
 	list := s.pending
 	s.pending = nil
+	offer, share := s.slots.Offer()
 	return append(list, &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
 		State: c.protocolState(), Healthy: c.phase == serving && c.healthy,
-		Handled: s.handled, Routers: uint32(len(c.sessions)), Slots: c.shareOf(s), //nolint:gosec // a handful
+		Handled: s.handled, Routers: uint32(len(c.sessions)), Slots: new(uint32(share)), Offer: offer, //nolint:gosec // Validate bounds it
 		InFlight: c.signals.InFlight(), Running: c.signals.Running, Waiting: c.signals.Waiting, KvUse: c.signals.KVUse,
 	}}})
-}
-
-// shareOf returns how many of the engine's slots a router may use. The shares of all routers
-// add up to the slots, except that each is at least one. Routers that have not sent Welcome
-// are not counted.
-func (c *core) shareOf(s *session) *uint32 {
-	routers, before := 0, 0
-	for other := range c.sessions {
-		if other != s && other.router == "" {
-			continue
-		}
-		routers++
-		if other.number < s.number {
-			before++
-		}
-	}
-	share := c.cfg.Slots / routers
-	if before < c.cfg.Slots%routers {
-		share++
-	}
-	return new(uint32(max(share, 1))) //nolint:gosec // Validate bounds it
 }

@@ -6,11 +6,12 @@ import (
 	"context"
 	"time"
 
+	"github.com/holdgate/holdgate/agentreg/agent/divide"
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 )
 
 // sampleEvery is the pause between two readings of a serving engine's signals, and the
-// timeout of each.
+// timeout of each. While slots are frozen it is divide.LookEvery.
 const sampleEvery = 2 * time.Second
 
 // watchSignals stores the engine's signals in core again and again until ctx ends. It runs in its
@@ -19,13 +20,35 @@ func (a *agent) watchSignals(ctx context.Context) {
 	if !a.cfg.engine().HasSignals() {
 		return
 	}
-	defer a.core.setSignals(engines.Signals{})
+	defer func() { a.core.setSignals(engines.Signals{}, time.Now()) }()
 	for {
-		a.core.setSignals(a.readSignals(ctx))
-		if !pause(ctx, sampleEvery) {
+		began := time.Now()
+		a.core.setSignals(a.readSignals(ctx), began)
+		if !a.awaitNextReading(ctx) {
 			return
 		}
 	}
+}
+
+// awaitNextReading waits until the engine's signals must be read again; if slots are frozen, it
+// asks the routers meanwhile what they have. It returns false if ctx ends first.
+func (a *agent) awaitNextReading(ctx context.Context) bool {
+	if a.core.slotsFrozen() {
+		if !pause(ctx, divide.LookEvery/2) {
+			return false
+		}
+		a.core.askForUsage()
+		return pause(ctx, divide.LookEvery/2)
+	}
+	timer := time.NewTimer(sampleEvery)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-a.core.frozen:
+	}
+	return true
 }
 
 // readSignals returns how busy the engine is; the fields are nil if it does not answer.

@@ -213,6 +213,7 @@ type RouterMessage struct {
 	//	*RouterMessage_Wake
 	//	*RouterMessage_Sleep
 	//	*RouterMessage_StatusRequest
+	//	*RouterMessage_Usage
 	//	*RouterMessage_Successor
 	Message       isRouterMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
@@ -301,6 +302,15 @@ func (x *RouterMessage) GetStatusRequest() *StatusRequest {
 	return nil
 }
 
+func (x *RouterMessage) GetUsage() *Usage {
+	if x != nil {
+		if x, ok := x.Message.(*RouterMessage_Usage); ok {
+			return x.Usage
+		}
+	}
+	return nil
+}
+
 func (x *RouterMessage) GetSuccessor() *Successor {
 	if x != nil {
 		if x, ok := x.Message.(*RouterMessage_Successor); ok {
@@ -334,6 +344,10 @@ type RouterMessage_StatusRequest struct {
 	StatusRequest *StatusRequest `protobuf:"bytes,5,opt,name=status_request,json=statusRequest,proto3,oneof"`
 }
 
+type RouterMessage_Usage struct {
+	Usage *Usage `protobuf:"bytes,6,opt,name=usage,proto3,oneof"`
+}
+
 type RouterMessage_Successor struct {
 	Successor *Successor `protobuf:"bytes,7,opt,name=successor,proto3,oneof"`
 }
@@ -347,6 +361,8 @@ func (*RouterMessage_Wake) isRouterMessage_Message() {}
 func (*RouterMessage_Sleep) isRouterMessage_Message() {}
 
 func (*RouterMessage_StatusRequest) isRouterMessage_Message() {}
+
+func (*RouterMessage_Usage) isRouterMessage_Message() {}
 
 func (*RouterMessage_Successor) isRouterMessage_Message() {}
 
@@ -386,6 +402,8 @@ type Hello struct {
 	Group *Group `protobuf:"bytes,14,opt,name=group,proto3" json:"group,omitempty"`
 	// The value of Status.slots at the time of the Hello.
 	Share *uint32 `protobuf:"varint,16,opt,name=share,proto3,oneof" json:"share,omitempty"`
+	// The value of Status.offer at the time of the Hello.
+	Offer uint64 `protobuf:"varint,17,opt,name=offer,proto3" json:"offer,omitempty"`
 	// How long the engine has been serving, so that a router that has just started counts
 	// its min_up_time from then. Zero or absent: from now.
 	ServingFor    *durationpb.Duration `protobuf:"bytes,15,opt,name=serving_for,json=servingFor,proto3" json:"serving_for,omitempty"`
@@ -528,6 +546,13 @@ func (x *Hello) GetShare() uint32 {
 	return 0
 }
 
+func (x *Hello) GetOffer() uint64 {
+	if x != nil {
+		return x.Offer
+	}
+	return 0
+}
+
 func (x *Hello) GetServingFor() *durationpb.Duration {
 	if x != nil {
 		return x.ServingFor
@@ -621,8 +646,11 @@ type Status struct {
 	// Share of the KV cache in use, 0 to 1, if the engine reports it.
 	KvUse *float64 `protobuf:"fixed64,8,opt,name=kv_use,json=kvUse,proto3,oneof" json:"kv_use,omitempty"`
 	// How many of the engine's slots this router may use: the agent divides them among
-	// the routers that it is connected to. Absent: all slots of the Hello.
-	Slots         *uint32 `protobuf:"varint,9,opt,name=slots,proto3,oneof" json:"slots,omitempty"`
+	// the routers that it is connected to. May be 0. Absent: all slots of the Hello.
+	Slots *uint32 `protobuf:"varint,9,opt,name=slots,proto3,oneof" json:"slots,omitempty"`
+	// The number of this message and its slots among those of the stream, from 1 on for the
+	// Hello. 0: the agent does not read Usage.
+	Offer         uint64 `protobuf:"varint,10,opt,name=offer,proto3" json:"offer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -716,6 +744,13 @@ func (x *Status) GetKvUse() float64 {
 func (x *Status) GetSlots() uint32 {
 	if x != nil && x.Slots != nil {
 		return *x.Slots
+	}
+	return 0
+}
+
+func (x *Status) GetOffer() uint64 {
+	if x != nil {
+		return x.Offer
 	}
 	return 0
 }
@@ -849,7 +884,9 @@ type Welcome struct {
 	// A value that a router generates each time it starts.
 	RouterId string `protobuf:"bytes,1,opt,name=router_id,json=routerId,proto3" json:"router_id,omitempty"`
 	// The interval in which the agent must send a Status.
-	Heartbeat     *durationpb.Duration `protobuf:"bytes,2,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	Heartbeat *durationpb.Duration `protobuf:"bytes,2,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	// Whether the router sends Usage. If not, the agent takes each offer as acknowledged.
+	Usage         bool `protobuf:"varint,3,opt,name=usage,proto3" json:"usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -896,6 +933,13 @@ func (x *Welcome) GetHeartbeat() *durationpb.Duration {
 		return x.Heartbeat
 	}
 	return nil
+}
+
+func (x *Welcome) GetUsage() bool {
+	if x != nil {
+		return x.Usage
+	}
+	return false
 }
 
 // Reject refuses an agent. The router ends the stream after it.
@@ -1138,6 +1182,90 @@ func (*Successor) Descriptor() ([]byte, []int) {
 	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{12}
 }
 
+// Usage says what the router does with its share of the slots. It is sent in answer to each
+// Status that has an offer, and when kept falls or waiting changes.
+type Usage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The offer of the last Status, or of the Hello, that this message takes into account.
+	Offer uint64 `protobuf:"varint,1,opt,name=offer,proto3" json:"offer,omitempty"`
+	// How many slots the router may use until it takes another offer into account: its share, or
+	// the slots that are taken if they are more.
+	Kept uint32 `protobuf:"varint,2,opt,name=kept,proto3" json:"kept,omitempty"`
+	// How many slots are taken, also those of an earlier agent with the same address.
+	Taken uint32 `protobuf:"varint,3,opt,name=taken,proto3" json:"taken,omitempty"`
+	// How many requests wait for a slot of a target of this agent, at most all its slots.
+	Waiting uint32 `protobuf:"varint,4,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// How many slots the router has released since the stream began.
+	Released      uint64 `protobuf:"varint,5,opt,name=released,proto3" json:"released,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Usage) GetOffer() uint64 {
+	if x != nil {
+		return x.Offer
+	}
+	return 0
+}
+
+func (x *Usage) GetKept() uint32 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+func (x *Usage) GetTaken() uint32 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *Usage) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *Usage) GetReleased() uint64 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
 var File_agentreg_agentregpb_agentreg_proto protoreflect.FileDescriptor
 
 const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
@@ -1149,15 +1277,16 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\vwake_result\x18\x03 \x01(\v2\x17.agentreg.v1.WakeResultH\x00R\n" +
 	"wakeResult\x12$\n" +
 	"\x03bye\x18\x04 \x01(\v2\x10.agentreg.v1.ByeH\x00R\x03byeB\t\n" +
-	"\amessage\"\xcd\x02\n" +
+	"\amessage\"\xf9\x02\n" +
 	"\rRouterMessage\x120\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.agentreg.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x06reject\x18\x02 \x01(\v2\x13.agentreg.v1.RejectH\x00R\x06reject\x12'\n" +
 	"\x04wake\x18\x03 \x01(\v2\x11.agentreg.v1.WakeH\x00R\x04wake\x12*\n" +
 	"\x05sleep\x18\x04 \x01(\v2\x12.agentreg.v1.SleepH\x00R\x05sleep\x12C\n" +
-	"\x0estatus_request\x18\x05 \x01(\v2\x1a.agentreg.v1.StatusRequestH\x00R\rstatusRequest\x126\n" +
+	"\x0estatus_request\x18\x05 \x01(\v2\x1a.agentreg.v1.StatusRequestH\x00R\rstatusRequest\x12*\n" +
+	"\x05usage\x18\x06 \x01(\v2\x12.agentreg.v1.UsageH\x00R\x05usage\x126\n" +
 	"\tsuccessor\x18\a \x01(\v2\x16.agentreg.v1.SuccessorH\x00R\tsuccessorB\t\n" +
-	"\amessage\"\x88\x05\n" +
+	"\amessage\"\x9e\x05\n" +
 	"\x05Hello\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
@@ -1174,7 +1303,8 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\fidle_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\vidleTimeout\x129\n" +
 	"\vmin_up_time\x18\r \x01(\v2\x19.google.protobuf.DurationR\tminUpTime\x12(\n" +
 	"\x05group\x18\x0e \x01(\v2\x12.agentreg.v1.GroupR\x05group\x12\x19\n" +
-	"\x05share\x18\x10 \x01(\rH\x00R\x05share\x88\x01\x01\x12:\n" +
+	"\x05share\x18\x10 \x01(\rH\x00R\x05share\x88\x01\x01\x12\x14\n" +
+	"\x05offer\x18\x11 \x01(\x04R\x05offer\x12:\n" +
 	"\vserving_for\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"servingFor\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
@@ -1184,7 +1314,7 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\x04R\x04room\x12\x12\n" +
-	"\x04cost\x18\x03 \x01(\x04R\x04cost\"\xd2\x02\n" +
+	"\x04cost\x18\x03 \x01(\x04R\x04cost\"\xe8\x02\n" +
 	"\x06Status\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.agentreg.v1.StateR\x05state\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +
@@ -1194,7 +1324,9 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\arunning\x18\x06 \x01(\rH\x01R\arunning\x88\x01\x01\x12\x1d\n" +
 	"\awaiting\x18\a \x01(\rH\x02R\awaiting\x88\x01\x01\x12\x1a\n" +
 	"\x06kv_use\x18\b \x01(\x01H\x03R\x05kvUse\x88\x01\x01\x12\x19\n" +
-	"\x05slots\x18\t \x01(\rH\x04R\x05slots\x88\x01\x01B\f\n" +
+	"\x05slots\x18\t \x01(\rH\x04R\x05slots\x88\x01\x01\x12\x14\n" +
+	"\x05offer\x18\n" +
+	" \x01(\x04R\x05offerB\f\n" +
 	"\n" +
 	"_in_flightB\n" +
 	"\n" +
@@ -1211,10 +1343,11 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\x12:\n" +
 	"\vretry_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\"\x05\n" +
-	"\x03Bye\"_\n" +
+	"\x03Bye\"u\n" +
 	"\aWelcome\x12\x1b\n" +
 	"\trouter_id\x18\x01 \x01(\tR\brouterId\x127\n" +
-	"\theartbeat\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"6\n" +
+	"\theartbeat\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\x12\x14\n" +
+	"\x05usage\x18\x03 \x01(\bR\x05usage\"6\n" +
 	"\x06Reject\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\".\n" +
@@ -1225,7 +1358,13 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\v\n" +
-	"\tSuccessor*U\n" +
+	"\tSuccessor\"}\n" +
+	"\x05Usage\x12\x14\n" +
+	"\x05offer\x18\x01 \x01(\x04R\x05offer\x12\x12\n" +
+	"\x04kept\x18\x02 \x01(\rR\x04kept\x12\x14\n" +
+	"\x05taken\x18\x03 \x01(\rR\x05taken\x12\x18\n" +
+	"\awaiting\x18\x04 \x01(\rR\awaiting\x12\x1a\n" +
+	"\breleased\x18\x05 \x01(\x04R\breleased*U\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTATE_ASLEEP\x10\x01\x12\x10\n" +
@@ -1247,7 +1386,7 @@ func file_agentreg_agentregpb_agentreg_proto_rawDescGZIP() []byte {
 }
 
 var file_agentreg_agentregpb_agentreg_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agentreg_agentregpb_agentreg_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_agentreg_agentregpb_agentreg_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_agentreg_agentregpb_agentreg_proto_goTypes = []any{
 	(State)(0),                  // 0: agentreg.v1.State
 	(*AgentMessage)(nil),        // 1: agentreg.v1.AgentMessage
@@ -1263,8 +1402,9 @@ var file_agentreg_agentregpb_agentreg_proto_goTypes = []any{
 	(*Sleep)(nil),               // 11: agentreg.v1.Sleep
 	(*StatusRequest)(nil),       // 12: agentreg.v1.StatusRequest
 	(*Successor)(nil),           // 13: agentreg.v1.Successor
-	nil,                         // 14: agentreg.v1.Hello.LabelsEntry
-	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
+	(*Usage)(nil),               // 14: agentreg.v1.Usage
+	nil,                         // 15: agentreg.v1.Hello.LabelsEntry
+	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
 }
 var file_agentreg_agentregpb_agentreg_proto_depIdxs = []int32{
 	3,  // 0: agentreg.v1.AgentMessage.hello:type_name -> agentreg.v1.Hello
@@ -1276,23 +1416,24 @@ var file_agentreg_agentregpb_agentreg_proto_depIdxs = []int32{
 	10, // 6: agentreg.v1.RouterMessage.wake:type_name -> agentreg.v1.Wake
 	11, // 7: agentreg.v1.RouterMessage.sleep:type_name -> agentreg.v1.Sleep
 	12, // 8: agentreg.v1.RouterMessage.status_request:type_name -> agentreg.v1.StatusRequest
-	13, // 9: agentreg.v1.RouterMessage.successor:type_name -> agentreg.v1.Successor
-	14, // 10: agentreg.v1.Hello.labels:type_name -> agentreg.v1.Hello.LabelsEntry
-	0,  // 11: agentreg.v1.Hello.state:type_name -> agentreg.v1.State
-	15, // 12: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
-	15, // 13: agentreg.v1.Hello.min_up_time:type_name -> google.protobuf.Duration
-	4,  // 14: agentreg.v1.Hello.group:type_name -> agentreg.v1.Group
-	15, // 15: agentreg.v1.Hello.serving_for:type_name -> google.protobuf.Duration
-	0,  // 16: agentreg.v1.Status.state:type_name -> agentreg.v1.State
-	15, // 17: agentreg.v1.WakeResult.retry_after:type_name -> google.protobuf.Duration
-	15, // 18: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
-	1,  // 19: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
-	2,  // 20: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
-	20, // [20:21] is the sub-list for method output_type
-	19, // [19:20] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	14, // 9: agentreg.v1.RouterMessage.usage:type_name -> agentreg.v1.Usage
+	13, // 10: agentreg.v1.RouterMessage.successor:type_name -> agentreg.v1.Successor
+	15, // 11: agentreg.v1.Hello.labels:type_name -> agentreg.v1.Hello.LabelsEntry
+	0,  // 12: agentreg.v1.Hello.state:type_name -> agentreg.v1.State
+	16, // 13: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
+	16, // 14: agentreg.v1.Hello.min_up_time:type_name -> google.protobuf.Duration
+	4,  // 15: agentreg.v1.Hello.group:type_name -> agentreg.v1.Group
+	16, // 16: agentreg.v1.Hello.serving_for:type_name -> google.protobuf.Duration
+	0,  // 17: agentreg.v1.Status.state:type_name -> agentreg.v1.State
+	16, // 18: agentreg.v1.WakeResult.retry_after:type_name -> google.protobuf.Duration
+	16, // 19: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
+	1,  // 20: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
+	2,  // 21: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_agentreg_agentregpb_agentreg_proto_init() }
@@ -1312,6 +1453,7 @@ func file_agentreg_agentregpb_agentreg_proto_init() {
 		(*RouterMessage_Wake)(nil),
 		(*RouterMessage_Sleep)(nil),
 		(*RouterMessage_StatusRequest)(nil),
+		(*RouterMessage_Usage)(nil),
 		(*RouterMessage_Successor)(nil),
 	}
 	file_agentreg_agentregpb_agentreg_proto_msgTypes[2].OneofWrappers = []any{}
@@ -1322,7 +1464,7 @@ func file_agentreg_agentregpb_agentreg_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agentreg_agentregpb_agentreg_proto_rawDesc), len(file_agentreg_agentregpb_agentreg_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -172,18 +172,18 @@ func (a *App) Stop(ctx context.Context) error {
 	a.data.EndLogs()
 	// 8. The ext_proc service ends.
 	stopGracefully(ctx, a.envoy)
-	// 9. The requests that Envoy still carries end as `record_lost`.
-	a.data.EndAll()
-	// 10. Calls of webhooks and KEDA's streams end.
+	// 9. Calls of webhooks and KEDA's streams end.
 	a.notifiers.stop(ctx)
 	if a.keda != nil {
 		a.keda.Stop()
 	}
-	// 11. Background work ends, and with it the backends' agents.
+	// 10. Background work ends, and with it the backends' agents.
 	a.endBackground()
-	// 12. The agents' streams and their service end.
+	// 11. The agents are told which slots Envoy still uses; their streams and their service end.
 	a.registry.Drain()
-	a.agents.Stop()
+	a.stopAgents(ctx)
+	// 12. The requests that Envoy still carries end as `record_lost`.
+	a.data.EndAll()
 	// 13. The admin API ends.
 	err := a.admin.Shutdown(ctx)
 	if err != nil {
@@ -204,6 +204,14 @@ func extend(ctx, drain context.Context) (context.Context, context.CancelFunc) {
 		deadline = least
 	}
 	return context.WithDeadline(ctx, deadline)
+}
+
+// stopAgents stops the agents' service when it has sent its last messages. It does not wait for
+// calls of the health service, which do not end by themselves.
+func (a *App) stopAgents(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stopGracefully(ctx, a.agents)
 }
 
 // stopGracefully stops a server when its calls have ended or ctx ends.

@@ -35,6 +35,7 @@ func (a *App) newRegistry() (*agentreg.Registry, error) {
 	return agentreg.New(agentreg.Options{
 		Log: a.log, Liveness: c.AgentLiveness, GroupGrace: c.GroupGrace, AllowCIDR: allow,
 		OnChange:     a.replicasChanged,
+		SlotWaiters:  func(t target.Target) int { return a.machine.SlotWaiters(t) },
 		OnFewer:      a.engineHasFewer,
 		OnWakeFailed: func(model, reason string) { a.notifiers.wakeRefused(model, reason) },
 		OnServing: func(agent *agentreg.AgentInfo) {
@@ -64,18 +65,27 @@ func (a *App) newMachine() *holdstate.Machine {
 		},
 		Others: func(model string) bool { return a.placements().HoldsOthers(model) },
 		Linger: c.WakeLinger, Cooldown: c.WakeCooldown, InOrder: c.WakeOrder == "arrival",
-		Slots:     a.capacity,
-		OnWanted:  func(model string) { a.notifiers.changed(model) },
-		OnOutcome: m.HoldEnded,
-		OnRefused: m.Rejected,
-		OnQueued:  m.Queued,
-		OnWake:    a.woke,
+		Slots:         a.capacity,
+		OnWanted:      func(model string) { a.notifiers.changed(model) },
+		OnOutcome:     m.HoldEnded,
+		OnRefused:     a.rejected,
+		OnQueued:      m.Queued,
+		OnWake:        a.woke,
+		OnSlotWaiters: a.registry.SlotWaitersChanged,
 		OnRelease: func(t target.Target, n int) {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
 		},
 	}
 	a.shareDemand(&o)
 	return holdstate.New(o)
+}
+
+// rejected is called when a request for a model that was up got no reservation or no slot.
+func (a *App) rejected(model string, why error) {
+	a.metrics.Rejected(model, why)
+	if errors.Is(why, holdstate.ErrNoQueue) {
+		a.registry.Refused(model)
+	}
 }
 
 func (a *App) newMaps() *sitemap.Store {
@@ -112,7 +122,7 @@ func (a *App) newDecider() *decision.Decider {
 		Keys: a.keys, Secrets: a.secrets, Maps: a.maps, Backends: a.backends, Registry: a.registry, Machine: a.machine,
 		Capacity: a.capacity, Policies: a.policies, Engines: a.engines, Holds: a.siteHolds(), Site: a.siteView(), Log: a.log,
 		Events: decision.Events{
-			Waits: a.notifiers.changed, HoldEnded: m.HoldEnded, Rejected: m.Rejected, TokenRejected: m.TokenRejected,
+			Waits: a.notifiers.changed, HoldEnded: m.HoldEnded, Rejected: a.rejected, TokenRejected: m.TokenRejected,
 		},
 	})
 }

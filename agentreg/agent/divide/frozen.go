@@ -37,10 +37,10 @@ func (l *Ledger) Leave(r *Router, e End) {
 	e.Quiet = latest(e.Quiet, r.quiet.from)
 	if next := l.remove(r); next != nil {
 		next.passive = false
-		next.takeOver(r.kept(), e.Quiet)
+		next.takeOver(r.usable(), e.Quiet)
 		return
 	}
-	kept := r.kept()
+	kept := r.usable()
 	switch {
 	case r.passive:
 		return // another stream of the router has taken over

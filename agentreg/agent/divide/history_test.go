@@ -16,7 +16,7 @@ import (
 )
 
 // histories is the number of random histories; HOLDGATE_HISTORIES is another one.
-const histories = 20_000
+const histories = 10_000
 
 // Whatever happens to routers and messages, what routers keep and what may still run of lost
 // ones never exceeds the slots, nor do the requests in the engine. When things settle, each

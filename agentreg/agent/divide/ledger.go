@@ -164,13 +164,16 @@ func (r *Router) Offer() (number uint64, share int) {
 // the last offer.
 func (r *Router) Due() bool { return r.news || r.share != r.said }
 
-// kept returns how many slots the router may use until it says something else.
-func (r *Router) kept() int {
-	kept := max(r.share, r.returned)
+// kept returns how many slots are not for others: those that the router may use until it says
+// something else, and its share, which may not have been said to it yet.
+func (r *Router) kept() int { return max(r.share, r.usable()) }
+
+// usable returns how many slots the router may use until it is said something else.
+func (r *Router) usable() int {
 	if len(r.open) > 0 {
-		kept = max(kept, r.open[0].share)
+		return max(r.returned, r.open[0].share)
 	}
-	return kept
+	return r.returned
 }
 
 // need returns the router's need. Nothing is known of a silent one: it may need everything.
@@ -238,6 +241,18 @@ func (l *Ledger) Scarce() bool {
 		waiting += min(r.need(l.slots).Waiting, 1)
 	}
 	return waiting > l.divisible()
+}
+
+// Wanting reports whether requests wait at a router while another one, where none waits, has a
+// share that it may not need any more.
+func (l *Ledger) Wanting() bool {
+	wants, mayHave := false, false
+	for _, r := range l.active() {
+		n := r.need(l.slots)
+		wants = wants || n.Waiting > 0 && n.wants(l.slots) > n.Share
+		mayHave = mayHave || n.Waiting == 0 && n.Share > 0
+	}
+	return wants && mayHave
 }
 
 // NextTurn makes another router the first to get a slot when there are too few.

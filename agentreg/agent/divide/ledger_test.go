@@ -120,7 +120,7 @@ func TestWhatALostRouterKeptIsFrozenUntilItIsBack(t *testing.T) {
 	l.says(again, 1, 1, 0)
 	require.Equal(t, 3, two.share)
 	l.Leave(again, End{Now: start, Quiet: start})
-	require.Equal(t, again.kept(), l.Frozen())
+	require.Equal(t, 1, l.Frozen())
 	l.Reset()
 	require.Zero(t, l.Frozen())
 }
@@ -130,8 +130,7 @@ func TestARouterThatReturnedAllFreezesNothing(t *testing.T) {
 	l := New(4)
 	one, _ := l.welcome("1")
 	two, _ := l.welcome("2")
-	l.Use(one, Usage{Offer: one.number + 1, Kept: 1, Taken: 1})
-	one.share = 0
+	l.Use(one, Usage{Offer: one.number, Kept: 1, Taken: 1})
 	l.Leave(one, End{Now: start, Quiet: start})
 	l.Divide()
 	require.Equal(t, 1, l.Frozen(), "but for what Envoy carries")
@@ -164,6 +163,20 @@ func TestTheOnlyRouterFindsItsSlotsAfterARestart(t *testing.T) {
 	}
 }
 
+func TestOthersAreAskedWhileOneWaits(t *testing.T) {
+	t.Parallel()
+	l := New(4)
+	one, _ := l.welcome("1")
+	two, _ := l.welcome("2")
+	one.Offer()
+	l.says(one, 2, 2, 0)
+	require.False(t, l.Wanting(), "none waits")
+	l.says(two, 2, 2, 5)
+	require.True(t, l.Wanting(), "slots of the first may be free by now")
+	l.says(one, 2, 2, 1)
+	require.False(t, l.Wanting(), "it needs them")
+}
+
 func TestFrozenSlotsExpire(t *testing.T) {
 	t.Parallel()
 	l := frozenLedger()
@@ -179,7 +192,6 @@ func frozenLedger() *Ledger {
 	one, _ := l.welcome("1")
 	l.welcome("2")
 	l.says(one, 3, 3, 0)
-	one.share = 3
 	l.Leave(one, End{Now: start, Quiet: start})
 	return l
 }
