@@ -220,7 +220,7 @@ func TestRoutersThatWaitShareTheLimitEvenly(t *testing.T) {
 				for i := range s.waits {
 					s.waits[i] = 1
 				}
-				random := rand.New(rand.NewPCG(1, uint64(limit))) //nolint:gosec // it is a test
+				random := rand.New(rand.NewPCG(1, uint64(limit)))
 				for range rounds {
 					// One ends, and its own router is the first to know.
 					i := random.IntN(len(running))

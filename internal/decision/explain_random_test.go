@@ -92,6 +92,7 @@ func anySetup(t *rapid.T) setup {
 	}
 	if oneIn(t, 2, "further routers") {
 		s.others = rapid.IntRange(1, 3).Draw(t, "held there")
+		s.admitted = rapid.IntRange(0, 2).Draw(t, "admitted there")
 	}
 	if oneIn(t, 2, "in the grace of the start") {
 		s.GraceUntil = time.Now().Add(time.Hour)

@@ -43,6 +43,7 @@ type setup struct {
 	keys, policy, placements string // the texts of the files
 	limits                   holdstate.Limits
 	others                   int // requests that other routers hold, for each model
+	admitted                 int // requests of m that another router has admitted
 }
 
 // rig is a decider with everything that it decides from. It needs a bubble.
@@ -77,6 +78,12 @@ func newRig(ctx context.Context, t require.TestingT, s setup) *rig {
 		Liveness: 24 * time.Hour, OnChange: func(t target.Target) { o.Machine.Update(t) },
 	})
 	o.Capacity = admission.NewCapacity(o.Registry, o.Policies)
+	if s.admitted > 0 {
+		o.Capacity.Share(admission.Sharing{
+			Routers: func() int { return 2 }, OnChange: func(string) {}, Retry: func(string) { o.Machine.UpdateAll() },
+		})
+		o.Capacity.SetOthers("m", []admission.Occupancy{{Requests: int64(s.admitted), WaitsSince: time.Now()}})
+	}
 	counted := func(outcome holdstate.Outcome, _ time.Duration) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -206,8 +206,7 @@ func TestThreeRoutersUnderLoadStayNearTheLimit(t *testing.T) {
 				if n > limit+int64(len(routers))-1 {
 					over.Add(1)
 				}
-				for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
-				}
+				raise(&most, n)
 				running.Go(func() {
 					select {
 					case <-time.After(20 * time.Millisecond):

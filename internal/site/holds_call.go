@@ -101,7 +101,7 @@ func (h *Holds) run(ctx context.Context) {
 		case <-h.wake:
 		}
 		for c := h.next(); c != nil; c = h.next() {
-			fits, err := c.make(ctx, h)
+			fits, err := c.send(ctx, h)
 			h.finish(c, fits, err)
 			if err != nil {
 				break // the next beat, or the next request, tries again
@@ -166,8 +166,8 @@ func (h *Holds) include(c *holdsCall, limits []holdLimit) {
 	}
 }
 
-// make makes the call, and returns the answers.
-func (c *holdsCall) make(ctx context.Context, h *Holds) ([]int64, error) {
+// send makes the call, and returns the answers.
+func (c *holdsCall) send(ctx context.Context, h *Holds) ([]int64, error) {
 	keys := make([]string, len(c.limits))
 	args := []string{h.client.ID(), strconv.FormatInt(shared.Life.Milliseconds(), 10)}
 	for i, l := range c.limits {
