@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,7 +34,7 @@ type patientQuotas struct {
 func (p *patientQuotas) run(do, key string, limits []access.Limit) (left []access.Left, err error) {
 	keys := []string{p.c.Spread("quota", hashOf(key))}
 	p.last, err = readLeft(quota.RunSlowly(p.ctx, p.c, keys, quotaArgs(do, p.id, limits)), len(limits))
-	return append([]access.Left{}, p.last...), err
+	return slices.Clone(p.last), err
 }
 
 func (p *patientQuotas) Charge(key string, limits []access.Limit, answered func([]access.Left, error)) {
