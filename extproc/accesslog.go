@@ -5,6 +5,7 @@ package extproc
 import (
 	"context"
 	"net"
+	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"google.golang.org/grpc/peer"
@@ -21,20 +22,40 @@ type accessLog struct {
 
 // StreamAccessLogs serves a log stream. Each of Envoy's worker threads opens one.
 func (a *accessLog) StreamAccessLogs(gs accesslogv3.AccessLogService_StreamAccessLogsServer) error {
-	ended := make(chan struct{})
+	ended, got := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		a.receive(gs)
+		a.receive(gs, got)
 	}()
 	select {
 	case <-ended:
 	case <-a.s.closing:
+	case <-a.s.moving:
+		a.await(got, ended)
 	}
 	return nil
 }
 
-// receive receives entries until Envoy ends the stream.
-func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServer) {
+// logQuiet is how long a log stream that moves may be without a message.
+const logQuiet = time.Second
+
+// await waits for the best moment to end a log stream that Envoy goes on writing to: just after a
+// message. Envoy sends one at most every 5 ms, and what it sends before it knows of the end is
+// lost. It returns at once if the stream ends, and after a time without a message.
+func (a *accessLog) await(got, ended <-chan struct{}) {
+	timeout := time.NewTimer(logQuiet)
+	defer timeout.Stop()
+	select {
+	case <-got:
+	case <-timeout.C:
+	case <-ended:
+	case <-a.s.closing:
+	}
+}
+
+// receive receives entries until Envoy ends the stream. After a message that it has handled it
+// sends to got, if somebody receives there.
+func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServer, got chan<- struct{}) {
 	from := peerOf(gs.Context())
 	var m wire.LogMessage
 	if gs.RecvMsg(&m) != nil {
@@ -55,6 +76,10 @@ func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServ
 			if edge {
 				a.s.onLogEntry(&m.Entries[i])
 			}
+		}
+		select {
+		case got <- struct{}{}:
+		default:
 		}
 	}
 }

@@ -13,6 +13,9 @@ import (
 func (s *Server) onLogEntry(e *wire.LogEntry) {
 	fl := s.flights.byEntry(e)
 	if fl == nil {
+		if s.d.Others != nil {
+			s.d.Others.Logged(e)
+		}
 		return
 	}
 	fl.mu.Lock()

@@ -114,6 +114,13 @@ func (a carriedAttempt) free() (freed bool) {
 	return freed
 }
 
+// isCarried reports whether Envoy carries the request.
+func (fl *flight) isCarried() bool {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.grant != nil
+}
+
 // isFreed reports whether free has released the slot.
 func (fl *flight) isFreed() bool {
 	fl.mu.Lock()

@@ -35,6 +35,9 @@ func (l *logStreams) closed(s *Server, from string) {
 		return
 	}
 	delete(l.open, from)
+	if s.moves() {
+		return // the process that replaces this one notices when the Envoy ends
+	}
 	closed := time.Now()
 	time.AfterFunc(envoyGone, func() {
 		if l.isOpen(from) {
@@ -62,6 +65,9 @@ func (l *logStreams) streams() (n int) {
 
 // endCarried ends the requests that an Envoy carried whose last log stream closed at a time.
 func (s *Server) endCarried(from string, closed time.Time) {
+	if s.d.Others != nil {
+		s.d.Others.EnvoyGone(from, closed)
+	}
 	old := s.flights.carried(from, closed)
 	for _, fl := range old {
 		s.endLost(fl)

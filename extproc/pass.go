@@ -154,6 +154,9 @@ func (p *pass) begin() (begun bool) {
 		}
 	}
 	if p.flight == nil {
+		if p.lane == envoy.LaneRehold && p.s.d.Others != nil {
+			p.s.d.Others.Claimed(string(p.head.requestID))
+		}
 		p.flight = p.s.flights.start(p.head.requestID, p.head.stream, peerOf(p.gs.Context()))
 		p.flight.clocks = p.head.clocks
 	}

@@ -37,16 +37,19 @@ type Options struct {
 	IdentityMetadata []string
 }
 
-// Deps are the collaborators. All but NotReady are required.
+// Deps are the collaborators. All but NotReady and Others are required.
 type Deps struct {
 	// NotReady returns the reason why load balancers should send no requests, or an empty
 	// string when they may.
 	NotReady func() string
 	Decider  Decider
 	Observer Observer
-	Wakes    refusal.Wakes     // for Retry-After
-	Relay    http.RoundTripper // to Envoy's relay lane
-	Log      zerolog.Logger
+	// Others are the processes that share Envoy with this one: see MoveLogs. Nil: there are
+	// none.
+	Others Others
+	Wakes  refusal.Wakes     // for Retry-After
+	Relay  http.RoundTripper // to Envoy's relay lane
+	Log    zerolog.Logger
 }
 
 // Server serves ext_proc and access-log streams.
@@ -58,12 +61,13 @@ type Server struct {
 	holds   atomic.Int64 // open passes whose request waits or has waited
 	bodies  memory
 	logs    logStreams
+	moving  chan struct{}
 	closing chan struct{}
 }
 
 // New makes a server.
 func New(o Options, d Deps) *Server {
-	return &Server{o: o, d: d, bodies: newMemory(o.MaxBodyBytesTotal, o.MaxRequestBytes), closing: make(chan struct{})}
+	return &Server{o: o, d: d, bodies: newMemory(o.MaxBodyBytesTotal, o.MaxRequestBytes), moving: make(chan struct{}), closing: make(chan struct{})}
 }
 
 // Register adds the services to g, which must have been made with ServerOptions.

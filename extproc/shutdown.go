@@ -46,10 +46,7 @@ func poll(ctx context.Context, done func() bool) {
 // more entries can arrive: the requests that Envoy still carries end as lost.
 func (s *Server) EndAll() {
 	for _, fl := range s.flights.all() {
-		fl.mu.Lock()
-		carried := fl.grant != nil
-		fl.mu.Unlock()
-		if carried {
+		if fl.isCarried() {
 			s.endLost(fl)
 		} else {
 			s.end(fl)
