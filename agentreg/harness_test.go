@@ -194,6 +194,8 @@ func (a *scripted) took() []string {
 			names = append(names, "status?")
 		case *pb.RouterMessage_Successor:
 			names = append(names, "successor")
+		case *pb.RouterMessage_Former:
+			names = append(names, "former "+m.Former.GetRouterId())
 		}
 	}
 	a.got = nil

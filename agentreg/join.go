@@ -49,6 +49,7 @@ func (r *Registry) register(h hello, s *session) *registration {
 		r.models.getOrAdd(name).agents[a] = struct{}{}
 	}
 	s.send(r.welcome()) // first: reevaluate may send more
+	r.tellFormer(s)
 	entered := a.updateRouting()
 	if old == nil || old.hello.info.Instance != h.info.Instance {
 		a.log.Info().Str("address", h.info.Address).Strs("models", h.info.Models).

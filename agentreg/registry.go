@@ -60,6 +60,7 @@ type Registry struct {
 	departed   departed
 	superseded instanceSet
 	sessions   map[*session]struct{} // open streams
+	former     map[string]string     // the sockets of routers that this one has replaced, by id
 
 	draining    bool
 	turns       uint64 // the last one that a model was given

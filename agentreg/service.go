@@ -30,6 +30,7 @@ type service struct {
 
 	registry *Registry
 	own      bool
+	passedOn bool // of the router that has replaced this one
 }
 
 type stream = pb.AgentRegistry_ConnectServer
@@ -37,6 +38,9 @@ type stream = pb.AgentRegistry_ConnectServer
 // Connect serves the stream of one agent: one goroutine sends, one receives, and this one
 // waits for the end of the session.
 func (s *service) Connect(st stream) error {
+	if id := formerOf(st); id != "" && !s.own && id != s.registry.routerID {
+		return s.passOn(st, id)
+	}
 	r := s.registry
 	sess := newSession()
 	sess.own = s.own
@@ -100,6 +104,9 @@ func (s *service) check(m *pb.Hello, from peerAddr) (hello, *rejected) {
 	}
 	if strings.HasPrefix(m.GetAgentId(), protocol.BackendPrefix) {
 		return hello{}, &rejected{code: protocol.CodeInvalidHello, message: "agent_id: must not begin with " + protocol.BackendPrefix + ": these are the router's own"}
+	}
+	if s.passedOn {
+		return checkHello(m, from, allNetworks)
 	}
 	return checkHello(m, from, s.registry.opts.AllowCIDR)
 }

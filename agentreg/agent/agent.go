@@ -28,6 +28,7 @@ type agent struct {
 	fail       func(err error)                // ends the agent with an error
 	unhealthy  chan struct{}                  // receives a token when the engine becomes unhealthy
 	busyLogged atomic.Bool                    // logBusy has logged for the running engine
+	formers    formers                        // the routers that there are links to by connectFormer
 	// background tracks the health checks that routers have requested.
 	background sync.WaitGroup
 }

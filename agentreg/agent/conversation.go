@@ -117,6 +117,8 @@ func (c *conversation) handle(ctx context.Context, m *pb.RouterMessage) error {
 	case *pb.RouterMessage_Sleep:
 		a.core.onSleep(c.session, m.Sleep.GetSeq())
 		a.log.Debug().Str("router", c.link.address).Msg("a router released the engine")
+	case *pb.RouterMessage_Former:
+		c.link.connectFormer(m.Former.GetRouterId())
 	case *pb.RouterMessage_Successor:
 		c.link.succeed()
 	case *pb.RouterMessage_Usage:

@@ -46,10 +46,11 @@ type link struct {
 	router  string          // the id of the last router at the address
 	logged  map[string]bool // the problems logged since the link was last connected
 
-	group     *sync.WaitGroup // of all links to the router; the link is one of them
-	gone      func() bool     // reports that the router no longer has this address
-	successor func()          // starts another link to the address
-	succeeded bool            // it was called
+	group     *sync.WaitGroup     // of all links to the router; the link is one of them
+	gone      func() bool         // reports that the router no longer has this address
+	another   func(former string) // starts another link to the address
+	succeeded bool                // a link to the successor of the router was started
+	former    string              // the id of the router that the one at the address has replaced, to which the link leads; empty: to the one at the address
 }
 
 // start runs the link as one of its group.
@@ -61,15 +62,30 @@ func (l *link) start(ctx context.Context) { l.group.Go(func() { l.run(ctx) }) }
 func (l *link) succeed() {
 	if !l.succeeded {
 		l.succeeded = true
-		l.successor()
+		l.another("")
 	}
 }
+
+// connectFormer starts a link to a router that the one at the address has replaced, unless there
+// is one.
+func (l *link) connectFormer(id string) {
+	if id != "" && !l.agent.core.connected(id) && l.agent.formers.add(id) {
+		l.another(id)
+	}
+}
+
+// once reports that the link ends with its connection: the router is being replaced, and its
+// address leads to another one.
+func (l *link) once() bool { return l.succeeded || l.former != "" }
 
 // run connects, and reconnects when the connection ends, until ctx ends, the router no longer
 // has this address, or another link has replaced this one.
 func (l *link) run(ctx context.Context) {
-	l.successor = func() {
-		(&link{agent: l.agent, address: l.address, host: l.host, group: l.group, gone: l.gone}).start(ctx)
+	l.another = func(former string) {
+		(&link{agent: l.agent, address: l.address, host: l.host, group: l.group, gone: l.gone, former: former}).start(ctx)
+	}
+	if l.former != "" {
+		defer l.agent.formers.remove(l.former)
 	}
 	backoff := minBackoff
 	for ctx.Err() == nil && !l.gone() {
@@ -78,7 +94,7 @@ func (l *link) run(ctx context.Context) {
 			l.agent.fail(rejected)
 			return
 		}
-		if ctx.Err() != nil || l.succeeded {
+		if ctx.Err() != nil || l.once() {
 			return
 		}
 		if errors.Is(err, errMoved) {
@@ -133,7 +149,7 @@ func (l *link) connectOnce(ctx context.Context) (welcomed bool, err error) {
 	for {
 		welcomed, err = l.converse(ctx, conn)
 		// The address may lead to another process by now, but this connection does not.
-		if !l.succeeded || !errors.Is(err, errMoved) || conn.GetState() != connectivity.Ready {
+		if !l.once() || !errors.Is(err, errMoved) || conn.GetState() != connectivity.Ready {
 			return welcomed, err
 		}
 	}
@@ -179,6 +195,9 @@ func (l *link) open(ctx context.Context, conn *grpc.ClientConn) (pb.AgentRegistr
 		if token != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, protocol.TokenKey, protocol.TokenScheme+" "+token)
 		}
+	}
+	if l.former != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, protocol.RouterKey, l.former)
 	}
 	return pb.NewAgentRegistryClient(conn).Connect(ctx)
 }

@@ -18,8 +18,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
+	"github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/internal/proc"
 )
 
@@ -74,6 +76,35 @@ func TestEngineGetsAnotherPortWhenItsOwnIsInUse(t *testing.T) {
 	a.stop(t)
 }
 
+// An agent that comes when its router was replaced reaches the replaced one over the new one.
+func TestANewAgentReachesARouterThatWasReplaced(t *testing.T) {
+	t.Parallel()
+	before, next := newRouter(t), newRouter(t)
+	path := t.TempDir() + "/former.sock"
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
+	require.NoError(t, err)
+	server := grpc.NewServer(before.ServerOptions()...)
+	agentregpb.RegisterAgentRegistryServer(server, before.FormerService())
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	next.SetFormer(map[string]string{before.RouterID(): path})
+	a := start(t, withPort(t, next, "serve"))
+	next.await("agent registered")
+	before.await("agent registered")
+	next.SetFormer(map[string]string{before.RouterID(): path}) // nothing new
+	stranger(t, before.Agents()[0].Address)                    // the engine gets another address
+	before.SetWanted("llama", true)
+	before.await("ready")
+	slot, _ := before.TakeFrom(llama, nil)
+	require.Equal(t, http.StatusOK, statusOf(t, slot.Agent().Address))
+	slot.Release()
+	before.SetWanted("llama", false)
+	next.SetFormer(nil)
+	before.Drain()
+	before.await("agent left")
+	a.stop(t)
+}
+
 // A router that is being replaced still wakes an engine for its requests, whose address changes.
 func TestEngineGetsAnotherPortForARouterThatIsBeingReplaced(t *testing.T) {
 	t.Parallel()
@@ -89,8 +120,7 @@ func TestEngineGetsAnotherPortForARouterThatIsBeingReplaced(t *testing.T) {
 	stranger(t, before)
 	r.SetWanted("llama", true)
 	r.await("ready")
-	next.await("agent left")
-	next.await("agent registered")
+	require.Eventually(t, func() bool { return next.Serving(llama) == 1 && next.Agents()[0].Address != before }, 10*time.Second, time.Millisecond)
 	slot, _ := r.TakeFrom(llama, nil)
 	require.NotEqual(t, before, slot.Agent().Address)
 	slot.Release()

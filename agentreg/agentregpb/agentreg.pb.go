@@ -215,6 +215,7 @@ type RouterMessage struct {
 	//	*RouterMessage_StatusRequest
 	//	*RouterMessage_Usage
 	//	*RouterMessage_Successor
+	//	*RouterMessage_Former
 	Message       isRouterMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -320,6 +321,15 @@ func (x *RouterMessage) GetSuccessor() *Successor {
 	return nil
 }
 
+func (x *RouterMessage) GetFormer() *Former {
+	if x != nil {
+		if x, ok := x.Message.(*RouterMessage_Former); ok {
+			return x.Former
+		}
+	}
+	return nil
+}
+
 type isRouterMessage_Message interface {
 	isRouterMessage_Message()
 }
@@ -352,6 +362,10 @@ type RouterMessage_Successor struct {
 	Successor *Successor `protobuf:"bytes,7,opt,name=successor,proto3,oneof"`
 }
 
+type RouterMessage_Former struct {
+	Former *Former `protobuf:"bytes,8,opt,name=former,proto3,oneof"`
+}
+
 func (*RouterMessage_Welcome) isRouterMessage_Message() {}
 
 func (*RouterMessage_Reject) isRouterMessage_Message() {}
@@ -365,6 +379,8 @@ func (*RouterMessage_StatusRequest) isRouterMessage_Message() {}
 func (*RouterMessage_Usage) isRouterMessage_Message() {}
 
 func (*RouterMessage_Successor) isRouterMessage_Message() {}
+
+func (*RouterMessage_Former) isRouterMessage_Message() {}
 
 // Hello is the first message of an agent.
 type Hello struct {
@@ -1266,6 +1282,53 @@ func (x *Usage) GetReleased() uint64 {
 	return 0
 }
 
+// Former says that a router that this one has replaced still has requests. Unless the agent has
+// a stream to it, it opens one over the address of this router, with the id in the metadata, and
+// opens it again only when it is told so again.
+type Former struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RouterId      string                 `protobuf:"bytes,1,opt,name=router_id,json=routerId,proto3" json:"router_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Former) Reset() {
+	*x = Former{}
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Former) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Former) ProtoMessage() {}
+
+func (x *Former) ProtoReflect() protoreflect.Message {
+	mi := &file_agentreg_agentregpb_agentreg_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Former.ProtoReflect.Descriptor instead.
+func (*Former) Descriptor() ([]byte, []int) {
+	return file_agentreg_agentregpb_agentreg_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Former) GetRouterId() string {
+	if x != nil {
+		return x.RouterId
+	}
+	return ""
+}
+
 var File_agentreg_agentregpb_agentreg_proto protoreflect.FileDescriptor
 
 const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
@@ -1277,7 +1340,7 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\vwake_result\x18\x03 \x01(\v2\x17.agentreg.v1.WakeResultH\x00R\n" +
 	"wakeResult\x12$\n" +
 	"\x03bye\x18\x04 \x01(\v2\x10.agentreg.v1.ByeH\x00R\x03byeB\t\n" +
-	"\amessage\"\xf9\x02\n" +
+	"\amessage\"\xa8\x03\n" +
 	"\rRouterMessage\x120\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.agentreg.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x06reject\x18\x02 \x01(\v2\x13.agentreg.v1.RejectH\x00R\x06reject\x12'\n" +
@@ -1285,7 +1348,8 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x05sleep\x18\x04 \x01(\v2\x12.agentreg.v1.SleepH\x00R\x05sleep\x12C\n" +
 	"\x0estatus_request\x18\x05 \x01(\v2\x1a.agentreg.v1.StatusRequestH\x00R\rstatusRequest\x12*\n" +
 	"\x05usage\x18\x06 \x01(\v2\x12.agentreg.v1.UsageH\x00R\x05usage\x126\n" +
-	"\tsuccessor\x18\a \x01(\v2\x16.agentreg.v1.SuccessorH\x00R\tsuccessorB\t\n" +
+	"\tsuccessor\x18\a \x01(\v2\x16.agentreg.v1.SuccessorH\x00R\tsuccessor\x12-\n" +
+	"\x06former\x18\b \x01(\v2\x13.agentreg.v1.FormerH\x00R\x06formerB\t\n" +
 	"\amessage\"\x9e\x05\n" +
 	"\x05Hello\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1a\n" +
@@ -1364,7 +1428,9 @@ const file_agentreg_agentregpb_agentreg_proto_rawDesc = "" +
 	"\x04kept\x18\x02 \x01(\rR\x04kept\x12\x14\n" +
 	"\x05taken\x18\x03 \x01(\rR\x05taken\x12\x18\n" +
 	"\awaiting\x18\x04 \x01(\rR\awaiting\x12\x1a\n" +
-	"\breleased\x18\x05 \x01(\x04R\breleased*U\n" +
+	"\breleased\x18\x05 \x01(\x04R\breleased\"%\n" +
+	"\x06Former\x12\x1b\n" +
+	"\trouter_id\x18\x01 \x01(\tR\brouterId*U\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTATE_ASLEEP\x10\x01\x12\x10\n" +
@@ -1386,7 +1452,7 @@ func file_agentreg_agentregpb_agentreg_proto_rawDescGZIP() []byte {
 }
 
 var file_agentreg_agentregpb_agentreg_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agentreg_agentregpb_agentreg_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_agentreg_agentregpb_agentreg_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_agentreg_agentregpb_agentreg_proto_goTypes = []any{
 	(State)(0),                  // 0: agentreg.v1.State
 	(*AgentMessage)(nil),        // 1: agentreg.v1.AgentMessage
@@ -1403,8 +1469,9 @@ var file_agentreg_agentregpb_agentreg_proto_goTypes = []any{
 	(*StatusRequest)(nil),       // 12: agentreg.v1.StatusRequest
 	(*Successor)(nil),           // 13: agentreg.v1.Successor
 	(*Usage)(nil),               // 14: agentreg.v1.Usage
-	nil,                         // 15: agentreg.v1.Hello.LabelsEntry
-	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
+	(*Former)(nil),              // 15: agentreg.v1.Former
+	nil,                         // 16: agentreg.v1.Hello.LabelsEntry
+	(*durationpb.Duration)(nil), // 17: google.protobuf.Duration
 }
 var file_agentreg_agentregpb_agentreg_proto_depIdxs = []int32{
 	3,  // 0: agentreg.v1.AgentMessage.hello:type_name -> agentreg.v1.Hello
@@ -1418,22 +1485,23 @@ var file_agentreg_agentregpb_agentreg_proto_depIdxs = []int32{
 	12, // 8: agentreg.v1.RouterMessage.status_request:type_name -> agentreg.v1.StatusRequest
 	14, // 9: agentreg.v1.RouterMessage.usage:type_name -> agentreg.v1.Usage
 	13, // 10: agentreg.v1.RouterMessage.successor:type_name -> agentreg.v1.Successor
-	15, // 11: agentreg.v1.Hello.labels:type_name -> agentreg.v1.Hello.LabelsEntry
-	0,  // 12: agentreg.v1.Hello.state:type_name -> agentreg.v1.State
-	16, // 13: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
-	16, // 14: agentreg.v1.Hello.min_up_time:type_name -> google.protobuf.Duration
-	4,  // 15: agentreg.v1.Hello.group:type_name -> agentreg.v1.Group
-	16, // 16: agentreg.v1.Hello.serving_for:type_name -> google.protobuf.Duration
-	0,  // 17: agentreg.v1.Status.state:type_name -> agentreg.v1.State
-	16, // 18: agentreg.v1.WakeResult.retry_after:type_name -> google.protobuf.Duration
-	16, // 19: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
-	1,  // 20: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
-	2,  // 21: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	15, // 11: agentreg.v1.RouterMessage.former:type_name -> agentreg.v1.Former
+	16, // 12: agentreg.v1.Hello.labels:type_name -> agentreg.v1.Hello.LabelsEntry
+	0,  // 13: agentreg.v1.Hello.state:type_name -> agentreg.v1.State
+	17, // 14: agentreg.v1.Hello.idle_timeout:type_name -> google.protobuf.Duration
+	17, // 15: agentreg.v1.Hello.min_up_time:type_name -> google.protobuf.Duration
+	4,  // 16: agentreg.v1.Hello.group:type_name -> agentreg.v1.Group
+	17, // 17: agentreg.v1.Hello.serving_for:type_name -> google.protobuf.Duration
+	0,  // 18: agentreg.v1.Status.state:type_name -> agentreg.v1.State
+	17, // 19: agentreg.v1.WakeResult.retry_after:type_name -> google.protobuf.Duration
+	17, // 20: agentreg.v1.Welcome.heartbeat:type_name -> google.protobuf.Duration
+	1,  // 21: agentreg.v1.AgentRegistry.Connect:input_type -> agentreg.v1.AgentMessage
+	2,  // 22: agentreg.v1.AgentRegistry.Connect:output_type -> agentreg.v1.RouterMessage
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_agentreg_agentregpb_agentreg_proto_init() }
@@ -1455,6 +1523,7 @@ func file_agentreg_agentregpb_agentreg_proto_init() {
 		(*RouterMessage_StatusRequest)(nil),
 		(*RouterMessage_Usage)(nil),
 		(*RouterMessage_Successor)(nil),
+		(*RouterMessage_Former)(nil),
 	}
 	file_agentreg_agentregpb_agentreg_proto_msgTypes[2].OneofWrappers = []any{}
 	file_agentreg_agentregpb_agentreg_proto_msgTypes[4].OneofWrappers = []any{}
@@ -1464,7 +1533,7 @@ func file_agentreg_agentregpb_agentreg_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agentreg_agentregpb_agentreg_proto_rawDesc), len(file_agentreg_agentregpb_agentreg_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -34,6 +34,10 @@ const (
 	TokenScheme = "Bearer"
 )
 
+// RouterKey is the metadata key of a stream that is meant for a router that the one at the
+// address has replaced. Its value is the id of that router.
+const RouterKey = "holdgate-router"
+
 // DefaultLiveness is how long an agent may be silent before a router removes it.
 const DefaultLiveness = 15 * time.Second
 
