@@ -27,6 +27,7 @@ type standalone struct {
 	*process
 	admin string
 	dir   string
+	flags []string
 }
 
 func startStandalone(t *testing.T, flags ...string) *standalone {
@@ -36,17 +37,18 @@ func startStandalone(t *testing.T, flags ...string) *standalone {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	mapFile, ports := filepath.Join(dir, "map.json"), filepath.Join(dir, "ports.json")
 	require.NoError(t, os.WriteFile(mapFile, []byte(testMap), 0o600))
-	p := start(t, append([]string{
+	flags = append([]string{
 		"serve", "--site-id", "here", "--extproc-listen", "unix://" + dir + "/extproc.sock", "--relay", "unix://" + dir + "/relay.sock",
 		"--agents-listen", "unix://" + dir + "/agents.sock", "--admin-listen", "127.0.0.1:0", "--map-file", mapFile, "--ports-file", ports,
-	}, flags...)...)
+	}, flags...)
+	p := start(t, flags...)
 	p.waitLog("holdgate is ready")
 	text, err := os.ReadFile(ports)
 	require.NoError(t, err)
 	var at map[string]string
 	require.NoError(t, json.Unmarshal(text, &at))
 	e := startEnvoy(t, dir, io.Discard)
-	return &standalone{site: &site{t: t, url: "http://" + e.EdgeAddr(), envoy: e, http: newHTTPClient(t)}, process: p, admin: at["admin"], dir: dir}
+	return &standalone{site: &site{t: t, url: "http://" + e.EdgeAddr(), envoy: e, http: newHTTPClient(t)}, process: p, admin: at["admin"], dir: dir, flags: flags}
 }
 
 // series returns the metrics by name and labels.

@@ -11,17 +11,21 @@ import (
 // onLogEntry handles the log entry of a request. It ends a request that Envoy carries. The
 // record of one that the router answers itself is only completed by it: see endLastPass.
 func (s *Server) onLogEntry(e *wire.LogEntry) {
+	if !s.logEntry(e) && s.d.Others != nil {
+		s.d.Others.Logged(e)
+	}
+}
+
+// logEntry is onLogEntry. It returns false if this process does not know the request.
+func (s *Server) logEntry(e *wire.LogEntry) (known bool) {
 	fl := s.flights.byEntry(e)
 	if fl == nil {
-		if s.d.Others != nil {
-			s.d.Others.Logged(e)
-		}
-		return
+		return false
 	}
 	fl.mu.Lock()
 	if fl.ended {
 		fl.mu.Unlock()
-		return
+		return true
 	}
 	fl.logged = true
 	fl.rec.logged(e)
@@ -34,6 +38,7 @@ func (s *Server) onLogEntry(e *wire.LogEntry) {
 	if carried || done {
 		s.end(fl)
 	}
+	return true
 }
 
 // logWait is how long a request that the router has answered waits for its log entry,

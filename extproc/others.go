@@ -9,8 +9,9 @@ import (
 	"github.com/holdgate/holdgate/extproc/wire"
 )
 
-// Others are the processes that this one has replaced and that have requests yet. Envoy sends
-// the log entries of their requests to this process. The methods must not block.
+// Others are the processes that this one has replaced and that have requests yet, and the one that
+// has replaced it. Envoy may send the log entries of their requests to this process. The methods
+// must not block.
 type Others interface {
 	// Logged is called with each log entry of a request that this process does not know.
 	Logged(e *wire.LogEntry)
@@ -36,8 +37,9 @@ func (s *Server) moves() bool {
 	}
 }
 
-// Logged handles a log entry that another process received.
-func (s *Server) Logged(e *wire.LogEntry) { s.onLogEntry(e) }
+// Logged handles a log entry that another process received. It returns false if this process does
+// not know the request.
+func (s *Server) Logged(e *wire.LogEntry) (known bool) { return s.logEntry(e) }
 
 // EnvoyGone ends the requests that an Envoy carried whose last log stream closed at a time.
 func (s *Server) EnvoyGone(envoy string, closed time.Time) { s.endCarried(envoy, closed) }

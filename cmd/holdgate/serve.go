@@ -85,6 +85,8 @@ func untilEnd(ctx context.Context, a *app.App, hangup <-chan os.Signal, log zero
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-a.HandedOver():
+			return nil
 		case err := <-a.Failed():
 			return err
 		case <-hangup:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admin"
@@ -69,6 +70,7 @@ type App struct {
 	decider   *decision.Decider
 	data      *extproc.Server
 	envoys    *envoys
+	others    *others // nil without --takeover
 	status    func() *admin.Status
 
 	envoy, agents *grpc.Server
@@ -78,6 +80,8 @@ type App struct {
 	listeners     listeners
 	draining      atomic.Bool
 	started       time.Time
+	replaced      atomic.Bool        // another process has taken over
+	handedOver    chan struct{}      // closed when the last request after a takeover has ended
 	mapWait       time.Time          // until then the router is not ready without a map
 	endBackground context.CancelFunc // ends the goroutines that Start has started
 	failed        chan error
@@ -89,7 +93,7 @@ type App struct {
 func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 	a := &App{
 		c: c, log: log, prometheus: prometheus.NewRegistry(), health: health.NewServer(),
-		started: time.Now(), mapWait: time.Now().Add(c.MapWait),
+		started: time.Now(), mapWait: time.Now().Add(c.MapWait), handedOver: make(chan struct{}),
 		endBackground: func() {}, failed: make(chan error, 4), // one for each server
 	}
 	for _, warning := range c.Warnings() {
@@ -108,6 +112,12 @@ func (a *App) wire() (err error) {
 	a.metrics = observe.NewMetrics(a.prometheus, observe.Options{
 		Prefix: c.MetricsPrefix, Tenants: a.tenants, Identities: c.IdentityMetadata != "",
 	})
+	if c.Takeover {
+		a.others = newOthers(a.log)
+		a.others.changed = func(model string) { a.notifiers.keda.Changed(model) }
+		a.others.logged = func(e *wire.LogEntry) bool { return a.data.Logged(e) }
+		a.others.routers = func(sockets map[string]string) { a.registry.SetFormer(sockets) }
+	}
 	if err := a.newShared(); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +17,7 @@ import (
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/descriptors"
 	"github.com/holdgate/holdgate/internal/regular"
+	"github.com/holdgate/holdgate/internal/takeover"
 )
 
 // Start opens the listeners, starts the servers and returns. If it fails, it closes
@@ -26,38 +28,80 @@ func (a *App) Start(ctx context.Context) (err error) {
 	undo.add(a.audit.Close)
 	available := descriptors.Limit()
 	a.warnOfDescriptors(available)
-	if err := a.listeners.open(ctx, a.c, limitsFor(available)); err != nil {
+	before, err := a.meetPredecessor(ctx)
+	if err != nil {
+		return err
+	}
+	undo.add(before.close)
+	if err := a.listeners.open(ctx, a.c, limitsFor(available), before); err != nil {
 		return err
 	}
 	undo.add(a.listeners.close)
 	if err := a.writePorts(); err != nil {
 		return err
 	}
-	// Nothing can fail from here on.
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	a.endBackground = end
+	undo.add(a.undoStart)
 	a.runShared(background)
+	if before == nil {
+		a.serveAgents()
+	} else if err := a.takeOver(ctx, before); err != nil {
+		return fmt.Errorf("--takeover: %w", err)
+	}
+	// Nothing can fail from here on.
 	a.serve()
 	a.runBackground(background)
+	a.runTakeovers(background, before)
 	a.log.Info().Str("extproc", a.c.ExtProcListen).Str("agents", a.AgentsAddr()).Str("admin", a.AdminAddr()).Msg("holdgate is ready")
 	return nil
 }
 
-// serve starts the servers.
+// undoStart ends what a start that fails has begun.
+func (a *App) undoStart() error {
+	a.endBackground()
+	a.registry.Drain()
+	a.agents.Stop()
+	a.wg.Wait()
+	return nil
+}
+
+// serveAgents starts the server for agents.
+func (a *App) serveAgents() { a.startServer("agents", a.agents.Serve, a.listeners.agents) }
+
+// serve starts the other servers.
 func (a *App) serve() {
-	start := func(name string, serve func(net.Listener) error, l net.Listener) {
-		a.wg.Go(func() {
-			if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
-				a.failed <- fmt.Errorf("serving %s: %w", name, err)
-			}
-		})
-	}
-	start("Envoy", a.envoy.Serve, a.listeners.envoy)
-	start("agents", a.agents.Serve, a.listeners.agents)
+	a.startServer("Envoy", a.envoy.Serve, a.listeners.envoy)
 	if a.keda != nil {
-		start("KEDA", a.keda.Serve, a.listeners.keda)
+		a.startServer("KEDA", a.keda.Serve, a.listeners.keda)
 	}
-	start("the admin API", a.admin.Serve, a.listeners.admin)
+	a.startServer("the admin API", a.admin.Serve, a.listeners.admin)
+}
+
+func (a *App) startServer(name string, serve func(net.Listener) error, l net.Listener) {
+	a.wg.Go(func() {
+		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+			a.failed <- fmt.Errorf("serving %s: %w", name, err)
+		}
+	})
+}
+
+// runTakeovers starts the exchange with the process before this one, nil if there is none, and
+// waits for one that takes over from this one, until ctx ends.
+func (a *App) runTakeovers(ctx context.Context, before *predecessor) {
+	if a.others == nil {
+		return
+	}
+	if before == nil {
+		close(a.others.ended)
+	} else {
+		a.others.before.open.Store(true)
+		if err := before.conn.Send(&takeover.Message{Serving: &takeover.Serving{PID: os.Getpid()}}); err != nil {
+			a.log.Warn().Err(err).Msg("telling the process before this one")
+		}
+		a.wg.Go(func() { a.others.run(ctx, before) })
+	}
+	a.wg.Go(func() { a.offerTakeover(ctx) })
 }
 
 // runBackground starts the goroutines that run until ctx ends.
@@ -107,6 +151,10 @@ func every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
 	}
 }
 
+// HandedOver returns a channel that is closed when another process has taken over and the last
+// request of this one has ended. Then Stop has nothing to wait for.
+func (a *App) HandedOver() <-chan struct{} { return a.handedOver }
+
 // Failed returns the channel of errors of servers that ended by themselves.
 func (a *App) Failed() <-chan error { return a.failed }
 
@@ -151,12 +199,17 @@ func (a *App) Stop(ctx context.Context) error {
 		return nil
 	}
 	a.log.Info().Msg("draining")
+	if socket := a.listeners.sockets[takeoverSocket]; socket != nil {
+		_ = socket.Close() // no process takes over any more
+	}
 	drain, cancel := context.WithTimeout(ctx, a.c.DrainTime())
 	defer cancel()
 	// 1. `/readyz` and the gRPC health services report the shutdown.
 	a.health.Shutdown()
 	// 2. The Envoys of `--envoy-admin` begin to close their clients' connections.
-	a.wg.Go(func() { a.envoys.closeConnections(drain) })
+	if !a.replaced.Load() {
+		a.wg.Go(func() { a.envoys.closeConnections(drain) })
+	}
 	// 3. New holds are refused; waiters whose answer has not begun end with `draining`.
 	a.machine.Drain()
 	// 4. The other waiters are served, and relayed answers finish.

@@ -17,18 +17,24 @@ import (
 
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/regular"
+	"github.com/holdgate/holdgate/internal/takeover"
 )
 
 // listeners are the open ports.
 type listeners struct {
 	envoy, agents, admin net.Listener
 	keda                 net.Listener // nil without --keda-listen
+	// sockets are the sockets of the ports that another process can take over, by flag, and
+	// that of --takeover-socket. There are none without --takeover.
+	sockets map[string]*takeover.Listener
 }
 
-// open opens all listeners. If one fails, it closes those that are open.
-func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits) (err error) {
+// open opens all listeners, with the sockets of before, which is nil if there are none. If one
+// fails, it closes those that are open.
+func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits, before *predecessor) (err error) {
 	var undo cleanups
 	defer undo.onError(&err)
+	l.sockets = map[string]*takeover.Listener{}
 	for _, port := range []struct {
 		flag, value string
 		to          *net.Listener
@@ -42,14 +48,62 @@ func (l *listeners) open(ctx context.Context, c *config.Serve, limits portLimits
 		if port.value == "" {
 			continue
 		}
-		listener, err := listen(ctx, port.value)
+		listener, err := l.listen(ctx, c, socketFor{port.flag, port.value}, before)
 		if err != nil {
 			return fmt.Errorf("--%s %s: %w", port.flag, port.value, withAdvice(err))
 		}
 		undo.add(listener.Close)
 		*port.to = netutil.LimitListener(listener, port.limit)
 	}
+	if path := c.TakeoverPath(); path != "" {
+		if _, err := l.listen(ctx, c, socketFor{takeoverSocket, "unix://" + path}, before); err != nil {
+			return fmt.Errorf("--%s %s: %w", takeoverSocket, path, withAdvice(err))
+		}
+	}
 	return nil
+}
+
+// takeoverSocket is the flag of the socket over which processes take over from one another.
+const takeoverSocket = "takeover-socket"
+
+// socketFor is a flag with an address to listen on.
+type socketFor struct{ flag, address string }
+
+// listen listens on an address, or on the socket that the process before has for it.
+func (l *listeners) listen(ctx context.Context, c *config.Serve, s socketFor, before *predecessor) (net.Listener, error) {
+	var listener net.Listener
+	if adopted := before.socket(s); adopted != nil {
+		listener = adopted
+	} else {
+		var err error
+		if listener, err = listen(ctx, s.address); err != nil {
+			return nil, err
+		}
+	}
+	if c.Takeover {
+		socket, err := replaceable(listener)
+		if err != nil {
+			return nil, err
+		}
+		l.sockets[s.flag], listener = socket, socket
+	}
+	if listener.Addr().Network() == "unix" {
+		return pidListener{listener}, nil
+	}
+	return listener, nil
+}
+
+// replaceable returns a listener whose socket another process can take over. It closes the given
+// listener if it returns an error.
+func replaceable(l net.Listener) (*takeover.Listener, error) {
+	if socket, ok := l.(*takeover.Listener); ok {
+		return socket, nil
+	}
+	socket, err := takeover.NewListener(l)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("--takeover: %w", err), l.Close())
+	}
+	return socket, nil
 }
 
 // close closes the listeners that are open.
@@ -59,6 +113,9 @@ func (l *listeners) close() error {
 		if listener != nil {
 			errs = append(errs, listener.Close())
 		}
+	}
+	if socket := l.sockets[takeoverSocket]; socket != nil {
+		errs = append(errs, socket.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -91,7 +148,6 @@ func listen(ctx context.Context, value string) (net.Listener, error) {
 		if err := os.Chmod(address, 0o600); err != nil {
 			return nil, errors.Join(fmt.Errorf("listening: %w", err), l.Close())
 		}
-		return pidListener{l}, nil
 	}
 	return l, nil
 }

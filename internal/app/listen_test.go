@@ -43,7 +43,7 @@ func TestAnAddressThatCannotBeHadComesWithAdvice(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Close()) }()
 	c := &config.Serve{AdminListen: l.Addr().String()}
-	err = new(listeners).open(t.Context(), c, portLimits{})
+	err = new(listeners).open(t.Context(), c, portLimits{}, nil)
 	require.ErrorContains(t, err, "--admin-listen "+c.AdminListen)
 	require.ErrorContains(t, err, "address already in use: end what listens there, or choose another address")
 

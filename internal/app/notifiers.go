@@ -50,6 +50,7 @@ type notifierDeps struct {
 	machine    *holdstate.Machine
 	registry   *agentreg.Registry
 	backends   *backend.Set
+	own        observe.Needs // of this router
 	placements func() decision.Placements
 	policies   func() *policy.Policy // returns nil without a file
 	site       observe.Needs         // nil if this router is alone
@@ -59,7 +60,7 @@ type notifierDeps struct {
 
 func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
 	n := &notifiers{
-		machine: a.machine, registry: a.registry, backends: a.backends, placements: a.placements, policies: a.policies,
+		machine: a.machine, registry: a.registry, backends: a.backends, own: a.ownNeeds(), placements: a.placements, policies: a.policies,
 		site: a.siteNeeds(), activity: a.activity, failed: a.wakeHasFailed,
 		recent: wake.NewRecent(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
@@ -213,7 +214,7 @@ func (k kedaModels) needs() observe.Needs {
 	if k.n.site != nil {
 		return k.n.site
 	}
-	return k.n.machine
+	return k.n.own
 }
 
 // Known implements wake.Models.

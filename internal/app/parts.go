@@ -154,6 +154,10 @@ func (a *App) identityPath() ([]string, error) {
 func (a *App) newData(identityPath []string) *extproc.Server {
 	c := a.c
 	network, address := config.Address(c.Relay)
+	var others extproc.Others
+	if a.others != nil {
+		others = a.others
+	}
 	return extproc.New(extproc.Options{
 		Keepalive: c.WakeKeepalive, RequestTimeout: c.RequestTimeout, AdmitPark: c.AdmitParkTimeout,
 		MaxRequestBytes: int64(c.MaxRequestBytes), MaxBodyBytesTotal: int64(c.MaxBodyBytesTotal),
@@ -163,6 +167,7 @@ func (a *App) newData(identityPath []string) *extproc.Server {
 		NotReady: a.notReady,
 		Decider:  a.decider,
 		Observer: observe.Observer{Metrics: a.metrics, Audit: a.audit, Recent: a.notifiers.recent, Log: a.log},
+		Others:   others,
 		Wakes:    a.machine,
 		Relay:    extproc.NewRelay(network, address),
 		Log:      a.log,
@@ -173,7 +178,7 @@ func (a *App) newData(identityPath []string) *extproc.Server {
 func (a *App) register() {
 	prefix := a.c.MetricsPrefix
 	a.prometheus.MustRegister(
-		observe.NewDemand(prefix, a.holdable, a.machine, a.siteNeeds()),
+		observe.NewDemand(prefix, a.holdable, a.ownNeeds(), a.siteNeeds()),
 		observe.NewLoad(prefix, a.capacity, a.registry, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -182,7 +187,7 @@ func (a *App) register() {
 // newStatus returns the source of GET /v1/status.
 func (a *App) newStatus() observe.Status {
 	return observe.Status{
-		SiteID: a.c.SiteID, NotReady: a.notReady, Warning: a.warning, InFlight: a.InFlight, Demand: a.machine.Demand,
+		SiteID: a.c.SiteID, NotReady: a.notReady, Warning: a.warning, InFlight: a.InFlight, Demand: a.ownNeeds().Demand,
 		Models: a.decider.Models, Agents: a.registry.Agents, Maps: a.maps,
 	}
 }

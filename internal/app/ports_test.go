@@ -128,7 +128,7 @@ func TestAPortHasALimitOfConnections(t *testing.T) {
 	t.Parallel()
 	var l listeners
 	c := &config.Serve{ExtProcListen: "127.0.0.1:0", AgentsListen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", KEDAListen: "127.0.0.1:0"}
-	require.NoError(t, l.open(t.Context(), c, portLimits{1, 1, 1, 1}))
+	require.NoError(t, l.open(t.Context(), c, portLimits{1, 1, 1, 1}, nil))
 	for _, port := range []net.Listener{l.envoy, l.agents, l.admin, l.keda} {
 		accepted := make(chan net.Conn, 2)
 		go func() {

@@ -4,6 +4,7 @@ package config
 
 import (
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -28,6 +29,9 @@ type Serve struct {
 	Relay         string
 	EnvoyAdmin    []string
 	PortsFile     string
+	Takeover      bool
+	// TakeoverSocket is the value of the flag; use TakeoverPath.
+	TakeoverSocket string
 
 	ExtProcTLSCertFile  string
 	ExtProcTLSKeyFile   string
@@ -118,6 +122,9 @@ func (c *Serve) settings() []setting {
 		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log entries, and at a shutdown they ask their clients to connect elsewhere", validEnvoyAdmin),
 		flagOf(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready"),
 
+		flagOf(&c.Takeover, "takeover", false, "take the sockets over from the process that runs with the same flags, if there is one, and let the next such process take over from this one: no request is lost, and none that waits"),
+		flagOf(&c.TakeoverSocket, "takeover-socket", "", "unix:///path over which processes take over from one another; by default takeover.sock beside --extproc-listen", validTakeover).address(),
+
 		flagOf(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket").withRequired("extproc-tls-key-file", "extproc-client-ca-file"),
 		flagOf(&c.ExtProcTLSKeyFile, "extproc-tls-key-file", "", "key of that certificate").secretFile().withRequired("extproc-tls-cert-file"),
 		flagOf(&c.ExtProcClientCAFile, "extproc-client-ca-file", "", "CAs of Envoys' certificates: each connection needs such a certificate").withRequired("extproc-tls-cert-file"),
@@ -201,6 +208,7 @@ func (c *Serve) Validate() error {
 		s.check(&r)
 	}
 	c.checkHolds(&r)
+	r.require(!c.Takeover || c.TakeoverPath() != "", "takeover", true, "needs --takeover-socket, since --extproc-listen is not a unix socket")
 	c.checkCallers(&r)
 	_, err := Logger(io.Discard, c.LogFormat, c.LogLevel)
 	r.Check("", err) // it names the flag
@@ -217,6 +225,25 @@ func (c *Serve) checkCallers(r *rules) {
 		"needs --auth-file or --identity-metadata: without them callers' keys are passed on anyway")
 	r.require(!c.ForwardAuthorization || c.EngineAuthFile == "", "forward-authorization", true,
 		"does not go with --engine-auth-file: an engine gets the caller's key or its own")
+}
+
+// TakeoverPath returns the path of the socket over which processes take over from one another,
+// empty if there is none.
+func (c *Serve) TakeoverPath() string {
+	if !c.Takeover {
+		return ""
+	}
+	if path, ok := strings.CutPrefix(c.TakeoverSocket, "unix://"); ok {
+		return path
+	}
+	if path, ok := strings.CutPrefix(c.ExtProcListen, "unix://"); ok {
+		return filepath.Join(filepath.Dir(path), "takeover.sock")
+	}
+	return ""
+}
+
+func validTakeover(s string) string {
+	return messageUnless(s == "" || strings.HasPrefix(s, "unix:///"), "must be unix:///path")
 }
 
 func validBudget(d time.Duration) string {

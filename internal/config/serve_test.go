@@ -65,6 +65,7 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--agent-liveness=0s":                          "--agent-liveness is 0s: must be above 0",
 		"--wake-cooldown=-1ns":                         "--wake-cooldown is -1ns: must not be negative",
 		"--relay-max-bytes=0":                          "--relay-max-bytes is 0: must be above 0",
+		"--takeover-socket=127.0.0.1:9001":             "--takeover-socket is 127.0.0.1:9001: must be unix:///path",
 		"--drain-timeout=-1s":                          "--drain-timeout is -1s: must not be negative",
 		"--group-grace=-1s":                            "--group-grace is -1s: must not be negative",
 		"--registry-grace=-1s":                         "--registry-grace is -1s: must not be negative",
@@ -318,4 +319,22 @@ func TestAnEmptyEnvironmentVariableCountsAsUnset(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, ReadEnvironment(set))
 	require.Equal(t, 250*time.Millisecond, c.AdmitParkTimeout)
+}
+
+func TestTheSocketForTakeovers(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"":                            {"--takeover-socket=unix:///a/b.sock"},
+		"/run/holdgate/takeover.sock": {"--takeover"},
+		"/a/takeover.sock":            {"--takeover", "--extproc-listen=unix:///a/e.sock"},
+		"/a/b.sock":                   {"--takeover", "--extproc-listen=127.0.0.1:9001", "--takeover-socket=unix:///a/b.sock"},
+	} {
+		c, _, err := parse(t, args...)
+		require.NoError(t, err)
+		require.NoError(t, c.Validate())
+		require.Equal(t, want, c.TakeoverPath())
+	}
+	c, _, err := parse(t, "--takeover", "--extproc-listen=127.0.0.1:9001")
+	require.NoError(t, err)
+	require.ErrorContains(t, c.Validate(), "--takeover is true: needs --takeover-socket, since --extproc-listen is not a unix socket")
 }

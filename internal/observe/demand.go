@@ -5,8 +5,6 @@ package observe
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-
-	"github.com/holdgate/holdgate/holdstate"
 )
 
 // Holdable is the models whose requests may be held.
@@ -20,13 +18,13 @@ type Holdable struct {
 // waits.
 type Demand struct {
 	holdable                func() Holdable
-	machine                 *holdstate.Machine
+	own                     Needs
 	site                    Needs // nil: this router is alone
 	loaded, pending, wanted *prometheus.Desc
 	sitePending, siteWanted *prometheus.Desc
 }
 
-// Needs is the demand of all routers of the site.
+// Needs is the demand of a router, or of all routers of the site.
 type Needs interface {
 	// Demand returns how many distinct requests wait for the model.
 	Demand(model string) int
@@ -34,10 +32,10 @@ type Needs interface {
 	Wanted(model string) bool
 }
 
-// NewDemand returns the collector. site is nil if this router is alone.
-func NewDemand(prefix string, holdable func() Holdable, machine *holdstate.Machine, site Needs) *Demand {
+// NewDemand returns the collector. own is the demand of this router, site that of all: it is nil if this router is alone.
+func NewDemand(prefix string, holdable func() Holdable, own, site Needs) *Demand {
 	return &Demand{
-		holdable: holdable, machine: machine, site: site,
+		holdable: holdable, own: own, site: site,
 		loaded: prometheus.NewDesc(prefix+"map_loaded",
 			"1 while the router has a sibling map. Without one only models of backends have a demand.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"pending_demand",
@@ -68,8 +66,8 @@ func (d *Demand) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(d.loaded, prometheus.GaugeValue, flag(now.MapLoaded))
 	for _, model := range now.Models {
 		labels := []*dto.LabelPair{label("model", model)}
-		ch <- &sample{d.pending, labels, float64(d.machine.Demand(model)), false}
-		ch <- &sample{d.wanted, labels, flag(d.machine.Wanted(model)), false}
+		ch <- &sample{d.pending, labels, float64(d.own.Demand(model)), false}
+		ch <- &sample{d.wanted, labels, flag(d.own.Wanted(model)), false}
 		if d.site != nil {
 			ch <- &sample{d.sitePending, labels, float64(d.site.Demand(model)), false}
 			ch <- &sample{d.siteWanted, labels, flag(d.site.Wanted(model)), false}

@@ -58,7 +58,6 @@ func adopt(fd int) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	n.removeAtEnd(true)
 	return n, nil
 }
 
@@ -159,6 +158,9 @@ func (l *Listener) Resume() {
 
 // Leave leaves the socket to the other process: Close does not remove its path.
 func (l *Listener) Leave() { l.removeAtEnd(false) }
+
+// Own makes the socket of another process this one's: Close removes its path.
+func (l *Listener) Own() { l.removeAtEnd(true) }
 
 // tracked is a connection that counts as unknown to its server until it is read or closed.
 type tracked struct {

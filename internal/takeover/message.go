@@ -60,6 +60,9 @@ type Left struct {
 type Needs struct {
 	At     time.Time
 	Models map[string]Need
+	// Routers are the sockets where the old process and those before it take the streams of
+	// agents, by router id.
+	Routers map[string]string
 }
 
 // Need is what one model needs.

@@ -139,6 +139,7 @@ func TestNoConnectionIsRefusedWhileASocketChangesHands(t *testing.T) {
 			require.Eventually(t, func() bool { return count("after") > 100 }, 10*time.Second, time.Millisecond)
 			require.LessOrEqual(t, count("before")-last, int64(8), "only answers that were under way")
 			before.Leave()
+			adopted[0].Own()
 			require.NoError(t, before.Close())
 			n := count("after")
 			require.Eventually(t, func() bool { return count("after") > n+100 }, 10*time.Second, time.Millisecond)
@@ -206,7 +207,7 @@ func TestMessagesArriveAsTheyWere(t *testing.T) {
 		{Commit: &Commit{PID: 1}},
 		{Left: &Left{PID: 1, Map: []byte("{}")}},
 		{Serving: &Serving{PID: 1}},
-		{Needs: &Needs{At: time.Unix(5, 0).UTC(), Models: map[string]Need{"m": {Demand: 3, Wanted: true}}}},
+		{Needs: &Needs{At: time.Unix(5, 0).UTC(), Models: map[string]Need{"m": {Demand: 3, Wanted: true}}, Routers: map[string]string{"r": "/s"}}},
 		{Entries: &Entries{List: []wire.LogEntry{
 			{RequestID: "r", StreamID: "s", Status: 200, Duration: time.Second, Source: netip.MustParseAddr("::1"), Native: true},
 			{Upstream: netip.MustParseAddrPort("127.0.0.1:80")},

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// succeed starts a process that takes over, and returns the one before it.
+func (s *standalone) succeed() (before *process) {
+	s.site.t.Helper()
+	before = s.process
+	s.process = start(s.site.t, s.flags...)
+	s.process.waitLog("holdgate is ready")
+	return before
+}
+
+// takeovers is how many takeovers in a row TestTakeoversLoseNothing makes.
+func takeovers(t *testing.T) int {
+	t.Helper()
+	if text := os.Getenv("HOLDGATE_TAKEOVERS"); text != "" {
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err)
+		return n
+	}
+	return 4
+}
+
+// Processes take over from one another under load: no request fails, no hold ends, each request
+// has one line in the audit log, and nothing is left of the processes before.
+func TestTakeoversLoseNothing(t *testing.T) {
+	const perSecond, silent, begun, each = 100, 50, 50, 5
+	audit := filepath.Join(t.TempDir(), "audit.log")
+	s := startStandalone(t, "--takeover", "--wake-keepalive", "500ms", "--wake-hold-max", "1000", "--audit-file", audit, "--request-timeout", "30s")
+	agents := "unix://" + s.dir + "/agents.sock"
+	startAgent(t, newEngine(t, nil), "fixed", 64, agents)
+	s.waitLog("agent registered")
+	s.http.Transport.(*http.Transport).MaxIdleConnsPerHost = 1000
+	var early []<-chan result
+	var streams []<-chan *wire
+	hold := func(silent, begun int) {
+		for range silent {
+			early = append(early, s.start(t.Context(), chatPath, chatBody("m", false), "X-Wake-Keepalive", "off"))
+		}
+		for range begun {
+			streams = append(streams, s.send(chatPath, chatBody("m", true)))
+		}
+	}
+	hold(silent, begun)
+	s.eventually("all are held", func() bool { return s.series()[pending] == silent+begun })
+	stopLoad := s.load(perSecond, "fixed")
+	var ended []*process
+	n := takeovers(t)
+	for i := range n {
+		time.Sleep(500 * time.Millisecond) // load between the takeovers
+		ended = append(ended, s.succeed())
+		hold(each, each)
+		want := float64(silent + begun + (i+1)*2*each)
+		s.eventually("the demand of all processes is seen at the last", func() bool { return s.series()[pending] == want })
+	}
+	time.Sleep(500 * time.Millisecond)
+	sent, failures := stopLoad()
+	require.Empty(t, failures, "of %d", sent)
+
+	startAgent(t, newEngine(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "data: answer\n\n") }), "m", 16, agents)
+	for _, a := range early {
+		r := <-a
+		require.NoError(t, r.err)
+		require.Equal(t, http.StatusOK, r.status, r.body)
+	}
+	for _, a := range streams {
+		w := <-a
+		require.True(t, w.whole)
+		require.Equal(t, "data: answer\n\n", strings.ReplaceAll(w.body, comment, ""))
+	}
+	for _, p := range ended {
+		require.NoError(t, p.ends())
+	}
+	s.eventually("nothing is left", func() bool {
+		now := s.series()
+		return now[pending] == 0 && now[`hivenet_agent_slots_in_use{agent_id="`+hostname(t)+`-fixed"}`] == 0 && now[`hivenet_agent_slots_in_use{agent_id="`+hostname(t)+`-m"}`] == 0
+	})
+	require.NoError(t, s.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, s.ends())
+	requireOneLineEach(t, audit, sent+len(early)+len(streams))
+	t.Logf("%d takeovers, %d warm requests, %d holds", n, sent, len(early)+len(streams))
+}
+
+func hostname(t *testing.T) string {
+	t.Helper()
+	name, err := os.Hostname()
+	require.NoError(t, err)
+	return name
+}
+
+// requireOneLineEach requires n lines, each with an id of its own and status 200.
+func requireOneLineEach(t *testing.T, path string, n int) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	ids := map[string]int{}
+	var bad []string
+	for line := range strings.Lines(string(text)) {
+		var rec struct {
+			ID     string `json:"request_id"`
+			Status int    `json:"status"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &rec), line)
+		ids[rec.ID]++
+		if rec.Status != http.StatusOK || ids[rec.ID] > 1 {
+			bad = append(bad, line)
+		}
+	}
+	require.Empty(t, bad)
+	require.Len(t, ids, n)
+}
