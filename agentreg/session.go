@@ -43,7 +43,7 @@ var supersededReject = rejected{
 // next Sleep are usually minutes apart.
 const outboxSize = 32
 
-// session is the sending end of one stream. Only its method write blocks.
+// session is the sending end of one stream. Only Registry.write blocks.
 type session struct {
 	outbox chan *pb.RouterMessage
 	done   chan struct{}

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,16 +94,8 @@ func (c *core) leaveSlots(s *session, why error) {
 // unnoticed reports whether a stream ended because nothing was heard from the router for some
 // time, so that the router may not know it yet.
 func unnoticed(why error) bool {
-	if why == nil {
-		return false
-	}
-	text := why.Error()
-	for _, sign := range []string{"keepalive ping", "timed out", "no route to host", "network is unreachable"} {
-		if strings.Contains(text, sign) {
-			return true
-		}
-	}
-	return false
+	signs := []string{"keepalive ping", "timed out", "no route to host", "network is unreachable"}
+	return why != nil && slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(why.Error(), sign) })
 }
 
 // expireFrozen ends what has been frozen for divide.GoneTime, if the engine does not report

@@ -5,6 +5,7 @@ package divide
 import (
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,7 +83,7 @@ func (s *site) outlive(shrunk *atomic.Uint64) string {
 				s.arrive(p)
 			}
 		}
-		for _, q := range append([]*request{}, s.running...) {
+		for _, q := range slices.Clone(s.running) {
 			if !q.peer.dead && s.rnd.IntN(2) == 0 || s.rnd.IntN(30) == 0 {
 				s.finish(q)
 			}
@@ -182,7 +183,7 @@ func (s *site) upset(p *peer) {
 // settle lets requests end, lost streams be noticed and messages arrive, with one request that
 // runs and many that wait at some routers. It returns what is wrong then.
 func (s *site) settle(scarce *atomic.Uint64) string {
-	for _, st := range append([]*stream{}, s.streams...) {
+	for _, st := range slices.Clone(s.streams) {
 		if st.lost && !st.over {
 			s.giveUp(st)
 		}
@@ -196,13 +197,13 @@ func (s *site) settle(scarce *atomic.Uint64) string {
 		}
 	}
 	for range 200 {
-		for _, q := range append([]*request{}, s.running...) {
+		for _, q := range slices.Clone(s.running) {
 			if q.peer.dead || s.rnd.IntN(8) == 0 {
 				s.finish(q)
 			}
 		}
 		s.tick()
-		for _, st := range append([]*stream{}, s.streams...) {
+		for _, st := range slices.Clone(s.streams) {
 			for len(st.down)+len(st.up) > 0 {
 				before := len(st.down) + len(st.up)
 				s.receive(st)

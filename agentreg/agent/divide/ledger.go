@@ -257,6 +257,3 @@ func (l *Ledger) Wanting() bool {
 
 // NextTurn makes another router the first to get a slot when there are too few.
 func (l *Ledger) NextTurn() { l.turn++ }
-
-// Routers returns the number of streams.
-func (l *Ledger) Routers() int { return len(l.routers) }

@@ -42,7 +42,7 @@ func TestShares(t *testing.T) {
 // one that has less getting even less.
 func TestSharesAreMaxMinFair(t *testing.T) {
 	t.Parallel()
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	r := rand.New(rand.NewPCG(1, 2))
 	for range 50_000 {
 		slots := r.IntN(12)
 		needs := make([]Need, 1+r.IntN(5))

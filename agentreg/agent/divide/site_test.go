@@ -70,7 +70,7 @@ type message struct {
 }
 
 func newSite(seed uint64) *site {
-	rnd := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test
+	rnd := rand.New(rand.NewPCG(seed, 0))
 	slots := 1 + rnd.IntN(6)
 	s := &site{rnd: rnd, slots: slots, ledger: New(slots), now: time.Unix(0, 0)}
 	s.ledger.lastTwo = s.now.Add(time.Hour) // also the only router's slots are frozen
