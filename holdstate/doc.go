@@ -52,6 +52,6 @@
 // The package starts no goroutine. The machine has one lock: exported methods take it,
 // unexported ones run under it, except change. Only Waiter.apply changes the state of a
 // waiter, and its Changed channel then gets a value. Callbacks run after the lock is
-// released, on the goroutine that caused the change, and may call the machine. Slots and
-// Claim are called under the lock and must not call the machine.
+// released, on the goroutine that caused the change, and may call the machine. Slots,
+// Claim and PlaceOf are called under the lock and must not call the machine.
 package holdstate

@@ -138,8 +138,11 @@ func TestARequestKeepsThePlaceOfAnotherRouter(t *testing.T) {
 	for _, inOrder := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			places := map[identity]uint64{}
+			future := uint64(time.Now().Add(time.Hour).UnixNano())
 			r := newRig(Options{Limits: wide, InOrder: inOrder, PlaceOf: func(model string, id uint64) uint64 {
-				require.Equal(t, "llama", model)
+				if model == "qwen" {
+					return future
+				}
 				return places[identity(id)]
 			}})
 			places[identityOf("k", idA)] = r.Place(time.Now())
@@ -149,6 +152,10 @@ func TestARequestKeepsThePlaceOfAnotherRouter(t *testing.T) {
 			require.Zero(t, r.waking.Load())
 			newer := r.hold(t, Request{Target: llama, Key: "k"})
 			early := r.hold(t, Request{Target: llama, Key: "k", ClientIDs: [2]string{idA}})
+			ahead := r.hold(t, Request{Target: qwen, Key: "ahead"})
+			require.Less(t, ahead.seq, future)
+			require.Greater(t, ahead.seq, newer.seq, "it arrived before now, whatever the other router's clock said")
+			ahead.Report(Expire)
 			own := r.Place(time.Now())
 			again := r.hold(t, Request{Target: llama, Key: "k", ClientIDs: [2]string{idA}, Seq: own})
 			require.Equal(t, own, again.seq, "what this router knows of its own request counts")
@@ -168,6 +175,26 @@ func TestARequestKeepsThePlaceOfAnotherRouter(t *testing.T) {
 			r.requireAtRest(t)
 		})
 	}
+}
+
+// TestARefusedRequestIsNotAskedFor, so that it does not lose its place.
+func TestARefusedRequestIsNotAskedFor(t *testing.T) {
+	t.Parallel()
+	limits := wide
+	limits.PerModel, limits.QueueDepth = 1, 0
+	asked := 0
+	r := newRig(Options{Limits: limits, PlaceOf: func(string, uint64) uint64 { asked++; return 0 }})
+	w := r.hold(t, Request{Target: llama})
+	require.Equal(t, 1, asked)
+	_, err := r.Hold(Request{Target: llama})
+	require.ErrorIs(t, err, ErrFull)
+	require.ErrorIs(t, r.WouldHold(Request{Target: llama}), ErrFull)
+	require.NoError(t, r.WouldHold(Request{Target: qwen}))
+	r.Drain()
+	_, err = r.Queue(Request{Target: llama})
+	require.ErrorIs(t, err, ErrDraining)
+	require.Equal(t, 1, asked)
+	w.Report(Leave)
 }
 
 func TestWhatIsLeftOfACooldownCounts(t *testing.T) {

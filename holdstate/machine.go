@@ -24,7 +24,8 @@ type Options struct {
 	// OnWanted is called when Need(model) may have changed.
 	OnWanted func(model string)
 	// PlaceOf returns the place in the order of arrival that another router gave to a request
-	// for the model, 0 for none. nil: there is no other router. identity is as in Standing.
+	// for the model that is about to wait here, 0 for none. nil: there is no other router.
+	// identity is as in Standing. It is called under the lock and must not call the machine.
 	PlaceOf func(model string, identity uint64) uint64
 	// OnLevel is called when the waiting requests of Level(model), or until when the model is
 	// wanted, have changed; nil: nobody asks for levels.
@@ -117,7 +118,7 @@ func (m *Machine) change(f func()) {
 func (m *Machine) Hold(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
-	id := m.identify(&r)
+	id := identityOf(r.Key, r.ClientIDs[:]...)
 	m.change(func() {
 		mod := m.model(r.Target.Model)
 		if err = m.checkHold(mod, r); err != nil {
@@ -138,7 +139,7 @@ func (m *Machine) Hold(r Request) (*Waiter, error) {
 func (m *Machine) Queue(r Request) (*Waiter, error) {
 	var w *Waiter
 	var err error
-	id := m.identify(&r)
+	id := identityOf(r.Key, r.ClientIDs[:]...)
 	m.change(func() {
 		if err = m.checkQueue(r); err != nil {
 			return

@@ -74,16 +74,6 @@ type Status struct {
 	Seq   uint64
 }
 
-// identify returns the identity of a request. A request without a place gets the one that
-// another router gave it.
-func (m *Machine) identify(r *Request) identity {
-	id := identityOf(r.Key, r.ClientIDs[:]...)
-	if r.Seq == 0 && m.o.PlaceOf != nil {
-		r.Seq = m.o.PlaceOf(r.Target.Model, uint64(id))
-	}
-	return id
-}
-
 func (m *Machine) newWaiter(r Request, k kind, id identity) *Waiter {
 	w := &Waiter{
 		m: m, request: r, kind: k, turnKey: r.Key, seq: r.Seq, returning: r.Seq != 0,
@@ -93,10 +83,22 @@ func (m *Machine) newWaiter(r Request, k kind, id identity) *Waiter {
 		w.turnKey = ""
 	}
 	if !w.returning {
-		w.seq = m.Place(w.joined)
+		w.arrive()
 	}
 	w.addBytes(r.Bytes)
 	return w
+}
+
+// arrive gives a new waiter its place: the one that another router gave to the request, or the
+// next one. By the clock of the other router it may have arrived later than now.
+func (w *Waiter) arrive() {
+	w.seq = w.m.Place(w.joined)
+	if w.m.o.PlaceOf == nil {
+		return
+	}
+	if place := w.m.o.PlaceOf(w.request.Target.Model, uint64(w.id)); place != 0 {
+		w.seq, w.returning = min(w.seq, place), true
+	}
 }
 
 // Changed returns a channel that gets a value when Status may have changed.

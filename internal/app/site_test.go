@@ -3,6 +3,7 @@
 package app
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -88,7 +89,9 @@ func TestKEDAHearsOfAnEdgeOnAnyRouter(t *testing.T) {
 	t.Parallel()
 	server := valkeytest.Start(t)
 	one, two := sharing(t, server, "--wake-linger=0s"), sharing(t, server, "--wake-linger=0s", "--keda-listen=127.0.0.1:0")
-	stream, err := externalscaler.NewExternalScalerClient(grpctest.Serve(t, two.keda, grpctest.Unix)).StreamIsActive(t.Context(), scalesOfM)
+	limited, cancel := context.WithTimeout(t.Context(), 25*time.Second) // before the stream repeats itself
+	defer cancel()
+	stream, err := externalscaler.NewExternalScalerClient(grpctest.Serve(t, two.keda, grpctest.Unix)).StreamIsActive(limited, scalesOfM)
 	require.NoError(t, err)
 	edge := func() time.Duration {
 		begin := time.Now()

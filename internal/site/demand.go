@@ -131,8 +131,10 @@ func (d *Demand) others(model string) (all []level) {
 func (d *Demand) PlaceOf(model string, identity uint64) uint64 {
 	elsewhere := uint64(0)
 	for _, l := range d.others(model) {
-		if place := l.waiting.place(identity); place != 0 && (elsewhere == 0 || place < elsewhere) {
-			elsewhere = place
+		for _, place := range []uint64{l.waiting.place(identity), l.left.place(identity)} {
+			if place != 0 && (elsewhere == 0 || place < elsewhere) {
+				elsewhere = place
+			}
 		}
 	}
 	return d.places.take(model, identity, elsewhere)

@@ -80,28 +80,30 @@ func TestTheDemandOfASiteIsTheUnion(t *testing.T) {
 	awaitDemand(t, 0, routers...)
 	var all []*holdstate.Waiter
 	for _, r := range routers {
-		for range 100 {
+		for range 1000 {
 			all = append(all, r.hold(t, uuid.NewString()))
 		}
 	}
-	awaitDemand(t, 300, routers...)
+	held := time.Now()
+	awaitDemand(t, 3000, routers...)
+	t.Logf("known to all %v after the last of 3000 was held", time.Since(held))
 	n := three.demand.Need("m")
 	require.Equal(t, all[0].Status().Seq, uint64(n.Oldest.UnixNano()))
 	require.Zero(t, n.Released)
 
 	retried := uuid.NewString()
 	first := one.hold(t, retried)
-	awaitDemand(t, 301, routers...)
+	awaitDemand(t, 3001, routers...)
 	second := two.hold(t, retried)
 	third := three.hold(t, retried)
 	require.Equal(t, first.Status().Seq, second.Status().Seq, "it keeps its place")
 	require.Equal(t, first.Status().Seq, third.Status().Seq)
 	first.Report(holdstate.Leave)
 	fourth := two.hold(t, uuid.NewString())
-	awaitDemand(t, 302, routers...) // when they see the fourth, they see all before
+	awaitDemand(t, 3002, routers...) // when they see the fourth, they see all before
 	second.Report(holdstate.Leave)
 	third.Report(holdstate.Leave)
-	awaitDemand(t, 301, routers...)
+	awaitDemand(t, 3001, routers...)
 	fourth.Report(holdstate.Leave)
 	for _, w := range all {
 		w.Report(holdstate.Leave)
