@@ -29,11 +29,15 @@ RACE = GORACE=atexit_sleep_ms=100
 ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYTHON='$(TOOLS)/venv/bin/python' \
 	HOLDGATE_VALKEY='$(TOOLS)/bin/valkey-server'
 
+# The tests that soak-routers runs.
+SOAK_TESTS := TestManyHeld|TestASiteIsRestarted|TestTheCrashesOfASite|TestThreeRouters|Takeover|TestAServerThatIs|TestNoHistory
+
 # Settings for one call, such as `make fuzz FUZZ_TIME=5m`.
 FUZZ ?= .
 FUZZ_TIME ?= 30s
 FLAKY_COUNT ?= 20
 GROUPS_TIME ?= 5m
+SOAK_SECONDS ?= 180
 DIFFERENTIAL ?= 5000
 PKG ?= ./...
 RUN ?= .
@@ -82,6 +86,10 @@ differential: build tools-test ## send DIFFERENTIAL (5000) generated requests ov
 
 groups: build tools ## send random traffic to four models with room for one, for GROUPS_TIME (5m)
 	$(ENV) GROUPS_TIME='$(GROUPS_TIME)' $(GO) test -tags e2e -count=1 -timeout 25m -v -run TestAGroupForMinutes ./e2e
+
+soak-routers: build tools-test ## run the tests of three routers in their long forms, and restart their parts for SOAK_SECONDS (180)
+	$(ENV) HOLDGATE_HELD=1000 HOLDGATE_SOAK_SECONDS='$(SOAK_SECONDS)' HOLDGATE_TAKEOVERS=10 HOLDGATE_QUOTA_TIME=30s HOLDGATE_HISTORIES=100000 \
+		$(GO) test -tags e2e -p 1 -count=1 -timeout 45m -v -run '$(SOAK_TESTS)' ./e2e ./internal/site ./agentreg/agent/divide
 
 fuzz: go ## fuzz each target that FUZZ matches for FUZZ_TIME (30s)
 	tools/fuzz.sh '$(FUZZ_TIME)' '$(FUZZ)'
@@ -161,5 +169,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is required, which downloads $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential groups fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential groups soak-routers fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
 	tools tools-routers tools-test clean clean-tools go
