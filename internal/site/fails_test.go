@@ -4,6 +4,7 @@ package site
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,7 +47,7 @@ func newFailing(server *valkeytest.Server) *failing {
 func (r *failing) all() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]string(nil), r.heard...)
+	return slices.Clone(r.heard)
 }
 
 func (r *failing) awaitHeard(t *testing.T, want ...string) {
