@@ -24,6 +24,12 @@ type memoryClaims struct {
 	away  bool
 }
 
+func (m *memoryClaims) setAway(away bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.away = away
+}
+
 // routerClaims are the claims of one router.
 type routerClaims struct{ *memoryClaims }
 
@@ -185,11 +191,11 @@ func TestEachRouterCallsAHookOnceWithoutClaims(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rigs, claims := claimingRigs(t, 3)
-		claims.away = true
+		claims.setAway(true)
 		allWant(rigs)
 		time.Sleep(DefaultCooldown / 2)
 		require.Len(t, rigs[0].seen(), 3)
-		claims.away = false
+		claims.setAway(false)
 		time.Sleep(DefaultCooldown)
 		require.Len(t, rigs[0].seen(), 4, "one call for all again")
 	})
