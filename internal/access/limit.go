@@ -93,21 +93,23 @@ func (l *limit) change(to *limit, now time.Time) *limit {
 // of, and no running call tells it. What the part has gained since is taken off, because a
 // full bucket owes nothing.
 func (l *limit) owed(now time.Time) float64 {
-	return max(0, l.spared.left(now)-l.part.left(now)-l.telling)
+	return max(0, l.charged(now)-l.telling)
 }
 
-// know sets what the site has left: this router's part of it is for the time when the site
-// cannot be asked.
-func (l *limit) know(left Left, routers int, now time.Time) {
+// told takes tokens of which the site was told from those that are owed.
+func (l *limit) told(n float64, now time.Time) {
+	l.spared.add(-min(n, l.charged(now)), now)
+}
+
+// charged returns how many tokens of the part this router has charged by itself.
+func (l *limit) charged(now time.Time) float64 { return max(0, l.spared.left(now)-l.part.left(now)) }
+
+// know sets what the site had left at a time: this router's part of it is for the time when the
+// site cannot be asked. What this router has charged by itself is taken off.
+func (l *limit) know(left Left, at time.Time, routers int, now time.Time) {
+	charged := l.charged(now)
 	l.routers = routers
-	l.part = bucket{perMinute: left.PerMinute / float64(routers), tokens: left.Tokens / float64(routers), at: now}
+	l.part = bucket{perMinute: left.PerMinute / float64(routers), tokens: left.Tokens / float64(routers), at: at}
 	l.spared = l.part
-}
-
-// knowLate is know for an answer that is late, and that was told of some of the tokens that are
-// owed. The others remain owed.
-func (l *limit) knowLate(left Left, told float64, routers int, now time.Time) {
-	owed := max(0, l.spared.left(now)-l.part.left(now)-told)
-	l.know(left, routers, now)
-	l.part.add(-owed, now)
+	l.part.add(-charged, now)
 }

@@ -113,23 +113,23 @@ func (c *charge) answered(left []Left, err error) {
 	c.know(left)
 }
 
-// know notes what the site has left, and what it was told. An answer that is late counts unless
-// another one has come meanwhile.
+// know notes what the site was told and what it has left, which counts unless another answer
+// has come while this one was late.
 func (c *charge) know(left []Left) {
-	counted := resultOf(left).OK
+	counted, now := resultOf(left).OK, c.q.latest
 	for i, l := range c.limits {
 		have, told := left[i], c.asked[i].Owed
 		if counted {
 			have.Tokens--
 			told += c.alone
 		}
-		switch routers := c.q.limiter.Routers(); {
-		case !c.late:
+		l.told(told, now)
+		if !c.late {
 			l.known++
-			l.know(have, routers, c.at)
-		case l.known == c.known[i]:
-			l.knowLate(have, told, routers, c.q.latest)
+		} else if l.known != c.known[i] {
+			continue
 		}
+		l.know(have, c.at, c.q.limiter.Routers(), now)
 	}
 }
 

@@ -16,8 +16,9 @@ type memoryLimiter struct {
 	now     time.Time
 	buckets map[string]*limit
 	routers int
-	away    bool // calls are not counted, and fail
-	late    bool // calls are counted, and their answers come later, if at all
+	away    bool   // calls are not counted, and fail
+	late    bool   // calls are counted, and their answers come later, if at all
+	during  func() // is called while a call runs
 	answers []func([]Left, error)
 	lefts   [][]Left
 }
@@ -35,6 +36,10 @@ func (m *memoryLimiter) Charge(key string, limits []Limit, answered func([]Left,
 	if m.late && !m.away {
 		m.answers, m.lefts = append(m.answers, answered), append(m.lefts, left)
 		return
+	}
+	if during := m.during; during != nil {
+		m.during = nil
+		during()
 	}
 	answered(left, err)
 }
@@ -240,6 +245,21 @@ func TestWhatIsChargedWhileAnAnswerIsLateIsTold(t *testing.T) {
 	require.Equal(t, 50, inTurn(routers, 50, noon))
 	m.away = false
 	m.answer(nil)
+	require.Equal(t, 249, inTurn(routers, 1000, noon))
+}
+
+// A call is under way while others fail: what they charge is not forgotten when it is answered.
+func TestWhatIsChargedWhileACallRunsIsTold(t *testing.T) {
+	t.Parallel()
+	m := newMemoryLimiter()
+	routers := routersOf(t, m, 1, limitedFile(600, 0))
+	require.Equal(t, 300, inTurn(routers, 300, noon))
+	m.during = func() {
+		m.away = true
+		require.Equal(t, 50, inTurn(routers, 50, noon))
+		m.away = false
+	}
+	require.Equal(t, 1, inTurn(routers, 1, noon))
 	require.Equal(t, 249, inTurn(routers, 1000, noon))
 }
 

@@ -205,7 +205,7 @@ func TestAReplicaThatTakesOverCostsNoRequests(t *testing.T) {
 	clients := threeRouters(t, func(set func(*shared.Client)) *shared.Client { return primary.RouterAt(address, set) })
 	c := newCaller(t, clients, "k", 600)
 	admitted, bucket := c.send(t, quotaTime(t), after(time.Second, primary.Stop))
-	require.LessOrEqual(t, admitted, bucket*1.01)
+	require.LessOrEqual(t, admitted, bucket*1.05) // the replica lacks what had not reached it
 	require.GreaterOrEqual(t, admitted, bucket*0.95)
 	for _, client := range clients {
 		valkeytest.Await(t, "the replica has taken over", client.Up)
