@@ -166,7 +166,7 @@ func TestTheWordOfAGateKeepsItsPartsApart(t *testing.T) {
 	require.EqualValues(t, 1, w.released())
 	g.state.Add(oneReleased * (releases - 2))
 	g.state.Add(2)
-	require.EqualValues(t, releases-1, g.load().released())
+	require.Equal(t, releases-1, g.load().released())
 	g.release()
 	w = g.release()
 	require.EqualValues(t, 1, w.released(), "modulo their number")

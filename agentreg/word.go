@@ -16,8 +16,8 @@ const (
 	releases    = uint64(1) << (64 - shareShift - countBits)
 )
 
-func (w word) taken() int64     { return int64(uint64(w) & countMask) }               //nolint:gosec // 20 bits
-func (w word) share() int64     { return int64(uint64(w) >> shareShift & countMask) } //nolint:gosec // 20 bits
+func (w word) taken() int64     { return int64(uint64(w) & countMask) }
+func (w word) share() int64     { return int64(uint64(w) >> shareShift & countMask) }
 func (w word) closed() bool     { return uint64(w)&closedBit != 0 }
 func (w word) released() uint64 { return uint64(w) / oneReleased }
 

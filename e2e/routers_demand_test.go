@@ -81,7 +81,7 @@ func TestKEDAOfOneRouterHearsOfTheOthers(t *testing.T) {
 	for _, answer := range waiting {
 		require.Equal(t, http.StatusOK, (<-answer).status)
 	}
-	require.Equal(t, back, len(c.came))
+	require.Len(t, c.came, back)
 	watched.eventually("no demand is left", func() bool { return value() <= 1 })
 }
 

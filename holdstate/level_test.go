@@ -46,7 +46,8 @@ func TestAnIdentityIsTheSameOnEveryRouter(t *testing.T) {
 	require.Equal(t, identityOf("k", idA), identityOf("k", "", idA))
 	require.NotEqual(t, identityOf("k", idA), identityOf("l", idA))
 	require.NotEqual(t, identityOf("k", idA), identityOf("k", idB))
-	require.NotEqual(t, identityOf("k", "no UUID"), identityOf("k", "no UUID"))
+	one, other := identityOf("k", "no UUID"), identityOf("k", "no UUID")
+	require.NotEqual(t, one, other)
 }
 
 // sorted returns the waiting requests of a level by their places.

@@ -120,7 +120,7 @@ func TestEngineGetsAnotherPortForARouterThatIsBeingReplaced(t *testing.T) {
 	stranger(t, before)
 	r.SetWanted("llama", true)
 	r.await("ready")
-	require.Eventually(t, func() bool { return next.Serving(llama) == 1 && next.Agents()[0].Address != before }, 10*time.Second, time.Millisecond)
+	until(t, func() bool { return next.Serving(llama) == 1 && next.Agents()[0].Address != before })
 	slot, _ := r.TakeFrom(llama, nil)
 	require.NotEqual(t, before, slot.Agent().Address)
 	slot.Release()

@@ -92,12 +92,6 @@ func (m *memoryLimiter) run(key string, limits []Limit, charge bool) (left []Lef
 	return left, nil
 }
 
-// left returns what the site has left of the limit over all models.
-func (m *memoryLimiter) left() float64 {
-	b := m.buckets["a "].part
-	return b.left(m.now)
-}
-
 // routersOf returns the key "a" as n routers know it.
 func routersOf(t testing.TB, m *memoryLimiter, n int, file string) []*Key {
 	t.Helper()

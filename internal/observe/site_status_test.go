@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/site"
@@ -17,18 +16,16 @@ import (
 func TestTheStatusOfASiteJoinsWhatItsRoutersSay(t *testing.T) {
 	t.Parallel()
 	model := func(name, state string, serving, asleep int) decision.Model {
-		return decision.Model{ModelState: agentreg.ModelState{Model: name, Serving: serving, Asleep: asleep}, State: state}
+		return decision.Model{Model: name, Serving: serving, Asleep: asleep, State: state}
 	}
 	wanted := map[string]bool{"cold": true}
 	s := SiteStatus{
-		Status: Status{
-			SiteID: "here", Maps: sitemap.NewStore("here", nil), Demand: func(string) int { return 1 },
-			Models: func() []decision.Model {
-				return []decision.Model{
-					model("asleep-here", "asleep", 0, 1), model("cold", "asleep", 0, 0), model("far", "elsewhere", 0, 0),
-					model("there", "elsewhere", 0, 0), model("warm", "warm", 2, 0),
-				}
-			},
+		SiteID: "here", Maps: sitemap.NewStore("here", nil), Demand: func(string) int { return 1 },
+		Models: func() []decision.Model {
+			return []decision.Model{
+				model("asleep-here", "asleep", 0, 1), model("cold", "asleep", 0, 0), model("far", "elsewhere", 0, 0),
+				model("there", "elsewhere", 0, 0), model("warm", "warm", 2, 0),
+			}
 		},
 		Own: func() site.Router { return site.Router{ID: "1", NotReady: "no map"} },
 		Others: func() []site.Router {

@@ -40,7 +40,7 @@ func TestALevelIsReadAsItWasWritten(t *testing.T) {
 		}
 		read, ok := decode(text)
 		require.True(t, ok)
-		require.Equal(t, !l.Empty(), read.wanted())
+		require.Equal(t, read.wanted(), !l.Empty())
 		require.Equal(t, l.Released, read.released)
 		require.True(t, l.WantedUntil.Equal(read.wantedUntil))
 		require.Equal(t, len(l.Waiting), read.waiting.len())

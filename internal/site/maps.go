@@ -59,12 +59,10 @@ func (m *Maps) run(ctx context.Context) {
 // Sync puts the shared map in force, if the server answers.
 func (m *Maps) Sync(ctx context.Context) {
 	result, err := m.store.Sync(ctx)
-	var unreadable *sitemap.UnreadableError
-	if errors.As(err, &unreadable) {
+	if unreadable, ok := errors.AsType[*sitemap.UnreadableError](err); ok {
 		m.log.Error().Err(unreadable).Msg("--shared: the map in force stays: run the same version on all routers of the site")
 	}
-	var persist *sitemap.PersistError
-	if errors.As(err, &persist) {
+	if persist, ok := errors.AsType[*sitemap.PersistError](err); ok {
 		m.log.Error().Err(persist).Msg("the map is in force but is not on disk")
 	}
 	if result.Dropped {

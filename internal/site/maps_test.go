@@ -172,7 +172,7 @@ func TestTheRulesOfAPushAreThoseOfTheSite(t *testing.T) {
 	require.NoError(t, err)
 	_, err = push("", largest, false)
 	require.ErrorAs(t, err, &conflict)
-	require.EqualValues(t, int64(9223372036854775807), conflict.InForce)
+	require.Equal(t, int64(9223372036854775807), conflict.InForce)
 }
 
 // Of many pushes at once at three routers the highest generation is in force everywhere, and no
@@ -238,7 +238,7 @@ func TestALateRouterHasTheMapAndItsHintsWithTheirAge(t *testing.T) {
 	late := newMapRouter(t, server, nil)
 	require.Equal(t, "m", late.model(), "before anything is served")
 	require.Equal(t, sitemap.SourceShared, late.store.State().Source)
-	q := sitemap.Query{Target: target.Target{Model: "m", Kind: target.Chat}}
+	q := sitemap.Query{Model: "m", Kind: target.Chat}
 	state := func(after time.Duration) string {
 		_, all := late.store.Current().Explain(q, time.Now().Add(after))
 		return all[0].State

@@ -142,7 +142,7 @@ func (c *Conn) SendSockets(list []*Listener) error {
 		}
 		fds = append(fds, fd)
 	}
-	if _, _, err := c.conn.WriteMsgUnix([]byte{byte(len(fds))}, unix.UnixRights(fds...), nil); err != nil {
+	if _, _, err := c.conn.WriteMsgUnix([]byte{byte(len(fds))}, unix.UnixRights(fds...), nil); err != nil { //nolint:gosec // a handful
 		return fmt.Errorf("sending sockets: %w", err)
 	}
 	return nil

@@ -48,7 +48,7 @@ func NewListener(l net.Listener) (*Listener, error) {
 
 // adopt returns a Listener for the descriptor of a socket that listens, which it takes over.
 func adopt(fd int) (*Listener, error) {
-	file := os.NewFile(uintptr(fd), "socket") //nolint:gosec // a descriptor is not negative
+	file := os.NewFile(uintptr(fd), "socket")
 	defer func() { _ = file.Close() }()
 	l, err := net.FileListener(file)
 	if err != nil {
@@ -72,7 +72,7 @@ func (l *Listener) removeAtEnd(yes bool) {
 func (l *Listener) fd() (fd int, err error) {
 	raw, err := l.socket.SyscallConn()
 	if err == nil {
-		err = raw.Control(func(n uintptr) { fd = int(n) }) //nolint:gosec // a descriptor fits
+		err = raw.Control(func(n uintptr) { fd = int(n) })
 	}
 	if err != nil {
 		return 0, fmt.Errorf("finding a socket's descriptor: %w", err)

@@ -35,8 +35,8 @@ type Socket struct {
 	Flag, Address string // the flag of serve and its value
 }
 
-// The messages of the handover in the order of the package comment. Gob cannot send a struct
-// without fields, so each has the process that it is from.
+// Ready, Commit and Serving are the messages of the handover in the order of the package
+// comment. Gob cannot send a struct without fields, so each has the process that it is from.
 type (
 	Ready   struct{ PID int }
 	Commit  struct{ PID int }

@@ -117,5 +117,5 @@ func (w *Webhooks) release(failed *call) {
 }
 
 // afterCalls returns the context in which the end of a call is said, also of one that Stop has
-// cancelled.
+// canceled.
 func (w *Webhooks) afterCalls() context.Context { return context.WithoutCancel(w.callCtx) }

@@ -92,7 +92,7 @@ func (l *Ledger) compare(reading int) (bound, rough int) {
 			continue
 		}
 		ended := u.Released - s.base.Released
-		bound -= max(0, s.base.Taken-int(min(ended, math.MaxInt32))) //nolint:gosec // bounded
+		bound -= max(0, s.base.Taken-int(min(ended, math.MaxInt32)))
 		rough -= min(s.base.Taken, u.Taken)
 	}
 	return max(bound, 0), max(rough, 0)
