@@ -109,3 +109,41 @@ func (c *counter) total() (n int) {
 	}
 	return n
 }
+
+// Requests that are held at three routers meet the four slots of one agent: each is answered
+// once, and the engine never has more than four. HOLDGATE_HOLDS is the number at each router of
+// the long form.
+func TestHeldRequestsOfThreeRoutersMeetFourSlots(t *testing.T) {
+	holds := 150
+	if text := os.Getenv("HOLDGATE_HOLDS"); text != "" {
+		var err error
+		holds, err = strconv.Atoi(text)
+		require.NoError(t, err)
+	}
+	rs := startRouters(t, 3, "--wake-hold-max", "10000", "--wake-hold-max-total", "20000")
+	c, e := newCounter(t, 10*time.Millisecond)
+	var answers []<-chan result
+	for i, r := range rs.all {
+		for n := range holds {
+			answers = append(answers, r.start(t.Context(), chatPath, chatBody("m", false), "X-Of", fmt.Sprint(i, "/", n)))
+		}
+	}
+	for _, r := range rs.all {
+		r.eventually("all are held", func() bool { return r.value(`pending_demand{model="m"}`) == holds })
+	}
+	begin := time.Now()
+	rs.agent("engine", e.addr(), 4)
+	for _, answer := range answers {
+		a := <-answer
+		require.NoError(t, a.err)
+		require.Equal(t, http.StatusOK, a.status, a.body)
+	}
+	took := time.Since(begin)
+	t.Logf("%d requests answered in %v, at most %d at once", len(answers), took, c.most)
+	require.Equal(t, 4, c.most)
+	require.Len(t, c.answered, len(answers))
+	require.Equal(t, len(answers), c.total())
+	for _, r := range rs.all {
+		r.metric(`hivenet_agent_slots_in_use{agent_id="engine"}`, "0")
+	}
+}

@@ -44,6 +44,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.core.onDemand() {
 		engine.Go(func() { a.drive(engineCtx) })
 	} else if err := a.awaitEngineAndTryRouters(ctx); err == nil {
+		a.freezeRunning(ctx)
 		engine.Go(func() { a.watch(engineCtx) })
 	} else if ctx.Err() == nil {
 		a.fail(err)

@@ -91,6 +91,14 @@ func (c *core) leaveSlots(s *session, why error) {
 	c.divide()
 }
 
+// freeze freezes slots for requests that the engine has from before the agent's start.
+func (c *core) freeze(requests int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ledger.Freeze(requests, time.Now())
+	notify(c.frozen)
+}
+
 // unnoticed reports whether a stream ended because nothing was heard from the router for some
 // time, so that the router may not know it yet.
 func unnoticed(why error) bool {

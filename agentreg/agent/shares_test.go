@@ -110,20 +110,27 @@ func (n *network) inEngine(count func() int) {
 // site runs an agent of four slots with routers that wait for nothing.
 func (n *network) site(routers int) (list []*siteRouter) {
 	n.t.Helper()
-	n.health.Store(http.StatusOK)
-	cfg := n.config()
-	cfg.Routers, cfg.Slots = nil, 4
-	for i := range routers {
-		address := fmt.Sprintf("127.0.0.%d:9002", i+1)
-		cfg.Routers = append(cfg.Routers, address)
-		list = append(list, n.siteRouter(address))
-	}
+	list, cfg := n.siteOf(routers)
 	n.run(cfg)
 	after(time.Second)
 	for _, r := range list {
 		require.Equal(n.t, 1, r.Serving(llama))
 	}
 	return list
+}
+
+// siteOf starts routers, and returns them and the configuration of an agent of four slots.
+func (n *network) siteOf(routers int) (list []*siteRouter, cfg Config) {
+	n.t.Helper()
+	n.health.Store(http.StatusOK)
+	cfg = n.config()
+	cfg.Routers, cfg.Slots = nil, 4
+	for i := range routers {
+		address := fmt.Sprintf("127.0.0.%d:9002", i+1)
+		cfg.Routers = append(cfg.Routers, address)
+		list = append(list, n.siteRouter(address))
+	}
+	return list, cfg
 }
 
 func TestIdleSlotsGoWhereRequestsWait(t *testing.T) {
@@ -244,6 +251,80 @@ func TestARestartOfTheOnlyRouterCostsNoSlot(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestRoutersTakeTurnsAtASingleSlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		rs, cfg := n.siteOf(3)
+		cfg.Slots = 1
+		n.run(cfg)
+		after(time.Second)
+		served := map[*siteRouter]int{}
+		for _, r := range rs {
+			r.wait(100)
+		}
+		for range 60 {
+			taken := 0
+			for _, r := range rs {
+				if r.take() > 0 {
+					served[r]++
+				}
+				taken += len(r.slots)
+			}
+			require.LessOrEqual(t, taken, 1)
+			after(500 * time.Millisecond)
+			for _, r := range rs {
+				r.release(len(r.slots))
+			}
+		}
+		for i, r := range rs {
+			require.Greater(t, served[r], 10, "router %d", i)
+		}
+	})
+}
+
+// A router whose requests may not wait gets a slot because they are refused.
+func TestARefusedRequestBringsASlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		rs := n.site(2)
+		rs[1].wait(100)
+		require.Equal(t, 4, rs[1].take())
+		require.Zero(t, rs[0].take())
+		rs[0].Refused("llama")
+		after(10 * time.Millisecond)
+		rs[1].release(1)
+		require.Equal(t, 1, rs[0].take())
+	})
+}
+
+// An agent that restarts does not know what its routers have in the engine.
+func TestARestartedAgentCountsWhatTheEngineHas(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		var running atomic.Int64
+		n.inEngine(func() int { return int(running.Load()) })
+		rs, cfg := n.siteOf(2)
+		end := n.run(cfg)
+		after(time.Second)
+		require.Equal(t, 2, rs[1].take())
+		running.Store(2)
+		require.NoError(t, end())
+		n.run(cfg)
+		synctest.Wait()
+		require.LessOrEqual(t, rs[0].take(), 2)
+		after(5 * time.Second)
+		rs[0].wait(100)
+		require.Equal(t, []int{2, 2}, []int{rs[0].take(), rs[1].take()}, "those of the earlier agent are not counted twice")
+		running.Store(2)
+		rs[1].release(2)
+		after(askPause)
+		require.Equal(t, 4, rs[0].take())
+	})
 }
 
 // A stream that breaks is not the end of its router.

@@ -30,6 +30,17 @@ func (a *agent) watchSignals(ctx context.Context) {
 	}
 }
 
+// freezeRunning freezes slots for the requests that a running engine has when the agent starts,
+// if the agent has several routers.
+func (a *agent) freezeRunning(ctx context.Context) {
+	if len(a.cfg.Routers) < 2 || !a.cfg.engine().HasSignals() {
+		return
+	}
+	if n := a.readSignals(ctx).InFlight(); n != nil && *n > 0 {
+		a.core.freeze(int(*n))
+	}
+}
+
 // awaitNextReading waits until the engine's signals must be read again; if slots are frozen, it
 // asks the routers meanwhile what they have. It returns false if ctx ends first.
 func (a *agent) awaitNextReading(ctx context.Context) bool {

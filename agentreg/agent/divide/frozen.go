@@ -59,6 +59,13 @@ func (l *Ledger) Leave(r *Router, e End) {
 	l.looks.restart(e.Quiet)
 }
 
+// Freeze freezes slots for requests that are in the engine when the agent starts: an earlier
+// agent's routers have them, and do not know this one yet.
+func (l *Ledger) Freeze(requests int, now time.Time) {
+	l.frozen = append(l.frozen, part{slots: min(requests, l.slots), from: now})
+	l.looks.restart(now)
+}
+
 // Frozen returns how many slots are frozen.
 func (l *Ledger) Frozen() (n int) {
 	for _, p := range l.frozen {
