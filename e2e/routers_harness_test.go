@@ -43,7 +43,13 @@ type router struct {
 // startRouters starts n routers, all with the same flags, and pushes testMap.
 func startRouters(t *testing.T, n int, flags ...string) *routers {
 	t.Helper()
-	rs := &routers{t: t, valkey: valkeytest.Start(t)}
+	return startRoutersAt(t, valkeytest.Start(t), n, flags...)
+}
+
+// startRoutersAt is startRouters with a Valkey that is there already.
+func startRoutersAt(t *testing.T, valkey *valkeytest.Server, n int, flags ...string) *routers {
+	t.Helper()
+	rs := &routers{t: t, valkey: valkey}
 	for i := range n {
 		rs.add(fmt.Sprint("router-", i), flags)
 	}
@@ -64,7 +70,7 @@ func (rs *routers) add(name string, flags []string) {
 	r := &router{dir: dir, site: &site{t: rs.t, log: &buffer{}, http: newHTTPClient(rs.t), admin: valkeytest.FreeAddress(rs.t)}}
 	r.url = "http://" + valkeytest.FreeAddress(rs.t)
 	r.flags = append([]string{
-		"--site-id", "here", "--shared", rs.valkey.URL(), "--map-file", filepath.Join(dir, "map.json"),
+		"--site-id", "here", "--shared", rs.valkey.URL() + "?prefix=site-1", "--map-file", filepath.Join(dir, "map.json"),
 		"--extproc-listen", "unix://" + filepath.Join(dir, envoy.ExtProcSocket), "--relay", "unix://" + filepath.Join(dir, envoy.RelaySocket),
 		"--agents-listen", r.agents(), "--admin-listen", r.admin, "--envoy-admin", "unix://" + filepath.Join(dir, envoy.AdminSocket),
 		"--drain-timeout", "5s",

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
 
 // The parts of a site end and start again, and its other routers serve on.
@@ -221,6 +225,44 @@ func TestALoadBalancerRepeatsNoHold(t *testing.T) {
 		r := front.post(chatPath, chatBody("m", false))
 		require.Equal(t, http.StatusOK, r.status, r.body)
 	}
+}
+
+// The user of Valkey in the README of the example may do what routers do.
+func TestRoutersNeedOnlyTheRightsOfTheExample(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root(t), "examples", "many-routers", "README.md"))
+	require.NoError(t, err)
+	user := regexp.MustCompile("`(user default [^`]*)`").FindSubmatch(readme)
+	require.NotNil(t, user)
+	dir := t.TempDir()
+	acl, password := filepath.Join(dir, "users.acl"), filepath.Join(dir, "password")
+	users := strings.Replace(string(user[1]), "PASSWORD", "s3cret", 1) + "\nuser root on >r00t ~* &* +@all\n"
+	require.NoError(t, os.WriteFile(acl, []byte(users), 0o600))
+	require.NoError(t, os.WriteFile(password, []byte("s3cret\n"), 0o600))
+	server := valkeytest.StartReal(t, "--aclfile", acl)
+	rs := startRoutersAt(t, server, 2,
+		"--shared-password-file", password, "--auth-file", keysFile(t, "  quota: {requests_per_minute: 600}\n"), "--wake-linger", "0s")
+	_, e := newCounter(t, 0)
+	held := rs.all[0].start(t.Context(), chatPath, chatBody("m", false), "X-Api-Key", apiKey)
+	rs.all[1].metric(`hivenet_site_pending_demand{model="m"}`, "1")
+	rs.agent("engine", e.addr(), 4)
+	require.Equal(t, http.StatusOK, (<-held).status)
+	for _, r := range rs.all {
+		answer := r.post(chatPath, chatBody("m", false), "X-Api-Key", apiKey)
+		require.Equal(t, http.StatusOK, answer.status, answer.body)
+		r.metric("hivenet_shared_routers", "2")
+	}
+	for _, r := range rs.all {
+		r.terminate()
+		require.NoError(t, r.process.ends())
+	}
+	admin, err := valkey.NewClient(valkey.ClientOption{
+		InitAddress: []string{server.Address()}, Username: "root", Password: "r00t", ForceSingleClient: true, DisableCache: true,
+	})
+	require.NoError(t, err)
+	defer admin.Close()
+	refused, err := admin.Do(t.Context(), admin.B().Arbitrary("ACL", "LOG").Build()).ToArray()
+	require.NoError(t, err)
+	require.Empty(t, refused, "the server refused nothing")
 }
 
 func TestTheManyRoutersExample(t *testing.T) {
