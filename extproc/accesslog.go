@@ -61,26 +61,34 @@ func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServ
 	if gs.RecvMsg(&m) != nil {
 		return
 	}
-	// Only the first message of a stream contains the name of its log.
-	forwarded := m.Name == envoy.LogForwarded
-	edge := forwarded || m.Name == envoy.LogEdge
-	if edge {
+	name := m.Name // only the first message of a stream contains the name of its log
+	if isEdge(name) {
 		a.s.logs.opened(from)
 		defer a.s.logs.closed(a.s, from)
 	}
 	for more := true; more; more = gs.RecvMsg(&m) == nil {
-		for i := range m.Entries {
-			if forwarded && m.Entries[i].Client.IsValid() {
-				m.Entries[i].Source = m.Entries[i].Client
-			}
-			if edge {
-				a.s.onLogEntry(&m.Entries[i])
-			}
-		}
+		a.s.onLogMessage(name, &m)
 		select {
 		case got <- struct{}{}:
 		default:
 		}
+	}
+}
+
+// isEdge reports whether a log is that of the edge.
+func isEdge(name string) bool { return name == envoy.LogForwarded || name == envoy.LogEdge }
+
+// onLogMessage handles the log entries of a message.
+func (s *Server) onLogMessage(name string, m *wire.LogMessage) {
+	if !isEdge(name) {
+		return
+	}
+	for i := range m.Entries {
+		e := &m.Entries[i]
+		if name == envoy.LogForwarded && e.Client.IsValid() {
+			e.Source = e.Client
+		}
+		s.onLogEntry(e)
 	}
 }
 

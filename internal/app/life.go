@@ -37,6 +37,9 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	undo.add(a.listeners.close)
+	if socket := a.listeners.sockets["extproc-listen"]; socket != nil {
+		socket.ReadAlong(func() takeover.Tap { return a.data.NewTap() })
+	}
 	if err := a.writePorts(); err != nil {
 		return err
 	}

@@ -30,7 +30,23 @@ type Listener struct {
 	closed    chan struct{}
 	close     func() error
 	unknown   atomic.Int64 // accepted connections that their server does not know yet
+	tap       func() Tap   // nil: connections are not read along
 }
+
+// Tap reads along with the server on one connection.
+type Tap interface {
+	// Read is called with what the server reads, by the goroutine that reads.
+	Read(p []byte)
+	// Drains reports whether the connection must be read until the client closes it, although
+	// the server closes it.
+	Drains() bool
+}
+
+// drainTime is how long a client may take to close a connection that is drained.
+const drainTime = time.Second
+
+// ReadAlong has a Tap read along on each connection that is accepted from here on.
+func (l *Listener) ReadAlong(newTap func() Tap) { l.tap = newTap }
 
 // NewListener returns a Listener for a listener of package net.
 func NewListener(l net.Listener) (*Listener, error) {
@@ -119,7 +135,11 @@ func (l *Listener) accept() (net.Conn, error) {
 		return nil, err //nolint:wrapcheck // a server expects the error of package net
 	}
 	l.unknown.Add(1)
-	return &tracked{Conn: conn, known: sync.OnceFunc(func() { l.unknown.Add(-1) })}, nil
+	c := &tracked{Conn: conn, known: sync.OnceFunc(func() { l.unknown.Add(-1) }), close: sync.OnceValue(conn.Close)}
+	if l.tap != nil {
+		c.tap = l.tap()
+	}
+	return c, nil
 }
 
 // Pause stops accepting connections: they stay in the queue of the socket, for the other
@@ -166,6 +186,8 @@ func (l *Listener) Own() { l.removeAtEnd(true) }
 type tracked struct {
 	net.Conn
 	known func()
+	close func() error
+	tap   Tap  // nil: none
 	read  bool // only the goroutine that reads uses it
 }
 
@@ -175,13 +197,23 @@ func (c *tracked) Read(p []byte) (int, error) {
 		c.read = true
 		c.known()
 	}
-	return c.Conn.Read(p) //nolint:wrapcheck // it is the same connection
+	n, err := c.Conn.Read(p)
+	if c.tap != nil && n > 0 {
+		c.tap.Read(p[:n])
+	}
+	return n, err //nolint:wrapcheck // it is the same connection
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. A connection that drains is closed for writing, and for reading when
+// the client has closed it, or after drainTime.
 func (c *tracked) Close() error {
 	c.known()
-	return c.Conn.Close() //nolint:wrapcheck // it is the same connection
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if c.tap == nil || !ok || !c.tap.Drains() {
+		return c.close()
+	}
+	time.AfterFunc(drainTime, func() { _ = c.close() })
+	return half.CloseWrite() //nolint:wrapcheck // it is the same connection
 }
 
 // SyscallConn implements syscall.Conn.
