@@ -37,7 +37,7 @@ func TestTheHoldLimitIsForAllRoutersTogether(t *testing.T) {
 	}
 	rs.all[0].eventually("each request is held or refused", func() bool { return full()+held() == 3*each })
 	t.Logf("held: %d of %d", held(), limit)
-	// A call that takes more than 5 ms on a busy machine lets a router decide alone.
+	// A late answer, on a busy machine, lets a router decide alone.
 	require.GreaterOrEqual(t, held(), limit)
 	require.LessOrEqual(t, held(), limit+each/2)
 	refused := full()

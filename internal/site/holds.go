@@ -5,10 +5,18 @@ package site
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/shared"
+)
+
+const (
+	// longestAsk limits how long a request waits for its answer if many ask at once.
+	longestAsk = 100 * time.Millisecond
+	// manyAsks is how many that are.
+	manyAsks = 10
 )
 
 // HoldLimits are how many requests the routers of a site may hold together.
@@ -28,13 +36,15 @@ type HoldLimits struct {
 //
 // A count ends [shared.Life] after its router last wrote it.
 //
-// Alone, which is without an answer within [shared.CallTimeout], a router applies the limits to
-// the requests that it holds itself.
+// Alone, which is when a call takes longer than [shared.CallTimeout], or 100 ms while many
+// requests ask at once, a router applies the limits to the requests that it holds itself.
 type Holds struct {
 	client   *shared.Client
 	limits   HoldLimits
-	patience time.Duration // how long a request waits for the answer
+	patience time.Duration // how long a request waits for a call
+	longest  time.Duration // how long it waits if many ask at once
 	wake     chan struct{} // receives a token when there is something to write or to ask
+	waiting  atomic.Int64  // requests that wait for an answer
 
 	mu     sync.Mutex
 	counts map[holdLimit]int // what this router holds
@@ -57,7 +67,7 @@ type holdAsk struct {
 // NewHolds returns the limits. It must be called before the client runs.
 func NewHolds(client *shared.Client, limits HoldLimits) *Holds {
 	h := &Holds{
-		client: client, limits: limits, patience: shared.CallTimeout, wake: make(chan struct{}, 1),
+		client: client, limits: limits, patience: shared.CallTimeout, longest: longestAsk, wake: make(chan struct{}, 1),
 		counts: map[holdLimit]int{}, dirty: map[holdLimit]struct{}{},
 	}
 	client.OnBeat(func(context.Context) { h.writeAgain() })
@@ -82,14 +92,43 @@ func (h *Holds) ask(a *holdAsk) (fits bool) {
 	if !h.client.Up() || !h.queue(a) {
 		return true
 	}
+	h.waiting.Add(1)
+	defer h.waiting.Add(-1)
 	h.wakeUp()
+	begin := time.Now()
 	limit := time.NewTimer(h.patience)
 	defer limit.Stop()
-	select {
-	case fits = <-a.answer:
-		return fits
-	case <-limit.C:
+	for {
+		select {
+		case fits = <-a.answer:
+			return fits
+		case <-limit.C:
+		}
+		more := h.moreTime(time.Since(begin))
+		if more <= 0 {
+			return h.giveUp(a)
+		}
+		limit.Reset(more)
 	}
+}
+
+// moreTime returns how long a request that has waited should still wait. With few requests that
+// is until the current call is late. If many ask at once, this process is too busy to have an
+// answer as fast.
+func (h *Holds) moreTime(waited time.Duration) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.waiting.Load() >= manyAsks {
+		return h.longest - waited
+	}
+	if h.began.IsZero() {
+		return min(h.patience, h.longest-waited)
+	}
+	return h.patience - time.Since(h.began)
+}
+
+// giveUp returns the answer if there is one, else the request decides alone.
+func (h *Holds) giveUp(a *holdAsk) (fits bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	select {
@@ -101,11 +140,12 @@ func (h *Holds) ask(a *holdAsk) (fits bool) {
 	}
 }
 
-// queue adds a to what is asked next, unless the current call has taken too long already.
+// queue adds a to what is asked next, unless the current call has taken so long already that
+// no request should wait for it.
 func (h *Holds) queue(a *holdAsk) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.began.IsZero() && time.Since(h.began) > h.patience {
+	if !h.began.IsZero() && time.Since(h.began) > h.longest {
 		return false
 	}
 	h.asked = append(h.asked, a)

@@ -13,7 +13,7 @@ import (
 
 const (
 	// asksPerCall is how many requests one call asks for.
-	asksPerCall = 500
+	asksPerCall = 200
 	// writesPerCall is how many counts one call writes beside those that it asks about.
 	writesPerCall = 500
 	// mostDirty is how many counts are kept to be written while calls fail.
