@@ -37,9 +37,10 @@ func TestTheHoldLimitIsForAllRoutersTogether(t *testing.T) {
 	}
 	rs.all[0].eventually("each request is held or refused", func() bool { return full()+held() == 3*each })
 	t.Logf("held: %d of %d", held(), limit)
-	// A late answer, on a busy machine, lets a router decide alone.
+	// On a busy machine answers may be late, so that a router decides alone: how exact the limit
+	// is otherwise is tested in internal/site. Alone, the routers would hold all.
 	require.GreaterOrEqual(t, held(), limit)
-	require.LessOrEqual(t, held(), limit+each/2)
+	require.LessOrEqual(t, held(), 2*limit)
 	refused := full()
 	for range refused {
 		r := <-answers
