@@ -7,6 +7,7 @@ import (
 	"encoding/json/v2"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -77,6 +78,10 @@ func TestAMapPushedToAnyRouterIsInForceOnAll(t *testing.T) {
 	require.Equal(t, []string{"both", "cold", "m"}, late.maps.Current().Holdable())
 
 	// Without the server, the copy on disk is restored.
+	valkeytest.Await(t, "the map is on disk", func() bool {
+		_, err := os.Stat(file)
+		return err == nil
+	})
 	server.Stop()
 	alone := startShared(t, server, "--map-file="+file)
 	require.True(t, alone.status().Ready)

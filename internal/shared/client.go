@@ -225,7 +225,7 @@ func (c *Client) attempt(ctx context.Context, name string, timeout time.Duration
 	if err != nil {
 		c.metrics.errors.WithLabelValues(name).Inc()
 	}
-	if c.breaker.note(err) {
+	if c.breaker.note(err, time.Now()) {
 		c.wentDown(err)
 	}
 	return result

@@ -22,6 +22,8 @@ const (
 	probeEvery    = 100 * time.Millisecond
 	maxProbeEvery = 2 * time.Second
 	steadyTime    = 10 * time.Second
+	// probeTimeout is how fast it must answer to be used again.
+	probeTimeout = 50 * time.Millisecond
 	// goodbyeTime limits the last call, with which a router leaves.
 	goodbyeTime = 100 * time.Millisecond
 )
@@ -86,8 +88,7 @@ func (c *Client) tryServer(ctx context.Context) error {
 			return err
 		}
 	}
-	// It must be as fast as the calls that follow.
-	err := failure(c.attempt(ctx, "ping", CallTimeout, func(ctx context.Context, s valkey.Client) valkey.ValkeyResult {
+	err := failure(c.attempt(ctx, "ping", probeTimeout, func(ctx context.Context, s valkey.Client) valkey.ValkeyResult {
 		return s.Do(ctx, s.B().Ping().Build())
 	}))
 	if err == nil {
