@@ -187,14 +187,14 @@ func (tw *twin) push(t *rapid.T) {
 func (tw *twin) drain(t *rapid.T) {
 	seldom(t, 20)
 	tw.ref.draining = true
-	tw.ref.endAll(OutcomeDraining, "", tw.ref.mustDrain)
+	tw.ref.drain()
 	tw.Drain()
 }
 
 func (tw *twin) endWaits(t *rapid.T) {
 	seldom(t, 40)
 	tw.ref.draining, tw.ref.ending = true, true
-	tw.ref.endAll(OutcomeDraining, "", tw.ref.mustDrain)
+	tw.ref.drain()
 	tw.EndAll()
 }
 

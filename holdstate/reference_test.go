@@ -378,6 +378,21 @@ func (ref *reference) mustDrain(q *refRequest) bool {
 	return ref.ending || ref.draining && !q.begun
 }
 
+// drain ends the requests that a drain ends. Those that are left get what these had reserved, or
+// their turn.
+func (ref *reference) drain() {
+	freed := map[target.Target]bool{}
+	for _, q := range ref.requests {
+		if ref.mustDrain(q) && (q.state == Released || q.state == Admitted) {
+			freed[q.queue.target] = true
+		}
+	}
+	ref.endAll(OutcomeDraining, "", ref.mustDrain)
+	for t := range freed {
+		ref.update(t)
+	}
+}
+
 // outlived ends a request that is held again although holds are no longer allowed.
 func (ref *reference) outlived(q *refRequest) {
 	switch {
