@@ -6,16 +6,22 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/internal/takeover"
 )
 
 // succeed starts a process that takes over, and returns the one before it.
@@ -96,6 +102,87 @@ func TestTakeoversLoseNothing(t *testing.T) {
 	require.NoError(t, s.ends())
 	requireOneLineEach(t, audit, sent+len(early)+len(streams))
 	t.Logf("%d takeovers, %d warm requests, %d holds", n, sent, len(early)+len(streams))
+}
+
+// systemctl reload sends SIGUSR2 to the main process: it starts the next one, which tells systemd
+// that it is the main process.
+func TestAReloadReplacesTheProcess(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	systemd, err := net.ListenPacket("unixgram", socket)
+	require.NoError(t, err)
+	defer systemd.Close()
+	t.Setenv("NOTIFY_SOCKET", socket)
+	told := func() string {
+		buf := make([]byte, 1024)
+		require.NoError(t, systemd.SetReadDeadline(time.Now().Add(20*time.Second)))
+		n, _, err := systemd.ReadFrom(buf)
+		require.NoError(t, err)
+		return string(buf[:n])
+	}
+	s := startStandalone(t, "--takeover", "--wake-keepalive", "300ms")
+	require.Equal(t, fmt.Sprintf("MAINPID=%d\nREADY=1", s.cmd.Process.Pid), told())
+	held := s.start(t.Context(), chatPath, chatBody("m", true))
+	s.eventually("it is held", func() bool { return s.series()[pending] == 1 })
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGUSR2))
+	var main int
+	_, err = fmt.Sscanf(told(), "MAINPID=%d\nREADY=1", &main)
+	require.NoError(t, err)
+	require.NotEqual(t, s.cmd.Process.Pid, main)
+	t.Cleanup(func() { _ = syscall.Kill(main, syscall.SIGKILL) })
+	s.eventually("the next process knows of the hold", func() bool { return s.series()[pending] == 1 })
+	startAgent(t, newEngine(t, nil), "m", 1, "unix://"+s.dir+"/agents.sock")
+	r := <-held
+	require.Equal(t, `{"answer":true}`, strings.ReplaceAll(r.body, comment, ""))
+	gone(t, []int{s.cmd.Process.Pid}) // the next process has its output, too
+	require.NoError(t, syscall.Kill(main, syscall.SIGTERM))
+	require.Equal(t, "STOPPING=1", told())
+	gone(t, []int{main})
+}
+
+// A process that cannot take over leaves the other one as it was.
+func TestAFailedTakeoverChangesNothing(t *testing.T) {
+	s := startStandalone(t, "--takeover")
+	startAgent(t, newEngine(t, nil), "fixed", 4, "unix://"+s.dir+"/agents.sock")
+	s.waitLog("agent registered")
+	stopLoad := s.load(50, "fixed")
+	for range 3 {
+		bad := start(t, append(slices.Clone(s.flags), "--ports-file", s.dir+"/missing/ports.json")...)
+		require.Error(t, bad.ends())
+		s.waitLog("a process could not take over: this one goes on")
+	}
+	for messages := range 3 {
+		s.succeedUntil(messages)
+	}
+	s.eventually("all were noticed", func() bool {
+		return strings.Count(s.out.String(), "a process could not take over: this one goes on") == 6
+	})
+	time.Sleep(200 * time.Millisecond) // some load
+	before := s.succeed()
+	require.NoError(t, before.ends())
+	sent, failures := stopLoad()
+	require.Empty(t, failures, "of %d", sent)
+	s.eventually("nothing is left", func() bool { return s.series()[`hivenet_agent_slots_in_use{agent_id="`+hostname(t)+`-fixed"}`] == 0 })
+}
+
+// succeedUntil plays a process that takes over, and ends after some of its messages.
+func (s *standalone) succeedUntil(messages int) {
+	t := s.site.t
+	t.Helper()
+	conn, err := takeover.Dial(t.Context(), s.dir+"/takeover.sock")
+	require.NoError(t, err)
+	defer conn.Close()
+	sockets, err := conn.ReceiveSockets(time.Second)
+	require.NoError(t, err)
+	for _, socket := range sockets {
+		defer socket.Close()
+	}
+	for _, m := range []*takeover.Message{{Ready: &takeover.Ready{PID: 1}}, {Commit: &takeover.Commit{PID: 1}}}[:messages] {
+		_, err = conn.Receive(5 * time.Second)
+		require.NoError(t, err)
+		require.NoError(t, conn.Send(m))
+	}
+	_, err = conn.Receive(5 * time.Second)
+	require.NoError(t, err)
 }
 
 func hostname(t *testing.T) string {

@@ -62,6 +62,10 @@ func readSettings(cmd *cobra.Command, c *config.Serve, file string) error {
 
 // serve runs until ctx ends or a server fails.
 func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
+	next, err := newSuccessor(log)
+	if err != nil {
+		return err
+	}
 	a, err := app.New(c, log) //nolint:contextcheck // webhooks outlive the start; Stop ends them
 	if err != nil {
 		return err
@@ -69,18 +73,29 @@ func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
 	if err := a.Start(ctx); err != nil {
 		return err
 	}
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	failure := untilEnd(ctx, a, hangup, log)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	notifyReady(log)
+	failure := untilEnd(ctx, a, func() {
+		if !c.Takeover {
+			log.Error().Msg("SIGUSR2: this process was started without --takeover, so no other can take over from it")
+			return
+		}
+		next.start()
+	}, signals, log)
+	if !a.Replaced() {
+		notifyStopping(log)
+	}
 	if err := a.Stop(context.WithoutCancel(ctx)); err != nil {
 		log.Error().Err(err).Msg("shutting down")
 	}
 	return failure
 }
 
-// untilEnd waits until ctx ends or a server fails, and reloads on SIGHUP.
-func untilEnd(ctx context.Context, a *app.App, hangup <-chan os.Signal, log zerolog.Logger) error {
+// untilEnd waits until ctx ends, a server fails, or the last request after a takeover has ended. On
+// SIGHUP it reads files again, and on SIGUSR2 it calls replace.
+func untilEnd(ctx context.Context, a *app.App, replace func(), signals <-chan os.Signal, log zerolog.Logger) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -89,7 +104,11 @@ func untilEnd(ctx context.Context, a *app.App, hangup <-chan os.Signal, log zero
 			return nil
 		case err := <-a.Failed():
 			return err
-		case <-hangup:
+		case s := <-signals:
+			if s == syscall.SIGUSR2 {
+				replace()
+				continue
+			}
 			if err := a.Reload(); err != nil {
 				log.Error().Err(err).Msg("reloading")
 			}

@@ -53,8 +53,11 @@ func (a *App) handOver(ctx context.Context, conn *takeover.Conn) error {
 	if err := a.introduceAgents(ctx, conn); err != nil {
 		return err
 	}
+	if err := a.leave(ctx, conn); err != nil {
+		a.comeBack()
+		return err
+	}
 	a.replaced.Store(true)
-	a.leave(ctx, conn)
 	a.serveLast(ctx, conn)
 	return nil
 }
@@ -114,9 +117,8 @@ func (a *App) introduceAgents(ctx context.Context, conn *takeover.Conn) (err err
 	return err
 }
 
-// leave stops accepting connections and tells the other process. It goes on whatever happens,
-// since the other process serves from here on.
-func (a *App) leave(ctx context.Context, conn *takeover.Conn) {
+// leave stops accepting connections, tells the other process, and waits until it serves.
+func (a *App) leave(ctx context.Context, conn *takeover.Conn) error {
 	limited, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	var all sync.WaitGroup
@@ -141,11 +143,22 @@ func (a *App) leave(ctx context.Context, conn *takeover.Conn) {
 		left.Map = m.JSON()
 	}
 	if err := conn.Send(&takeover.Message{Left: left}); err != nil {
-		a.log.Warn().Err(err).Msg("handing over")
-		return
+		return err
 	}
-	if _, err := conn.Receive(stepTime); err != nil {
-		a.log.Warn().Err(err).Msg("the process that takes over does not say that it serves")
+	m, err := conn.Receive(stepTime)
+	if err == nil && m.Serving == nil {
+		err = errors.New("the other process does not say that it serves")
+	}
+	return err
+}
+
+// comeBack has this process accept connections again, after a process that was to take over has
+// ended before it served.
+func (a *App) comeBack() {
+	a.others.after.open.Store(false)
+	for _, socket := range a.listeners.sockets {
+		socket.Own()
+		socket.Resume()
 	}
 }
 

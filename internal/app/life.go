@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"google.golang.org/grpc"
@@ -53,9 +52,9 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("--takeover: %w", err)
 	}
 	// Nothing can fail from here on.
+	a.runTakeovers(background, before)
 	a.serve()
 	a.runBackground(background)
-	a.runTakeovers(background, before)
 	a.log.Info().Str("extproc", a.c.ExtProcListen).Str("agents", a.AgentsAddr()).Str("admin", a.AdminAddr()).Msg("holdgate is ready")
 	return nil
 }
@@ -99,9 +98,6 @@ func (a *App) runTakeovers(ctx context.Context, before *predecessor) {
 		close(a.others.ended)
 	} else {
 		a.others.before.open.Store(true)
-		if err := before.conn.Send(&takeover.Message{Serving: &takeover.Serving{PID: os.Getpid()}}); err != nil {
-			a.log.Warn().Err(err).Msg("telling the process before this one")
-		}
 		a.wg.Go(func() { a.others.run(ctx, before) })
 	}
 	a.wg.Go(func() { a.offerTakeover(ctx) })
@@ -153,6 +149,9 @@ func every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
 		}
 	}
 }
+
+// Replaced reports whether another process has taken over from this one.
+func (a *App) Replaced() bool { return a.replaced.Load() }
 
 // HandedOver returns a channel that is closed when another process has taken over and the last
 // request of this one has ended. Then Stop has nothing to wait for.

@@ -128,18 +128,24 @@ func (a *App) takeOver(ctx context.Context, p *predecessor) error {
 	if err := p.conn.Send(&takeover.Message{Commit: &takeover.Commit{PID: os.Getpid()}}); err != nil {
 		return err
 	}
-	// From here on this process serves, whatever happens to the other one.
-	for _, socket := range a.listeners.sockets {
-		socket.Own()
+	m, err = p.conn.Receive(stepTime + time.Second)
+	if err == nil && m.Left == nil {
+		err = errors.New("the other process does not say that it has left")
 	}
-	m, err = p.conn.Receive(stepTime)
-	switch {
-	case err != nil:
-		a.log.Warn().Err(err).Msg("the process that this one takes over from has ended")
-	case m.Left != nil && len(m.Left.Map) > 0:
+	if err != nil {
+		return err
+	}
+	if len(m.Left.Map) > 0 {
 		if _, err := a.maps.Push(m.Left.Map, true); err != nil {
 			a.log.Error().Err(err).Msg("the sibling map of the other process is not in force")
 		}
+	}
+	// If it cannot be sent, the other process accepts connections again.
+	if err := p.conn.Send(&takeover.Message{Serving: &takeover.Serving{PID: os.Getpid()}}); err != nil {
+		return err
+	}
+	for _, socket := range a.listeners.sockets {
+		socket.Own()
 	}
 	return nil
 }

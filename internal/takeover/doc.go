@@ -12,7 +12,7 @@
 //	old  Left                it accepts no connection any more; its map
 //	new  Serving             it accepts all connections
 //
-// If the connection breaks before Commit, the old process goes on as if nothing had happened.
+// If the connection breaks before Serving, the old process goes on as if nothing had happened.
 // After Serving the new process sends the log entries of requests that it does not know, and the
 // old one each second what its models need, until its last request has ended.
 package takeover
