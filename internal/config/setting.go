@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -75,10 +76,14 @@ func (s setting) address() setting {
 // rules collects the problems of flags.
 type rules struct{ settings.Problems }
 
-// check adds a problem of a flag unless message is empty.
+// login matches the user and the password of a URL, also of one that is malformed.
+var login = regexp.MustCompile(`://\S*:\S*@`)
+
+// check adds a problem of a flag unless message is empty. A password in the value is not shown.
 func (r *rules) check(flag string, value any, message string) {
 	if message != "" {
-		r.Add(fmt.Sprintf("--%s is %v", flag, value), "%s", message)
+		shown := login.ReplaceAllString(fmt.Sprint(value), "://***@")
+		r.Add(fmt.Sprintf("--%s is %s", flag, shown), "%s", message)
 	}
 }
 

@@ -3,11 +3,13 @@
 package shared
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -69,6 +71,9 @@ func parse(rawURL string) (o valkey.ClientOption, prefix string, err error) {
 	if o, err = valkey.ParseURL(rawURL); err != nil {
 		return o, "", errors.New("must be valkey://host:port/database or unix:///path, or begin with valkeys, redis or rediss")
 	}
+	if err := checkTarget(u); err != nil {
+		return o, "", err
+	}
 	prefix = DefaultPrefix
 	if u.Query().Has("prefix") {
 		prefix = u.Query().Get("prefix")
@@ -77,6 +82,23 @@ func parse(rawURL string) (o valkey.ClientOption, prefix string, err error) {
 		return o, "", errors.New("must have a prefix without braces")
 	}
 	return o, prefix, nil
+}
+
+// checkTarget returns an error if a URL names no server: the library would use one on this machine.
+func checkTarget(u *url.URL) error {
+	if u.Scheme == "unix" {
+		if u.Host != "" || u.Path == "" {
+			return errors.New("must have a path after unix://, such as unix:///run/valkey.sock")
+		}
+		return nil
+	}
+	if u.Hostname() == "" {
+		return errors.New("has no host")
+	}
+	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "6379"), 10, 16); err != nil {
+		return errors.New("must have a port of at most 65535")
+	}
+	return nil
 }
 
 // CheckFiles reads the files.
@@ -163,7 +185,7 @@ func readPassword(path string) (c valkey.AuthCredentials, err error) {
 	case len(lines) > 2:
 		return c, fmt.Errorf("reading the password: %s has %d lines: put the password on one, or the user and the password on two", path, len(lines))
 	case lines[len(lines)-1] == "":
-		return c, fmt.Errorf("reading the password: %s has none", path)
+		return c, fmt.Errorf("reading the password: %s has no password", path)
 	case len(lines) == 2:
 		c.Username = lines[0]
 	}

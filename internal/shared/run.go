@@ -66,23 +66,28 @@ func (c *Client) Run(ctx context.Context) {
 	for _, part := range c.parts {
 		running.Go(func() { part(ctx) })
 	}
-	for said := false; ctx.Err() == nil; {
-		switch err := c.tryServer(ctx); {
-		case err == nil:
+	for ctx.Err() == nil {
+		if c.tryServer(ctx) == nil {
 			running.Go(func() { c.receive(ctx) })
 			c.beats(ctx)
 			c.leave(context.WithoutCancel(ctx))
 			return
-		case !said && ctx.Err() == nil:
-			said = true
-			c.log.Warn().Err(err).Msg("--shared: the server does not answer: this router decides alone until it does")
 		}
 		pause(ctx, probeEvery)
 	}
 }
 
-// tryServer connects unless that was done, and asks the server for a sign of life.
+// tryServer asks the server for a sign of life, and logs why there is none.
 func (c *Client) tryServer(ctx context.Context) error {
+	err := c.ask(ctx)
+	if err != nil && ctx.Err() == nil {
+		c.complain(err)
+	}
+	return err
+}
+
+// ask connects unless that was done, and asks the server for a sign of life.
+func (c *Client) ask(ctx context.Context) error {
 	if c.server.Load() == nil {
 		if err := c.connect(); err != nil {
 			return err
