@@ -273,7 +273,7 @@ func (l *Levels) receive(message string) {
 	if id == l.c.id || err1 != nil || err2 != nil || size < 0 || size > len(rest) {
 		return
 	}
-	name, value := rest[:size], rest[size:]
+	name, value := strings.Clone(rest[:size]), rest[size:] // a name may be kept longer than the message
 	l.mu.Lock()
 	t := l.router(id)
 	if number <= t.number {

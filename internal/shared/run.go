@@ -77,7 +77,7 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// tryServer asks the server for a sign of life, and logs why there is none.
+// tryServer tries whether the server can be used, and logs why not.
 func (c *Client) tryServer(ctx context.Context) error {
 	err := c.ask(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -86,21 +86,25 @@ func (c *Client) tryServer(ctx context.Context) error {
 	return err
 }
 
-// ask connects unless that was done, and asks the server for a sign of life.
+// ask connects unless that was done, and has the server store that this router lives: one that
+// only answers, such as a replica or one without memory, is of no use.
 func (c *Client) ask(ctx context.Context) error {
 	if c.server.Load() == nil {
 		if err := c.connect(); err != nil {
 			return err
 		}
 	}
-	err := failure(c.attempt(ctx, "ping", probeTimeout, func(ctx context.Context, s valkey.Client) valkey.ValkeyResult {
-		return s.Do(ctx, s.B().Ping().Build())
+	err := failure(c.attempt(ctx, "probe", probeTimeout, func(ctx context.Context, s valkey.Client) valkey.ValkeyResult {
+		return presence.lua.Exec(ctx, s, c.presenceKeys(), []string{c.id, lifeText})
 	}))
 	if err == nil {
 		c.wentUp()
 	}
 	return err
 }
+
+// presenceKeys returns the keys of presence.
+func (c *Client) presenceKeys() []string { return []string{c.Key("routers")} }
 
 // beats calls beat each Beat until ctx ends. While the server does not answer it tries the server instead.
 func (c *Client) beats(ctx context.Context) {
@@ -136,7 +140,7 @@ func nextProbe(before, used time.Duration) time.Duration {
 
 // beat writes that this router lives, and calls the callbacks.
 func (c *Client) beat(ctx context.Context) {
-	ids, err := presence.RunSlowly(ctx, c, []string{c.Key("routers")}, []string{c.id, lifeText}).AsStrSlice()
+	ids, err := presence.RunSlowly(ctx, c, c.presenceKeys(), []string{c.id, lifeText}).AsStrSlice()
 	if err != nil {
 		return // it is counted, and the next beat tries again
 	}
@@ -176,15 +180,22 @@ func (c *Client) receive(ctx context.Context) {
 	if len(channels) == 0 {
 		return
 	}
-	for ctx.Err() == nil {
+	for said := false; ctx.Err() == nil; {
 		// A connection of its own, so that no message delays a call.
 		server, release := (*c.server.Load()).Dedicate()
-		_ = server.Receive(ctx, server.B().Subscribe().Channel(channels...).Build(), func(m valkey.PubSubMessage) {
+		err := server.Receive(ctx, server.B().Subscribe().Channel(channels...).Build(), func(m valkey.PubSubMessage) {
 			if f := c.subscriptions[m.Channel]; f != nil {
 				f(m.Message)
 			}
 		})
 		release()
+		if _, refused := valkey.IsValkeyErr(err); refused {
+			c.metrics.errors.WithLabelValues("subscribe").Inc()
+			if !said {
+				said = true
+				c.log.Error().Err(err).Msg("--shared: the server sends this router no messages: it knows late what the other routers tell it")
+			}
+		}
 		pause(ctx, probeEvery)
 	}
 }
