@@ -47,13 +47,21 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	return newConn(conn)
 }
 
+// acceptPause is the time until the next try when a connection could not be accepted.
+const acceptPause = 100 * time.Millisecond
+
 // Accept accepts the next connection of a process of the same user. Connections of others are
-// closed.
+// closed. It returns an error when the listener is closed; another one, such as for want of a file
+// descriptor, may pass.
 func Accept(l net.Listener) (*Conn, error) {
 	for {
 		conn, err := l.Accept()
-		if err != nil {
+		switch {
+		case errors.Is(err, net.ErrClosed):
 			return nil, fmt.Errorf("accepting a takeover: %w", err)
+		case err != nil:
+			time.Sleep(acceptPause)
+			continue
 		}
 		if c, err := newConn(conn); err == nil {
 			return c, nil

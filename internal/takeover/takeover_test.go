@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -259,4 +260,40 @@ func await(t *testing.T, is func() bool) {
 		case <-tick.C:
 		}
 	}
+}
+
+// short fails a few times for want of a file descriptor.
+type short struct {
+	net.Listener
+	fails int
+}
+
+func (s *short) Accept() (net.Conn, error) {
+	if s.fails > 0 {
+		s.fails--
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return s.Listener.Accept()
+}
+
+// A process without a free file descriptor can be taken over from later.
+func TestAcceptOutlivesAWantOfDescriptors(t *testing.T) {
+	t.Parallel()
+	l := &short{Listener: listen(t, "unix"), fails: 2}
+	done := make(chan error, 1)
+	go func() {
+		c, err := Accept(l)
+		if err == nil {
+			err = c.Close()
+		}
+		done <- err
+	}()
+	c, err := Dial(t.Context(), l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.NoError(t, c.Close())
+
+	require.NoError(t, l.Close())
+	_, err = Accept(l)
+	require.ErrorIs(t, err, net.ErrClosed)
 }
