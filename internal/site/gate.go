@@ -78,6 +78,10 @@ func (g *Gate) changed(model string) {
 // occupancyVersion is the first byte of a level. A router ignores other versions.
 const occupancyVersion = 1
 
+// largestOccupancy is the largest number of a level. The sum of those of many routers is a number,
+// too.
+const largestOccupancy = 1 << 50
+
 // longestWait is in µs. A longer wait counts as that long.
 const longestWait = 1e12
 
@@ -111,7 +115,7 @@ func decodeOccupancy(level string, now time.Time) (o admission.Occupancy, ok boo
 	rest, ok := []byte(level[1:]), true
 	number := func() int64 {
 		n, size := binary.Uvarint(rest)
-		if size <= 0 || n > 1<<62 {
+		if size <= 0 || n > largestOccupancy {
 			ok = false
 			return 0
 		}

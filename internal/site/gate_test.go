@@ -29,11 +29,11 @@ func TestAnOccupancySurvivesItsLevel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Now()
 		o := admission.Occupancy{
-			Requests: rapid.Int64Range(0, 1<<40).Draw(t, "requests"), Tokens: rapid.Int64Range(0, 1<<60).Draw(t, "tokens"),
+			Requests: rapid.Int64Range(0, 1<<40).Draw(t, "requests"), Tokens: rapid.Int64Range(0, largestOccupancy).Draw(t, "tokens"),
 			ByKey: map[admission.KeyHash]int64{},
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "keys") {
-			o.ByKey[admission.HashKey(rapid.String().Draw(t, "key"))] = rapid.Int64Range(0, 1<<60).Draw(t, "tokens of it")
+			o.ByKey[admission.HashKey(rapid.String().Draw(t, "key"))] = rapid.Int64Range(0, largestOccupancy).Draw(t, "tokens of it")
 		}
 		waited := time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "waited")) * time.Microsecond
 		if waited > 0 {
@@ -54,6 +54,16 @@ func TestAnOccupancySurvivesItsLevel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The routers' occupancies are added up, so a number must not be so large that the sum overflows.
+func TestALevelOfTooManyRequestsIsNone(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	_, ok := decodeOccupancy(encodeOccupancy(admission.Occupancy{Requests: 1, Tokens: 1 << 62}, now), now)
+	require.False(t, ok)
+	_, ok = decodeOccupancy(encodeOccupancy(admission.Occupancy{Requests: 1 << 62}, now), now)
+	require.False(t, ok)
 }
 
 func FuzzDecodeOccupancy(f *testing.F) {

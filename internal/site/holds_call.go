@@ -16,7 +16,7 @@ const (
 	asksPerCall = 200
 	// writesPerCall is how many counts one call writes beside those that it asks about.
 	writesPerCall = 500
-	// mostDirty is how many counts are kept to be written while calls fail.
+	// mostDirty is how many counts are kept to be written while calls fail, or none is made.
 	mostDirty = 10_000
 )
 
@@ -117,6 +117,7 @@ func (h *Holds) next() *holdsCall {
 	if !h.client.Up() {
 		h.alone(h.asked)
 		h.asked = nil
+		h.limitDirty()
 		return nil // the first beat writes what has changed
 	}
 	c := &holdsCall{index: map[holdLimit]int{}}
@@ -231,8 +232,14 @@ func (h *Holds) finish(c *holdsCall, fits []int64, err error) {
 func (h *Holds) failed(c *holdsCall) {
 	h.alone(c.asks)
 	h.changed(c.limits)
+	h.limitDirty()
+}
+
+// limitDirty forgets which counts have changed if they are many: a count ends by itself, and each
+// beat writes those that are not 0. The lock must be held.
+func (h *Holds) limitDirty() {
 	if len(h.dirty) > mostDirty {
-		clear(h.dirty) // a count ends by itself, and each beat writes those that are not 0
+		clear(h.dirty)
 	}
 }
 

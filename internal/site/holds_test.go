@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -331,4 +332,27 @@ func TestManyLimitsAreWrittenInSeveralCalls(t *testing.T) {
 	}
 	valkeytest.Await(t, "nothing is counted", func() bool { return none(t, routers) })
 	valkeytest.Await(t, "of no limit", func() bool { return len(h.written(t, last)) == 0 })
+}
+
+// While the server is away, holds of ever new keys leave nothing behind.
+func TestHoldsWithoutTheServerLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
+	server := valkeytest.Start(t)
+	h := holdRouters(server, 1, HoldLimits{PerModel: 10, PerKey: 10, Total: 10})[0]
+	server.Stop()
+	valkeytest.Await(t, "the router is alone", func() bool {
+		_ = h.WouldHold("m", "")
+		return !h.client.Up()
+	})
+	for i := range 3 * mostDirty {
+		one, fits := h.Hold("m", strconv.Itoa(i))
+		require.True(t, fits)
+		one.Join()
+		one.Leave()
+	}
+	valkeytest.Await(t, "few counts are kept", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.dirty) <= mostDirty && len(h.counts) == 0
+	})
 }

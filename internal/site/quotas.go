@@ -61,6 +61,9 @@ func quotaArgs(do, router string, limits []access.Limit) []string {
 	return args
 }
 
+// largestLimit is the largest limit that the script puts in force, in requests per minute.
+const largestLimit = 1e9
+
 // readLeft returns what is left of n limits: for each two numbers, its tokens and the limit in
 // force.
 func readLeft(r valkey.ValkeyResult, n int) ([]access.Left, error) {
@@ -75,7 +78,8 @@ func readLeft(r valkey.ValkeyResult, n int) ([]access.Left, error) {
 	for i := 0; i < len(texts); i += 2 {
 		tokens, err1 := strconv.ParseFloat(texts[i], 64)
 		perMinute, err2 := strconv.ParseFloat(texts[i+1], 64)
-		if err1 != nil || err2 != nil || !(perMinute > 0) { // the negated condition also rejects NaN
+		sane := tokens >= 0 && tokens <= perMinute && perMinute > 0 && perMinute <= largestLimit // NaN is not
+		if err1 != nil || err2 != nil || !sane {
 			return nil, fmt.Errorf("counting a request: the server answers %q of %q", texts[i], texts[i+1])
 		}
 		left = append(left, access.Left{Tokens: tokens, PerMinute: perMinute})

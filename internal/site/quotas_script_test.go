@@ -129,3 +129,21 @@ func TestTheScriptCountsLikeARouterAlone(t *testing.T) {
 		}
 	})
 }
+
+// What is left is computed with further: a number that is none, or too large, is no answer.
+func TestAnAnswerThatIsNoNumberIsAnError(t *testing.T) {
+	t.Parallel()
+	server := valkeytest.Start(t)
+	c := server.Router(nil)
+	echo := shared.NewScript("test", "return ARGV")
+	for _, answer := range [][]string{
+		{"nan", "60"}, {"inf", "60"}, {"-inf", "60"}, {"-1", "60"}, {"61", "60"}, {"1", "nan"}, {"1", "inf"}, {"1", "0"}, {"1", "2e9"},
+		{"", "60"}, {"1", ""}, {"1"}, {"1", "60", "1"},
+	} {
+		_, err := readLeft(echo.RunSlowly(t.Context(), c, []string{c.Key("x")}, answer), 1)
+		require.Error(t, err, "%q", answer)
+	}
+	left, err := readLeft(echo.RunSlowly(t.Context(), c, []string{c.Key("x")}, []string{"59.5", "60"}), 1)
+	require.NoError(t, err)
+	require.Equal(t, []access.Left{{Tokens: 59.5, PerMinute: 60}}, left)
+}
