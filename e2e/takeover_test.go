@@ -104,6 +104,45 @@ func TestTakeoversLoseNothing(t *testing.T) {
 	t.Logf("%d takeovers, %d warm requests, %d holds", n, sent, len(early)+len(streams))
 }
 
+// A request of the old process whose engine dies after the takeover continues in the new one.
+func TestARequestWhoseEngineDiesMovesToTheNewProcess(t *testing.T) {
+	audit := filepath.Join(t.TempDir(), "audit.log")
+	s := startStandalone(t, "--takeover", "--audit-file", audit)
+	agents := "unix://" + s.dir + "/agents.sock"
+	begun, die := make(chan struct{}, 1), make(chan struct{})
+	dying := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return
+		}
+		begun <- struct{}{}
+		<-die
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_ = conn.Close()
+		}
+	})
+	startAgent(t, dying, "m", 1, agents)
+	s.waitLog("agent registered")
+	answer := s.start(t.Context(), chatPath, chatBody("m", false))
+	<-begun
+	before := s.succeed()
+	good := start(t, "agent", "--id", "good", "--engine", "custom", "--backend-url", "http://"+newEngine(t, nil).addr(), "--model", "m", "--capability", "llm", "--router", agents)
+	good.waitLog("registered with the router")
+	s.waitLog(`"agent":"good"`)
+	close(die)
+	r := <-answer
+	require.NoError(t, r.err)
+	require.Equal(t, http.StatusOK, r.status, r.body)
+	require.NoError(t, before.ends())
+	s.eventually("its line is written", func() bool {
+		text, err := os.ReadFile(audit)
+		return err == nil && len(text) > 0
+	})
+	require.NoError(t, s.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, s.ends())
+	requireOneLineEach(t, audit, 1)
+}
+
 // systemctl reload sends SIGUSR2 to the main process: it starts the next one, which tells systemd
 // that it is the main process.
 func TestAReloadReplacesTheProcess(t *testing.T) {

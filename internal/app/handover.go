@@ -169,12 +169,18 @@ func (a *App) serveLast(ctx context.Context, conn *takeover.Conn) {
 	a.log.Info().Int("requests", a.InFlight()).Msg("handed over: this process ends with its last request")
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var all sync.WaitGroup
-	defer all.Wait()
+	var receiving, sending sync.WaitGroup
+	defer receiving.Wait()
+	defer func() { _ = conn.Close() }()
+	defer sending.Wait() // for what is queued
 	defer cancel()
 	// Envoy opens new connections for its next requests, and the streams of the running ones go
 	// on: the server ends with the last of them.
-	a.wg.Go(a.envoy.GracefulStop)
+	closed := make(chan struct{})
+	a.wg.Go(func() {
+		defer close(closed)
+		a.envoy.GracefulStop()
+	})
 	a.data.MoveLogs()
 	a.notifiers.keda.Stop()
 	if a.keda != nil {
@@ -182,9 +188,7 @@ func (a *App) serveLast(ctx context.Context, conn *takeover.Conn) {
 	}
 	a.wg.Go(func() { _ = a.admin.Shutdown(ctx) })
 	lost := make(chan struct{})
-	// The connection is closed first when serveLast returns, which ends receiving.
-	defer func() { _ = conn.Close() }()
-	all.Go(func() {
+	receiving.Go(func() {
 		defer close(lost)
 		a.receiveEntries(conn)
 	})
@@ -194,10 +198,10 @@ func (a *App) serveLast(ctx context.Context, conn *takeover.Conn) {
 	} else {
 		defer agents.Stop()
 	}
-	all.Go(func() { a.tellNeeds(ctx, conn) })
-	all.Go(func() { a.others.after.send(ctx, conn) })
+	sending.Go(func() { a.tellNeeds(ctx, conn) })
+	sending.Go(func() { a.others.after.send(ctx, conn) })
 	ended := make(chan struct{})
-	all.Go(func() {
+	sending.Go(func() {
 		defer close(ended)
 		a.data.WaitForAll(ctx)
 		select {
@@ -210,6 +214,14 @@ func (a *App) serveLast(ctx context.Context, conn *takeover.Conn) {
 	case <-lost:
 		// Nobody tells any more when a request that Envoy carries has ended.
 		a.data.WaitForHolds(ctx)
+	}
+	// Envoy may still send log entries of the other process's requests over open streams.
+	last := time.NewTimer(stepTime)
+	defer last.Stop()
+	select {
+	case <-closed:
+	case <-last.C:
+	case <-ctx.Done():
 	}
 	a.log.Info().Msg("the last request has ended")
 }

@@ -51,17 +51,23 @@ func (b *outbox) log(e *wire.LogEntry) {
 	}
 }
 
-// send sends the queued messages until ctx ends or the other process has ended.
+// send sends the queued messages until ctx ends or the other process has ended. When ctx ends, it
+// sends those that are queued.
 func (b *outbox) send(ctx context.Context, conn *takeover.Conn) {
 	defer b.open.Store(false)
 	for {
+		var m *takeover.Message
 		select {
-		case m := <-b.out:
-			if next := b.join(m); conn.Send(m) != nil || next != nil && conn.Send(next) != nil {
-				_ = conn.Close() // whoever receives notices
+		case m = <-b.out:
+		default:
+			select {
+			case m = <-b.out:
+			case <-ctx.Done():
 				return
 			}
-		case <-ctx.Done():
+		}
+		if next := b.join(m); conn.Send(m) != nil || next != nil && conn.Send(next) != nil {
+			_ = conn.Close() // whoever receives notices
 			return
 		}
 	}
