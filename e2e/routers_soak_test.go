@@ -44,6 +44,8 @@ type soak struct {
 	counts  []*counter
 	agents  []*process // of the engines of m
 	counted atomic.Int64
+	asleep  time.Duration // how long the engine of cold is away at a time
+	pause   time.Duration // after each part
 
 	mu      sync.Mutex
 	sent    int
@@ -59,7 +61,7 @@ func startSoak(t *testing.T) *soak {
 	t.Helper()
 	s := &soak{routers: startRouters(t, 3,
 		"--wake-keepalive", soakKeepalive.String(), "--wake-hold-max=1000", "--wake-hold-max-per-key=1000", "--queue-depth=1000",
-		"--request-timeout=60s", "--drain-timeout=60s")}
+		"--request-timeout=60s", "--drain-timeout=60s"), asleep: 3 * time.Second, pause: 500 * time.Millisecond}
 	s.routers.putMap(fmt.Sprintf(soakMap, 1))
 	s.front = s.routers.front()
 	for n, slots := range soakSlots {
@@ -119,6 +121,8 @@ func TestASiteIsRestartedPartByPart(t *testing.T) {
 // SDKs do, lose no request, and no engine gets more requests than its slots.
 func TestTheCrashesOfASiteLoseNothing(t *testing.T) {
 	s := startSoak(t)
+	// So that no request waits for longer than two crashes: SDKs try no more often.
+	s.asleep, s.pause = 2*time.Second, 1500*time.Millisecond
 	s.run(s.crashAll)
 	s.atRest()
 }
@@ -134,11 +138,11 @@ func (s *soak) push(generation int) {
 // cold has the engine of the model cold come and go.
 func (s *soak) cold(ctx context.Context) {
 	for n := 0; ; n++ {
-		if !sleep(ctx, 3*time.Second) {
+		if !sleep(ctx, s.asleep) {
 			return
 		}
 		p := s.startAgent(fmt.Sprint("cold-", n), "cold", s.engines[2].addr(), 16)
-		sleep(ctx, 2*time.Second)
+		sleep(ctx, s.asleep/2+500*time.Millisecond)
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		<-p.done
 		p.done <- nil
@@ -163,7 +167,7 @@ func (s *soak) step(what string, do func()) {
 	begin := time.Now()
 	do()
 	s.t.Logf("%s: %v", what, time.Since(begin).Round(time.Millisecond))
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(s.pause)
 }
 
 // restartAll restarts each part once.
