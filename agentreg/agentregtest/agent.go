@@ -62,6 +62,15 @@ func (a *Agent) Report(state pb.State) {
 	synctest.Wait()
 }
 
+// Offer sends a status of a healthy engine that serves, with this router's share of its slots.
+func (a *Agent) Offer(share uint32) {
+	synctest.Wait()
+	a.sent <- &pb.AgentMessage{Message: &pb.AgentMessage_Status{Status: &pb.Status{
+		State: pb.State_STATE_SERVING, Healthy: true, Handled: a.seq.Load(), Slots: &share,
+	}}}
+	synctest.Wait()
+}
+
 // Context is part of the stream.
 func (a *Agent) Context() context.Context { return a.ctx }
 

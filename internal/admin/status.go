@@ -35,7 +35,8 @@ type RouterStatus struct {
 	Admin   string    `json:"admin"` // address of its admin API
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
-	// State is ready, not_ready or draining, and NotReady why it is not ready.
+	// State is ready, not_ready with the reason in NotReady, draining, or replaced, which means
+	// that it ends with its last request because another process has taken over.
 	State    string `json:"state"`
 	NotReady string `json:"not_ready,omitzero"`
 	Held     int    `json:"held"`

@@ -187,7 +187,7 @@ func (a *App) register() {
 // newStatus returns the source of GET /v1/status.
 func (a *App) newStatus() observe.Status {
 	return observe.Status{
-		SiteID: a.c.SiteID, NotReady: a.notReady, Warning: a.warning, InFlight: a.InFlight, Demand: a.ownNeeds().Demand,
+		SiteID: a.c.SiteID, NotReady: a.notReady, Warning: a.warning, InFlight: a.InFlight, Demand: a.ownNeeds().Demand, Wanted: a.ownNeeds().Wanted,
 		Models: a.decider.Models, Agents: a.registry.Agents, Maps: a.maps,
 	}
 }

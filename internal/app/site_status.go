@@ -41,7 +41,8 @@ func (a *App) describe() site.Router {
 	}
 	r := site.Router{
 		SiteID: a.c.SiteID, Host: host, Version: a.c.Version, Started: a.started, NotReady: a.notReady(), Draining: a.draining.Load(),
-		Held: a.machine.Held(), InFlight: a.InFlight(),
+		Replaced: a.replaced.Load(),
+		Held:     a.machine.Held(), InFlight: a.InFlight(),
 	}
 	if a.listeners.admin != nil {
 		r.Admin = a.AdminAddr()

@@ -258,9 +258,12 @@ func TestExplainHasTheFacts(t *testing.T) {
 		require.Equal(t, "redirect", e.Steps[5].Step)
 		require.Contains(t, e.Steps[5].Why, "b: ")
 
-		r.join("a", "", 4, "m")
+		agent := r.join("a", "", 4, "m")
 		e = r.explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
 		require.Equal(t, "replicas in routing: 1, with 4 of 4 slots free", e.Steps[3].Why)
+		agent.Offer(0)
+		e = r.explain(admin.ExplainQuery{Model: "m", KeyID: "free"})
+		require.Contains(t, e.Steps[3].Why, "replicas in routing: 1, with 0 slots for this router, which gets slots when requests wait here")
 	})
 }
 

@@ -79,6 +79,10 @@ func (t *trace) replicas() {
 		t.why("no replica of the model is in routing for this kind" + t.otherKind())
 		return
 	}
+	if c.Slots == 0 {
+		t.why(fmt.Sprintf("replicas in routing: %d, with 0 slots for this router, which gets slots when requests wait here", c.Replicas))
+		return
+	}
 	t.why(fmt.Sprintf("replicas in routing: %d, with %d of %d slots free", c.Replicas, c.Free, c.Slots))
 }
 

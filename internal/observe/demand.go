@@ -43,9 +43,9 @@ func NewDemand(prefix string, holdable func() Holdable, own, site Needs) *Demand
 		wanted: prometheus.NewDesc(prefix+"wake_wanted",
 			"1 while the model should be up: requests wait for it or did so within the linger.", []string{"model"}, nil),
 		sitePending: prometheus.NewDesc(prefix+"site_pending_demand",
-			"Distinct requests that wait for the model on all routers that share their state.", []string{"model"}, nil),
+			"Distinct requests that wait for the model on all routers of the site.", []string{"model"}, nil),
 		siteWanted: prometheus.NewDesc(prefix+"site_wake_wanted",
-			"1 while the model should be up for any router that shares its state.", []string{"model"}, nil),
+			"1 while the model should be up for any router of the site.", []string{"model"}, nil),
 	}
 }
 

@@ -73,6 +73,8 @@ func siteState(m admin.ModelStatus) string {
 func routerStatus(r site.Router) admin.RouterStatus {
 	state := "ready"
 	switch {
+	case r.Replaced:
+		state = "replaced"
 	case r.Draining:
 		state = "draining"
 	case r.NotReady != "":

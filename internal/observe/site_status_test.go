@@ -21,6 +21,7 @@ func TestTheStatusOfASiteJoinsWhatItsRoutersSay(t *testing.T) {
 	wanted := map[string]bool{"cold": true}
 	s := SiteStatus{
 		SiteID: "here", Maps: sitemap.NewStore("here", nil), Demand: func(string) int { return 1 },
+		Wanted: func(string) bool { return false },
 		Models: func() []decision.Model {
 			return []decision.Model{
 				model("asleep-here", "asleep", 0, 1), model("cold", "asleep", 0, 0), model("far", "elsewhere", 0, 0),
@@ -33,7 +34,7 @@ func TestTheStatusOfASiteJoinsWhatItsRoutersSay(t *testing.T) {
 				{ID: "2", Draining: true, NotReady: "shutting down", Models: []site.RouterModel{
 					{Model: "asleep-here", Waking: true}, {Model: "new", Asleep: 1}, {Model: "there", Asleep: 2}, {Model: "warm", Serving: 1},
 				}},
-				{ID: "3", Models: []site.RouterModel{{Model: "new", Serving: 1}}},
+				{ID: "3", Replaced: true, Models: []site.RouterModel{{Model: "new", Serving: 1}}},
 			}
 		},
 		Alone:      func() string { return "" },
@@ -52,6 +53,6 @@ func TestTheStatusOfASiteJoinsWhatItsRoutersSay(t *testing.T) {
 	require.Equal(t, []admin.RouterStatus{
 		{ID: "1", This: true, State: "not_ready", NotReady: "no map"},
 		{ID: "2", State: "draining", NotReady: "shutting down"},
-		{ID: "3", State: "ready"},
+		{ID: "3", State: "replaced"},
 	}, now.Routers)
 }

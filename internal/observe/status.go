@@ -18,6 +18,7 @@ type Status struct {
 	Warning  func() string // what a router that is ready lacks; "" if nothing
 	InFlight func() int
 	Demand   func(model string) int
+	Wanted   func(model string) bool
 	Models   func() []decision.Model
 	Agents   func() []agentreg.AgentStatus
 	Maps     *sitemap.Store
@@ -42,9 +43,13 @@ func (s Status) models() []admin.ModelStatus {
 		if m.Wait != nil {
 			waits = m.Wait.Text(time.Now())
 		}
+		wanted := s.Wanted(m.Model)
+		if wanted && m.State == "asleep" {
+			m.State = "waking" // for a process that this one replaces
+		}
 		list = append(list, admin.ModelStatus{
 			Model: m.Model, State: m.State, Serving: m.Serving, Asleep: m.Asleep, Waking: m.Waking,
-			Demand: s.Demand(m.Model), Wanted: m.Wanted, Waits: waits,
+			Demand: s.Demand(m.Model), Wanted: wanted, Waits: waits,
 		})
 	}
 	return list

@@ -28,7 +28,8 @@ type Router struct {
 	// NotReady is why no traffic should be sent to it; empty if it is ready.
 	NotReady string `json:"not_ready,omitzero"`
 	Draining bool   `json:"draining,omitzero"`
-	Held     int    `json:"held"` // requests
+	Replaced bool   `json:"replaced,omitzero"` // another process has taken over
+	Held     int    `json:"held"`              // requests
 	InFlight int    `json:"in_flight"`
 	// Generation and MapTag are those of its map, without hints; no tag: it has none.
 	Generation int64  `json:"generation"`
