@@ -36,7 +36,8 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	undo.add(a.listeners.close)
-	if socket := a.listeners.sockets["extproc-listen"]; socket != nil {
+	// With TLS the connection below gRPC cannot be read.
+	if socket := a.listeners.sockets["extproc-listen"]; socket != nil && a.c.ExtProcTLSCertFile == "" {
 		socket.ReadAlong(func() takeover.Tap { return a.data.NewTap() })
 	}
 	if err := a.writePorts(); err != nil {
