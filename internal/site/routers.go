@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"encoding/json/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/rs/zerolog"
 
@@ -44,6 +46,16 @@ type RouterModel struct {
 	Serving int    `json:"serving,omitzero"` // replicas
 	Asleep  int    `json:"asleep,omitzero"`  // agents
 	Waking  bool   `json:"waking,omitzero"`
+}
+
+// printable reports whether what a router says can be shown: it has no control characters, which a
+// terminal might obey.
+func (r *Router) printable() bool {
+	words := []string{r.ID, r.SiteID, r.Host, r.Admin, r.Version, r.NotReady, r.MapTag}
+	for _, m := range r.Models {
+		words = append(words, m.Model)
+	}
+	return !slices.ContainsFunc(words, func(word string) bool { return strings.ContainsFunc(word, unicode.IsControl) })
 }
 
 // Routers is what the routers of the site say of themselves, with each beat. A router that died
@@ -100,7 +112,7 @@ func (r *Routers) text() string {
 func (r *Routers) Others() (list []Router) {
 	r.levels.Each("router", func(value string) {
 		var other Router
-		if err := json.Unmarshal([]byte(value), &other); err == nil {
+		if err := json.Unmarshal([]byte(value), &other); err == nil && other.printable() {
 			list = append(list, other)
 		}
 	})

@@ -4,6 +4,7 @@ package site_test
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,4 +68,27 @@ func TestARouterOfAnotherSiteIsLogged(t *testing.T) {
 		return one.count(complaint) == 1 && two.count(complaint) == 1 && other.count(complaint) == 1
 	})
 	require.Equal(t, 1, one.count(`"other_site_id":"other"`))
+}
+
+// What others wrote is shown in terminals, so a router with control characters is not listed.
+func TestARouterThatCannotBeShownIsNotListed(t *testing.T) {
+	t.Parallel()
+	server := valkeytest.Start(t)
+	var r *site.Routers
+	c := server.Router(func(c *shared.Client) {
+		r = site.NewRouters(c, zerolog.Nop(), func() site.Router { return site.Router{} })
+	})
+	for i, text := range []string{
+		`{"id":"1","host":"\u001b[2J"}`, `{"id":"2","models":[{"model":"a\u0000"}]}`, `{"id":"3","not_ready":"x\ny"}`,
+		`{"id":`, `7`, `{"id":"4","held":"many"}`, "\xff",
+	} {
+		require.NoError(t, c.Publish(t.Context(), "router", fmt.Sprintf("bad-%d 1 6 router%s", i, text)))
+	}
+	require.NoError(t, c.Publish(t.Context(), "router", `good 1 6 router{"id":"good","host":"é"}`))
+	var others []site.Router
+	valkeytest.Await(t, "the last one is listed", func() bool {
+		others = r.Others()
+		return slices.ContainsFunc(others, func(o site.Router) bool { return o.ID == "good" })
+	})
+	require.Len(t, others, 1)
 }
