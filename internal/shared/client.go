@@ -71,6 +71,9 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if option.SelectDB != 0 {
+		prefix += ":" + strconv.Itoa(option.SelectDB) // a server has the same channels in all databases
+	}
 	c := &Client{
 		option: option, prefix: prefix, id: uuid.NewString(), log: o.Log,
 		metrics: newMetrics(o.Prefix, o.Registerer), breaker: newBreaker(),

@@ -136,6 +136,23 @@ func TestARouterThatStartsKnowsTheLevels(t *testing.T) {
 	}
 }
 
+// Sites with databases of their own know nothing of one another, even with the same prefix: the
+// server delivers a message whatever the database.
+func TestADatabaseIsASiteOfItsOwn(t *testing.T) {
+	server := valkeytest.StartReal(t)
+	one, two := newBoardAt(server, server.URL()+"/1"), newBoardAt(server, server.URL()+"/1")
+	other := newBoardAt(server, server.URL()+"/2")
+	for i := range 20 {
+		one.set("x", strconv.Itoa(i+1))
+		two.awaitSees(t, "x", strconv.Itoa(i+1))
+	}
+	require.Len(t, two.client.Routers(), 2)
+	require.Len(t, other.client.Routers(), 1)
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	require.Empty(t, other.changed)
+}
+
 func TestALostMessageIsMadeGood(t *testing.T) {
 	server := valkeytest.Start(t)
 	one, two := newBoard(server), newBoard(server)
