@@ -213,7 +213,7 @@ func (s *standalone) succeedUntil(messages int) {
 	sockets, err := conn.ReceiveSockets(time.Second)
 	require.NoError(t, err)
 	for _, socket := range sockets {
-		defer socket.Close()
+		t.Cleanup(func() { _ = socket.Close() })
 	}
 	for _, m := range []*takeover.Message{{Ready: &takeover.Ready{PID: 1}}, {Commit: &takeover.Commit{PID: 1}}}[:messages] {
 		_, err = conn.Receive(5 * time.Second)

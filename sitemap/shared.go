@@ -297,8 +297,10 @@ func (s *Store) ask(ctx context.Context, m *Map, ifMatch string, force bool) (un
 			return false, false, nil //nolint:nilerr // it is counted where it happened
 		}
 	}
-	p := Proposal{Force: force, IfMatch: tagsOf(ifMatch),
-		Copy: State{Map: m, ReceivedAt: time.Now()}.copyOf(time.Now())}
+	p := Proposal{
+		Force: force, IfMatch: tagsOf(ifMatch),
+		Copy: State{Map: m, ReceivedAt: time.Now()}.copyOf(time.Now()),
+	}
 	p.HintsAge = 0
 	v, err := l.shared.Put(ctx, p)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 func TestTheStatusSaysThatAModelIsWantedByAnyProcess(t *testing.T) {
 	t.Parallel()
 	named := func(name, state string, serving int) decision.Model {
-		return decision.Model{ModelState: agentreg.ModelState{Model: name, Serving: serving}, State: state}
+		return decision.Model{Model: name, Serving: serving, State: state}
 	}
 	s := Status{
 		NotReady: func() string { return "" }, Warning: func() string { return "" }, InFlight: func() int { return 0 },

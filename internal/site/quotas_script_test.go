@@ -137,8 +137,19 @@ func TestAnAnswerThatIsNoNumberIsAnError(t *testing.T) {
 	c := server.Router(nil)
 	echo := shared.NewScript("test", "return ARGV")
 	for _, answer := range [][]string{
-		{"nan", "60"}, {"inf", "60"}, {"-inf", "60"}, {"-1", "60"}, {"61", "60"}, {"1", "nan"}, {"1", "inf"}, {"1", "0"}, {"1", "2e9"},
-		{"", "60"}, {"1", ""}, {"1"}, {"1", "60", "1"},
+		{"nan", "60"},
+		{"inf", "60"},
+		{"-inf", "60"},
+		{"-1", "60"},
+		{"61", "60"},
+		{"1", "nan"},
+		{"1", "inf"},
+		{"1", "0"},
+		{"1", "2e9"},
+		{"", "60"},
+		{"1", ""},
+		{"1"},
+		{"1", "60", "1"},
 	} {
 		_, err := readLeft(echo.RunSlowly(t.Context(), c, []string{c.Key("x")}, answer), 1)
 		require.Error(t, err, "%q", answer)

@@ -60,7 +60,7 @@ func Accept(l net.Listener) (*Conn, error) {
 		case errors.Is(err, net.ErrClosed):
 			return nil, fmt.Errorf("accepting a takeover: %w", err)
 		case err != nil:
-			time.Sleep(acceptPause)
+			<-time.After(acceptPause)
 			continue
 		}
 		if c, err := newConn(conn); err == nil {

@@ -35,13 +35,15 @@ type Socket struct {
 	Flag, Address string // the flag of serve and its value
 }
 
-// Ready, Commit and Serving are the messages of the handover in the order of the package
-// comment. Gob cannot send a struct without fields, so each has the process that it is from.
-type (
-	Ready   struct{ PID int }
-	Commit  struct{ PID int }
-	Serving struct{ PID int }
-)
+// Ready is the first message of the handover; the package comment has their order. Gob cannot
+// send a struct without fields, so it has the process that it is from.
+type Ready struct{ PID int }
+
+// Commit is the second message of the process that takes over.
+type Commit struct{ PID int }
+
+// Serving is its third message.
+type Serving struct{ PID int }
 
 // Agents has the ids of the agents that were told to connect to the new process.
 type Agents struct {
