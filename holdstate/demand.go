@@ -117,7 +117,7 @@ func (mod *model) join(w *Waiter) {
 	if w.request.Key != "" {
 		mod.byKey[w.request.Key]++
 	}
-	mod.stand(w)
+	mod.addTry(w)
 	if site := w.request.SiteHold; site != nil {
 		site.Join()
 	}
@@ -132,7 +132,7 @@ func (mod *model) leave(w *Waiter) {
 	mod.m.held--
 	mod.held--
 	decrement(mod.byKey, w.request.Key)
-	mod.unstand(w)
+	mod.removeTry(w)
 	if site := w.request.SiteHold; site != nil {
 		site.Leave()
 	}
@@ -143,8 +143,8 @@ func (mod *model) leave(w *Waiter) {
 	mod.report()
 }
 
-// stand adds a waiter to the tries of its request.
-func (mod *model) stand(w *Waiter) {
+// addTry adds a waiter to the tries of its request.
+func (mod *model) addTry(w *Waiter) {
 	s, waits := mod.identities[w.id]
 	if !waits || w.seq < s.place {
 		s.place, mod.moved = w.seq, true
@@ -153,8 +153,8 @@ func (mod *model) stand(w *Waiter) {
 	mod.identities[w.id] = s
 }
 
-// unstand removes a waiter from the tries of its request.
-func (mod *model) unstand(w *Waiter) {
+// removeTry removes a waiter from the tries of its request.
+func (mod *model) removeTry(w *Waiter) {
 	s := mod.identities[w.id]
 	if s.tries--; s.tries > 0 {
 		mod.identities[w.id] = s

@@ -86,7 +86,7 @@ func printExplanation(out io.Writer, e *admin.Explanation) {
 	case admin.ScopeSite:
 		fmt.Fprint(out, "quotas, hold limits and demand are those of all routers of the site\n\n")
 	case admin.ScopeRouter:
-		fmt.Fprint(out, "quotas, hold limits and demand are those of this router, for the server of --shared does not answer\n\n")
+		fmt.Fprint(out, "quotas, hold limits and demand are those of this router, because the server of --shared does not answer\n\n")
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, s := range e.Steps {

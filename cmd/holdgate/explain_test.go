@@ -153,7 +153,7 @@ func TestExplainSaysWhoseCountsItSpeaksOf(t *testing.T) {
 	for scope, want := range map[string]string{
 		"":                "",
 		admin.ScopeSite:   "are those of all routers of the site",
-		admin.ScopeRouter: "are those of this router, for the server of --shared does not answer",
+		admin.ScopeRouter: "are those of this router, because the server of --shared does not answer",
 	} {
 		out, err := runAgainst(t, explains(admin.Explanation{Decision: admin.DecisionServe, Scope: scope}, &admin.ExplainQuery{}), "explain", "--model", "m")
 		require.NoError(t, err)

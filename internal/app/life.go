@@ -201,7 +201,7 @@ func (a *App) Stop(ctx context.Context) error {
 	if a.draining.Swap(true) {
 		return nil
 	}
-	a.log.Info().Msg("draining")
+	a.log.Info().Int("requests", a.InFlight()).Msg("draining")
 	if socket := a.listeners.sockets[takeoverSocket]; socket != nil {
 		_ = socket.Close() // no process takes over any more
 	}

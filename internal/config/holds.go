@@ -45,7 +45,7 @@ func (c *Serve) Warnings() []string {
 	var list []string
 	if c.WakeHoldMax >= c.WakeHoldMaxTotal {
 		list = append(list, fmt.Sprintf(
-			"--wake-hold-max is %d and --wake-hold-max-total is %d: requests for one model can take every place, and those for others are refused; lower the first or raise the second",
+			"--wake-hold-max is %d and --wake-hold-max-total is %d: requests for one model can use all of the second limit, and those for others are refused; lower the first or raise the second",
 			c.WakeHoldMax, c.WakeHoldMaxTotal))
 	}
 	if c.WakeHoldMaxBytes > c.MaxBodyBytesTotal/2 {

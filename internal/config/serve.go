@@ -122,7 +122,7 @@ func (c *Serve) settings() []setting {
 		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log entries, and at a shutdown they ask their clients to connect elsewhere", validEnvoyAdmin),
 		flagOf(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready"),
 
-		flagOf(&c.Takeover, "takeover", false, "take the sockets over from the process that runs with the same flags, if there is one, and let the next such process take over from this one: no request is lost, and none that waits"),
+		flagOf(&c.Takeover, "takeover", false, "take over from the process that runs with the same flags, if there is one, and let the next such process take over from this one: no request is lost, not even one that waits"),
 		flagOf(&c.TakeoverSocket, "takeover-socket", "", "unix:///path over which processes take over from one another; by default takeover.sock beside --extproc-listen", validTakeover).address(),
 
 		flagOf(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket").withRequired("extproc-tls-key-file", "extproc-client-ca-file"),

@@ -52,7 +52,7 @@ type Client struct {
 	routers atomic.Pointer[[]string]      // the living routers, sorted; only this one while down
 	counted atomic.Int64                  // how many routers there are, as LastRouters returns it
 	fewer   int                           // beats in a row that found fewer; used only by beat
-	said    atomic.Value                  // the complaint that was logged last since the client was up
+	said    atomic.Value                  // the outage that was logged last since the client was up
 	probe   chan struct{}                 // receives a token when the client has gone down
 	first   chan struct{}                 // closed after the first beat
 
@@ -249,7 +249,7 @@ func failure(r valkey.ValkeyResult) error {
 func (c *Client) wentDown(err error) {
 	c.metrics.up.Set(0)
 	c.setRouters(nil)
-	c.complain(err)
+	c.logOutage(err)
 	select {
 	case c.probe <- struct{}{}:
 	default:
@@ -265,7 +265,7 @@ func (c *Client) wentUp() {
 		return
 	}
 	c.metrics.up.Set(1)
-	c.said.Store(complaint{})
+	c.said.Store(outage{})
 	c.log.Info().Msg("--shared: the server answers: this router shares its state")
 	for _, f := range c.onUp {
 		f(true)

@@ -16,6 +16,6 @@
 // one slot of a cluster, and a script may use several of them.
 //
 // Run has the goroutines of a client: one that connects and beats, one that receives
-// messages, one for each Levels and one for each call of Go. Callbacks are called on them, one at a time for each goroutine, and must not
-// block.
+// messages, one for each Levels and one for each call of Go. Callbacks are called on them, one
+// at a time for each goroutine, and must not block.
 package shared

@@ -81,7 +81,7 @@ func (c *Client) Run(ctx context.Context) {
 func (c *Client) tryServer(ctx context.Context) error {
 	err := c.ask(ctx)
 	if err != nil && ctx.Err() == nil {
-		c.complain(err)
+		c.logOutage(err)
 	}
 	return err
 }

@@ -74,9 +74,16 @@ func TestAWrongPasswordIsSaidOnce(t *testing.T) {
 
 // An operator reads what the server's user lacks.
 func TestAUserWithoutRightsIsSaid(t *testing.T) {
-	server := valkeytest.StartReal(t, "--user", "me", "on", ">mine", "~{other*", "&{other*", "+@all")
-	_, text := runWithLog(t, shared.Address{URL: server.URL() + "?prefix=site-1", PasswordFile: passwordFile(t, "me\nmine\n")})
-	valkeytest.Await(t, "the router says what the user lacks", func() bool {
-		return strings.Contains(text.String(), "all keys and channels that begin with {site-1")
-	})
+	for name, rights := range map[string][]string{
+		"keys":     {"~{other*", "&{other*", "+@all"},
+		"commands": {"~{site-1*", "&{site-1*", "+eval", "+evalsha", "+publish", "+subscribe"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := valkeytest.StartReal(t, append([]string{"--user", "me", "on", ">mine"}, rights...)...)
+			_, text := runWithLog(t, shared.Address{URL: server.URL() + "?prefix=site-1", PasswordFile: passwordFile(t, "me\nmine\n")})
+			valkeytest.Await(t, "the router says what the user lacks", func() bool {
+				return strings.Contains(text.String(), "~{site-1* &{site-1* +@all")
+			})
+		})
+	}
 }
