@@ -16,6 +16,9 @@ import (
 func TestTheHoldLimitIsForAllRoutersTogether(t *testing.T) {
 	const limit, each = 30, 25
 	rs := startRouters(t, 3, "--wake-hold-max="+strconv.Itoa(limit), "--wake-hold-max-per-key=1000")
+	for _, r := range rs.all {
+		r.metric("hivenet_shared_routers", "3")
+	}
 	answers := make(chan result)
 	for range each {
 		for _, r := range rs.all {
@@ -37,10 +40,18 @@ func TestTheHoldLimitIsForAllRoutersTogether(t *testing.T) {
 	}
 	rs.all[0].eventually("each request is held or refused", func() bool { return full()+held() == 3*each })
 	t.Logf("held: %d of %d", held(), limit)
-	// On a busy machine answers may be late, so that a router decides alone: how exact the limit
-	// is otherwise is tested in internal/site. Alone, the routers would hold all.
-	require.GreaterOrEqual(t, held(), limit)
-	require.LessOrEqual(t, held(), 2*limit)
+	// On a busy machine answers may be late. Then a router decides alone, and takes at most a
+	// third: not all of them do, or the server has granted nothing. Alone, the routers would hold
+	// all.
+	alone := 0
+	for _, r := range rs.all {
+		alone += r.value("shared_holds_alone_total")
+	}
+	if alone == 0 {
+		require.Equal(t, limit, held())
+	}
+	require.GreaterOrEqual(t, held(), limit/3)
+	require.LessOrEqual(t, held(), limit+2*(limit/3))
 	refused := full()
 	for range refused {
 		r := <-answers

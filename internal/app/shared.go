@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/decision"
@@ -43,9 +45,14 @@ func (a *App) siteHolds() decision.Holds {
 	if a.shared == nil {
 		return nil
 	}
-	return site.NewHolds(a.shared, site.HoldLimits{
+	holds := site.NewHolds(a.shared, site.HoldLimits{
 		PerModel: a.c.WakeHoldMax, PerKey: a.c.WakeHoldMaxPerKey, Total: a.c.WakeHoldMaxTotal,
 	})
+	a.prometheus.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: a.c.MetricsPrefix + "shared_holds_alone_total",
+		Help: "Requests that were to be held and for which the server with the shared state had no answer in time.",
+	}, func() float64 { return float64(holds.Alone()) }))
+	return holds
 }
 
 // shareGate has the routers of the site share the limits of the admission gate.

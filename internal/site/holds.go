@@ -12,12 +12,9 @@ import (
 	"github.com/holdgate/holdgate/internal/shared"
 )
 
-const (
-	// longestAsk limits how long a request waits for its answer if many ask at once.
-	longestAsk = 100 * time.Millisecond
-	// manyAsks is how many that are.
-	manyAsks = 10
-)
+// longestAsk is how long a request waits for its answer. Only a request whose model is not ready
+// asks.
+const longestAsk = 100 * time.Millisecond
 
 // HoldLimits are how many requests the routers of a site may hold together.
 type HoldLimits struct {
@@ -36,18 +33,21 @@ type HoldLimits struct {
 //
 // A count ends [shared.Life] after its router last wrote it.
 //
-// Alone, which is when a call takes longer than [shared.CallTimeout], or 100 ms while many
-// requests ask at once, a router applies the limits to the requests that it holds itself.
+// If there is no answer in time, a router decides alone, with what the others held at the last
+// answer about the limit: it takes at most an equal part of what is free. What an answer said counts
+// for [shared.Life]; after that, while the server does not answer, a router applies the limits to
+// what it holds itself.
 type Holds struct {
 	client   *shared.Client
 	limits   HoldLimits
-	patience time.Duration // how long a request waits for a call
-	longest  time.Duration // how long it waits if many ask at once
+	patience time.Duration // how long a request waits for its answer
 	wake     chan struct{} // receives a token when there is something to write or to ask
-	waiting  atomic.Int64  // requests that wait for an answer
+	noAnswer atomic.Int64  // requests that were decided alone, since the start
 
 	mu     sync.Mutex
-	counts map[holdLimit]int // what this router holds
+	counts map[holdLimit]int    // what this router holds
+	alone  map[holdLimit]int    // how many of them it decided alone since it last told the server
+	others map[holdLimit]others // what the other routers held
 	dirty  map[holdLimit]struct{}
 	asked  []*holdAsk // not sent yet
 	began  time.Time  // when the current call began; zero: there is none
@@ -67,8 +67,9 @@ type holdAsk struct {
 // NewHolds returns the limits. It must be called before the client runs.
 func NewHolds(client *shared.Client, limits HoldLimits) *Holds {
 	h := &Holds{
-		client: client, limits: limits, patience: shared.CallTimeout, longest: longestAsk, wake: make(chan struct{}, 1),
-		counts: map[holdLimit]int{}, dirty: map[holdLimit]struct{}{},
+		client: client, limits: limits, patience: longestAsk, wake: make(chan struct{}, 1),
+		counts: map[holdLimit]int{}, alone: map[holdLimit]int{}, others: map[holdLimit]others{},
+		dirty: map[holdLimit]struct{}{},
 	}
 	client.OnBeat(func(context.Context) { h.writeAgain() })
 	client.Go(h.run)
@@ -87,47 +88,23 @@ func (h *Holds) WouldHold(model, key string) (fits bool) {
 	return h.ask(&holdAsk{hold: newHold(h, model, key), look: true, answer: make(chan bool, 1)})
 }
 
-// ask returns the answer. Alone, it is yes.
+// ask returns the answer.
 func (h *Holds) ask(a *holdAsk) (fits bool) {
-	if !h.client.Up() || !h.queue(a) {
-		return true
+	if !h.queue(a) {
+		return h.giveUp(a)
 	}
-	h.waiting.Add(1)
-	defer h.waiting.Add(-1)
 	h.wakeUp()
-	begin := time.Now()
 	limit := time.NewTimer(h.patience)
 	defer limit.Stop()
-	for {
-		select {
-		case fits = <-a.answer:
-			return fits
-		case <-limit.C:
-		}
-		more := h.moreTime(time.Since(begin))
-		if more <= 0 {
-			return h.giveUp(a)
-		}
-		limit.Reset(more)
+	select {
+	case fits = <-a.answer:
+		return fits
+	case <-limit.C:
+		return h.giveUp(a)
 	}
 }
 
-// moreTime returns how long a request that has waited should still wait. With few requests that
-// is until the current call is late. If many ask at once, this process is too busy to have an
-// answer as fast.
-func (h *Holds) moreTime(waited time.Duration) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.waiting.Load() >= manyAsks {
-		return h.longest - waited
-	}
-	if h.began.IsZero() {
-		return min(h.patience, h.longest-waited)
-	}
-	return h.patience - time.Since(h.began)
-}
-
-// giveUp returns the answer if there is one, else the request decides alone.
+// giveUp returns the answer if there is one, else the router decides alone.
 func (h *Holds) giveUp(a *holdAsk) (fits bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,16 +113,19 @@ func (h *Holds) giveUp(a *holdAsk) (fits bool) {
 		return fits
 	default:
 		a.late = true
-		return true
+		return h.decideAlone(a)
 	}
 }
 
-// queue adds a to what is asked next, unless the current call has taken so long already that
-// no request should wait for it.
+// queue adds a to what is asked next, unless the server does not answer, or the current call has
+// taken so long already that no request should wait for it.
 func (h *Holds) queue(a *holdAsk) bool {
+	if !h.client.Up() {
+		return false
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.began.IsZero() && time.Since(h.began) > h.longest {
+	if !h.began.IsZero() && time.Since(h.began) > h.patience {
 		return false
 	}
 	h.asked = append(h.asked, a)
@@ -160,9 +140,10 @@ func (h *Holds) wakeUp() {
 	}
 }
 
-// writeAgain has all counts written again.
+// writeAgain has all counts written again, and forgets what the others held too long ago.
 func (h *Holds) writeAgain() {
 	h.mu.Lock()
+	h.forget(time.Now())
 	for l := range h.counts {
 		h.dirty[l] = struct{}{}
 	}
@@ -210,9 +191,17 @@ func (o *hold) count(counted bool, n int) {
 // add adds n to the counts of limits. The lock must be held.
 func (h *Holds) add(limits []holdLimit, n int) {
 	for _, l := range limits {
-		if h.counts[l] += n; h.counts[l] == 0 {
-			delete(h.counts, l)
-		}
+		set(h.counts, l, h.counts[l]+n)
+		set(h.alone, l, min(h.alone[l], h.counts[l]))
+	}
+}
+
+// set sets a count, which is not in the map while it is 0.
+func set(counts map[holdLimit]int, l holdLimit, n int) {
+	if n > 0 {
+		counts[l] = n
+	} else {
+		delete(counts, l)
 	}
 }
 

@@ -12,19 +12,20 @@ import (
 )
 
 const (
-	// asksPerCall is how many requests one call asks for.
-	asksPerCall = 200
+	// groupsPerCall is how many groups of requests one call asks for.
+	groupsPerCall = 200
 	// writesPerCall is how many counts one call writes beside those that it asks about.
 	writesPerCall = 500
 	// mostDirty is how many counts are kept to be written while calls fail, or none is made.
 	mostDirty = 10_000
 )
 
-// holdsScript writes the counts of a router, then answers asks in order, and counts those that
-// fit. Its keys are the hashes of the limits. Its arguments are the router, the life of a
-// count in ms, and the count of each key; then for each ask whether it is to be counted, the
-// number of its limits, and for each the index of its key and the limit. A hash has a field
-// for each router with the count and its end in ms, by the server's clock.
+// holdsScript writes the counts of a router, then answers groups of asks in order, and counts the
+// requests that fit. It returns for each group how many fit, and then for each key what the other
+// routers hold. Its keys are the hashes of the limits. Its arguments are the router, the life of a
+// count in ms, and the count of each key; then for each group how many requests there are, whether
+// they are to be counted, the number of their limits, and for each the index of its key and the
+// limit. A hash has a field for each router with the count and its end in ms, by the server's clock.
 var holdsScript = shared.NewScript("holds", `
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
@@ -55,22 +56,21 @@ end
 
 local answers = {}
 while at <= #ARGV do
-  local counted, n = ARGV[at], tonumber(ARGV[at + 1])
-  local fits = 1
-  for l = at + 2, at + 2 * n, 2 do
+  local fits, counted, n = tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2])
+  local first, last = at + 3, at + 1 + 2 * n
+  for l = first, last, 2 do
     local i = tonumber(ARGV[l])
-    if own[i] + ofOthers(i) >= tonumber(ARGV[l + 1]) then
-      fits = 0
-    end
+    fits = math.min(fits, tonumber(ARGV[l + 1]) - own[i] - ofOthers(i))
   end
-  if fits == 1 and counted == '1' then
-    for l = at + 2, at + 2 * n, 2 do
+  fits = math.max(fits, 0)
+  if counted == '1' then
+    for l = first, last, 2 do
       local i = tonumber(ARGV[l])
-      own[i] = own[i] + 1
+      own[i] = own[i] + fits
     end
   end
   answers[#answers + 1] = fits
-  at = at + 2 + 2 * n
+  at = last + 2
 end
 
 for i, key in ipairs(KEYS) do
@@ -80,6 +80,7 @@ for i, key in ipairs(KEYS) do
     redis.call('HSET', key, router, string.format('%d %d', own[i], now + life))
     redis.call('PEXPIRE', key, life)
   end
+  answers[#answers + 1] = ofOthers(i)
 end
 return answers
 `)
@@ -88,7 +89,15 @@ return answers
 type holdsCall struct {
 	limits []holdLimit
 	counts []int // of limits
+	alone  []int // of limits: how many of these requests were decided alone
 	index  map[holdLimit]int
+	groups []*holdGroup
+}
+
+// holdGroup are asks with the same limits.
+type holdGroup struct {
+	limits []holdLimit
+	look   bool // they are not to be counted
 	asks   []*holdAsk
 }
 
@@ -101,8 +110,8 @@ func (h *Holds) run(ctx context.Context) {
 		case <-h.wake:
 		}
 		for c := h.next(); c != nil; c = h.next() {
-			fits, err := c.send(ctx, h)
-			h.finish(c, fits, err)
+			answer, err := c.send(ctx, h)
+			h.finish(c, answer, err)
 			if err != nil {
 				break // the next beat, or the next request, tries again
 			}
@@ -115,18 +124,18 @@ func (h *Holds) next() *holdsCall {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.client.Up() {
-		h.alone(h.asked)
+		h.decideAll(h.asked)
 		h.asked = nil
 		h.limitDirty()
 		return nil // the first beat writes what has changed
 	}
 	c := &holdsCall{index: map[holdLimit]int{}}
-	c.asks, h.asked = h.take()
-	for _, a := range c.asks {
-		h.include(c, a.hold.limits)
+	h.asked = c.take(h.asked)
+	for _, g := range c.groups {
+		h.include(c, g.limits)
 	}
 	for l := range h.dirty {
-		if len(c.limits) >= writesPerCall+len(c.asks) {
+		if len(c.limits) >= writesPerCall+len(c.groups) {
 			h.wakeUp()
 			break
 		}
@@ -139,19 +148,32 @@ func (h *Holds) next() *holdsCall {
 	return c
 }
 
-// take returns the asks for the next call, without those that nobody waits for, and the rest.
-// The lock must be held.
-func (h *Holds) take() (now, rest []*holdAsk) {
-	for _, a := range h.asked {
-		switch {
-		case a.late:
-		case len(now) < asksPerCall:
-			now = append(now, a)
-		default:
-			rest = append(rest, a)
-		}
+// take has c ask for the requests, without those that nobody waits for, and returns the rest.
+func (c *holdsCall) take(asked []*holdAsk) (rest []*holdAsk) {
+	type id struct {
+		last holdLimit
+		look bool
 	}
-	return now, rest
+	groups := map[id]*holdGroup{}
+	for _, a := range asked {
+		if a.late {
+			continue
+		}
+		limits := a.hold.limits
+		of := id{limits[len(limits)-1], a.look}
+		g := groups[of]
+		if g == nil && len(c.groups) == groupsPerCall {
+			rest = append(rest, a)
+			continue
+		}
+		if g == nil {
+			g = &holdGroup{limits: limits, look: a.look}
+			groups[of] = g
+			c.groups = append(c.groups, g)
+		}
+		g.asks = append(g.asks, a)
+	}
+	return rest
 }
 
 // include has c write the counts of limits. The lock must be held.
@@ -162,12 +184,13 @@ func (h *Holds) include(c *holdsCall, limits []holdLimit) {
 		}
 		c.limits = append(c.limits, l)
 		c.counts = append(c.counts, h.counts[l])
+		c.alone = append(c.alone, h.alone[l])
 		c.index[l] = len(c.limits)
 		delete(h.dirty, l)
 	}
 }
 
-// send makes the call, and returns the answers.
+// send makes the call, and returns the answer of the script.
 func (c *holdsCall) send(ctx context.Context, h *Holds) ([]int64, error) {
 	keys := make([]string, len(c.limits))
 	args := []string{h.client.ID(), strconv.FormatInt(shared.Life.Milliseconds(), 10)}
@@ -175,62 +198,74 @@ func (c *holdsCall) send(ctx context.Context, h *Holds) ([]int64, error) {
 		keys[i] = h.keyOf(l)
 		args = append(args, strconv.Itoa(c.counts[i]))
 	}
-	for _, a := range c.asks {
+	for _, g := range c.groups {
 		counted := "1"
-		if a.look {
+		if g.look {
 			counted = "0"
 		}
-		args = append(args, counted, strconv.Itoa(len(a.hold.limits)))
-		for _, l := range a.hold.limits {
+		args = append(args, strconv.Itoa(len(g.asks)), counted, strconv.Itoa(len(g.limits)))
+		for _, l := range g.limits {
 			args = append(args, strconv.Itoa(c.index[l]), strconv.Itoa(h.limitOf(l)))
 		}
 	}
 	// The requests do not wait longer than patience. A late answer is still of use.
-	fits, err := holdsScript.RunSlowly(ctx, h.client, keys, args).AsIntSlice()
+	answer, err := holdsScript.RunSlowly(ctx, h.client, keys, args).AsIntSlice()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it is counted, and only whether there is one matters
 	}
-	if len(fits) != len(c.asks) {
-		return nil, errAnswers
+	if len(answer) != len(c.groups)+len(c.limits) {
+		return nil, errAnswer
 	}
-	return fits, nil
+	return answer, nil
 }
 
-// errAnswers means that the server did not run the script.
-var errAnswers = errors.New("the number of answers is not that of the asks")
+// errAnswer means that the server did not run the script.
+var errAnswer = errors.New("the answer does not have the length that belongs to the call")
 
-// finish gives the answers to those that wait. After an error it is yes for all.
-func (h *Holds) finish(c *holdsCall, fits []int64, err error) {
+// finish gives the answers to those that wait. After an error the router decides alone.
+func (h *Holds) finish(c *holdsCall, answer []int64, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	began := h.began
 	h.began = time.Time{}
 	if err != nil {
 		h.failed(c)
 		return
 	}
-	for i, a := range c.asks {
-		counted := fits[i] == 1 && !a.look
-		switch {
-		case a.late && counted:
-			h.changed(a.hold.limits) // nobody holds it, or it counts twice
-		case a.late:
-		default:
-			if counted {
-				a.hold.counted = true
-				h.add(a.hold.limits, 1)
-			}
-			a.answer <- fits[i] == 1
-		}
+	h.know(c, answer[len(c.groups):], began.Add(shared.Life))
+	for i, g := range c.groups {
+		h.answer(g, int(answer[i]))
 	}
 	if len(h.dirty) > 0 {
 		h.wakeUp()
 	}
 }
 
-// failed lets the requests of a call decide alone, and has its counts written again. The lock
+// answer gives the requests of a group their answers; n fit, or if they only look any n above 0
+// is yes. The answer is no, too, if this router has decided so much alone since the call began
+// that a limit is reached. The lock must be held.
+func (h *Holds) answer(g *holdGroup, n int) {
+	for _, a := range g.asks {
+		if a.late {
+			continue
+		}
+		fits := n > 0 && h.decide(a, h.free)
+		if fits && !g.look {
+			n--
+		}
+		a.answer <- fits
+	}
+	if n > 0 && !g.look {
+		h.changed(g.limits) // the server counted n that nobody holds, or that count twice
+	}
+}
+
+// failed decides the requests of a call alone, and has its counts written again. The lock
 // must be held.
 func (h *Holds) failed(c *holdsCall) {
-	h.alone(c.asks)
+	for _, g := range c.groups {
+		h.decideAll(g.asks)
+	}
 	h.changed(c.limits)
 	h.limitDirty()
 }
@@ -243,11 +278,11 @@ func (h *Holds) limitDirty() {
 	}
 }
 
-// alone lets requests decide alone.
-func (h *Holds) alone(asks []*holdAsk) {
+// decideAll decides the requests that wait alone. The lock must be held.
+func (h *Holds) decideAll(asks []*holdAsk) {
 	for _, a := range asks {
 		if !a.late {
-			a.answer <- true
+			a.answer <- h.decideAlone(a)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -32,7 +31,7 @@ func holdRouters(server *valkeytest.Server, n int, limits HoldLimits) []*Holds {
 	for i := range all {
 		server.Router(func(c *shared.Client) {
 			all[i] = NewHolds(c, limits)
-			all[i].patience, all[i].longest = patient, patient
+			all[i].patience = patient
 		})
 	}
 	return all
@@ -60,7 +59,7 @@ func none(t *testing.T, routers []*Holds) bool {
 	t.Helper()
 	for _, h := range routers {
 		h.mu.Lock()
-		counts := len(h.counts)
+		counts := len(h.counts) + len(h.alone)
 		h.mu.Unlock()
 		if counts > 0 {
 			return false
@@ -177,7 +176,7 @@ func TestTheHoldsOfARouterThatDiedEnd(t *testing.T) {
 	})
 	require.NoError(t, err)
 	dying := NewHolds(client, living.limits)
-	dying.patience, dying.longest = patient, patient
+	dying.patience = patient
 	ctx, kill := context.WithCancel(t.Context())
 	defer kill()
 	ended := make(chan struct{})
@@ -201,82 +200,6 @@ func TestTheHoldsOfARouterThatDiedEnd(t *testing.T) {
 	require.Empty(t, living.written(t, holdLimit{}), "and are removed")
 }
 
-func TestWithoutTheServerARouterDecidesAlone(t *testing.T) {
-	t.Parallel()
-	server := valkeytest.Start(t)
-	routers := holdRouters(server, 2, HoldLimits{PerModel: 2, PerKey: 2, Total: 2})
-	var holds []holdstate.SiteHold
-	hold := func(router int) bool {
-		h, fits := routers[router].Hold("m", "")
-		if fits {
-			h.Join()
-			holds = append(holds, h)
-		}
-		return fits
-	}
-	require.True(t, hold(0))
-	require.True(t, hold(1))
-	require.False(t, hold(1))
-	server.Stop()
-	valkeytest.Await(t, "the router is alone", func() bool {
-		_ = routers[1].WouldHold("m", "")
-		return !routers[1].client.Up()
-	})
-	require.True(t, hold(1), "its own limits are the machine's to apply")
-	holds[1].Leave()
-	server.Restart()
-	valkeytest.Await(t, "the counts are written again", func() bool {
-		return routers[0].client.Up() && len(routers[0].written(t, holdLimit{})) == 2
-	})
-	require.False(t, hold(0))
-	for _, h := range holds {
-		h.Leave()
-	}
-	valkeytest.Await(t, "nothing is counted", func() bool { return none(t, routers) })
-}
-
-func TestARequestWaitsForASilentServerOnlyForAMoment(t *testing.T) {
-	t.Parallel()
-	server := valkeytest.StartReal(t)
-	h := holdRouters(server, 1, HoldLimits{PerModel: 10, PerKey: 10, Total: 10})[0]
-	require.True(t, h.WouldHold("m", ""))
-	h.patience, h.longest = shared.CallTimeout, longestAsk
-	resume := server.Pause()
-	var took []time.Duration
-	var holds []holdstate.SiteHold
-	hold := func() {
-		begin := time.Now()
-		one, fits := h.Hold("m", "")
-		took = append(took, time.Since(begin))
-		require.True(t, fits)
-		one.Join()
-		holds = append(holds, one)
-	}
-	tooLong := func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return !h.began.IsZero() && time.Since(h.began) > longestAsk
-	}
-	for !tooLong() {
-		hold()
-	}
-	slices.Sort(took)
-	t.Logf("a request waited %v in the middle, %v at the most", took[len(took)/2], took[len(took)-1])
-	require.Less(t, took[0], 2*shared.CallTimeout)
-	require.Less(t, took[len(took)-1], time.Second) // 5 ms and what a busy machine adds
-	took = nil
-	hold()
-	require.Less(t, took[0], shared.CallTimeout, "nobody waits for a call that takes that long")
-	resume()
-	valkeytest.Await(t, "what was held alone is written", func() bool {
-		return h.client.Up() && countOf(h.written(t, holdLimit{})[h.client.ID()]) == len(holds)
-	})
-	for _, one := range holds {
-		one.Leave()
-	}
-	valkeytest.Await(t, "nothing is counted", func() bool { return none(t, []*Holds{h}) })
-}
-
 // countOf returns the count in a field.
 func countOf(field string) (n int) {
 	_, _ = fmt.Sscan(field, &n)
@@ -288,7 +211,7 @@ func TestAnswersThatNobodyWaitsForLeaveNoCount(t *testing.T) {
 	t.Parallel()
 	routers := holdRouters(valkeytest.Start(t), 1, HoldLimits{PerModel: 50, PerKey: 50, Total: 50})
 	h := routers[0]
-	h.patience, h.longest = time.Nanosecond, time.Nanosecond
+	h.patience = time.Nanosecond
 	var holds []holdstate.SiteHold
 	for range 200 {
 		one, fits := h.Hold("m", "k")
