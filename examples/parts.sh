@@ -26,12 +26,20 @@ stop() {
 trap 'status=$?; stop; exit $status' EXIT
 trap 'stop; exit 0' INT TERM
 
-# run NAME COMMAND... starts a part, which ends with this script in any case.
+# run NAME COMMAND... starts a part, which ends with this script in any case. Each line that it
+# writes is printed with its name, apart from those that match the sed pattern $omit.
 run() {
 	local name=$1
 	shift
-	setpriv --pdeathsig KILL "$@" >&2 &
+	setpriv --pdeathsig KILL "$@" > >(print_as "$name") 2>&1 &
 	pids[$name]=$!
+}
+
+# print_as NAME prints its input with a name until the input ends: a signal does not end it, so
+# that a part can write its last lines.
+print_as() {
+	trap '' INT TERM
+	exec sed -u "/${omit:-^$}/d; s/^/$1: /" >&2
 }
 
 # runs NAME succeeds while a part runs.

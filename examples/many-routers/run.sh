@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 example=many-routers
 . examples/parts.sh
 declare -A ports again
+omit='^\[engine-\|Memory overcommit' # what the engines say of each request, and a warning of Valkey
 python=${HOLDGATE_PYTHON:-python3}
 
 admin() { echo "unix://$dir/$1/admin.sock"; }
