@@ -283,9 +283,9 @@ type siteRun struct {
 	reservation *reservation
 }
 
-// TestTheBooksOfSeveralRoutersAreRight lets requests come and end at several routers, each of
+// TestTheCountsOfSeveralRoutersAreRight lets requests come and end at several routers, each of
 // which knows of the others after each event.
-func TestTheBooksOfSeveralRoutersAreRight(t *testing.T) {
+func TestTheCountsOfSeveralRoutersAreRight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(bubbleTB{t}, func(t *rapid.T) {
