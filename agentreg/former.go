@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -81,9 +82,9 @@ func (s *service) passOn(st stream, id string) error {
 	if !ok || s.passedOn {
 		return status.Error(codes.Unavailable, "the router that the stream is meant for has ended")
 	}
-	m, err := st.Recv()
+	m, err := s.firstMessage(st)
 	if err != nil {
-		return status.Error(codes.InvalidArgument, errNoHello.Error())
+		return err
 	}
 	if _, rej := s.check(m.GetHello(), peerOf(st.Context())); rej != nil {
 		return status.Error(codes.InvalidArgument, rej.Error())
@@ -106,6 +107,26 @@ func (s *service) passOn(st stream, id string) error {
 		copyToFormer(st, to)
 	}()
 	return copyFromFormer(st, to)
+}
+
+// firstMessage receives the first message of a stream, which must come in time.
+func (s *service) firstMessage(st stream) (*pb.AgentMessage, error) {
+	got := make(chan *pb.AgentMessage, 1)
+	go func() { // it ends with the stream
+		m, _ := st.Recv()
+		got <- m
+	}()
+	limit := time.NewTimer(s.registry.opts.Liveness)
+	defer limit.Stop()
+	select {
+	case m := <-got:
+		if m == nil {
+			return nil, status.Error(codes.InvalidArgument, errNoHello.Error())
+		}
+		return m, nil
+	case <-limit.C:
+		return nil, status.Error(codes.DeadlineExceeded, errNoHello.Error())
+	}
 }
 
 // copyToFormer passes the agent's messages on until it ends the stream.

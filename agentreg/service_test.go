@@ -3,6 +3,7 @@
 package agentreg
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,23 @@ func TestStreamWithoutHelloEnds(t *testing.T) {
 		synctest.Wait()
 		require.True(t, a.ended())
 		require.Equal(t, codes.DeadlineExceeded, status.Code(a.err))
+	})
+}
+
+// A stream for a router that this one has replaced must say Hello as soon.
+func TestStreamForAFormerRouterWithoutHelloEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rt := newRouter(t)
+		rt.SetFormer(map[string]string{"before": "/none"})
+		ctx, end := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), protocol.RouterKey, "before"), time.Hour)
+		defer end()
+		st, err := rt.client.Connect(ctx)
+		require.NoError(t, err)
+		begin := time.Now()
+		_, err = st.Recv()
+		require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+		require.Equal(t, protocol.DefaultLiveness, time.Since(begin))
 	})
 }
 

@@ -226,15 +226,9 @@ func (a *App) serveLast(ctx context.Context, conn *takeover.Conn) {
 	a.log.Info().Msg("the last request has ended")
 }
 
-// formerSocket returns the path of the socket where a process that was replaced takes the streams
-// of agents that connect to the process that has replaced it.
-func (a *App) formerSocket() string {
-	return fmt.Sprintf("%s.%d", a.c.TakeoverPath(), os.Getpid())
-}
-
 // serveNewAgents starts the server for agents that connect to the process that has taken over.
 func (a *App) serveNewAgents(ctx context.Context) (*grpc.Server, error) {
-	l, err := listen(ctx, "unix://"+a.formerSocket())
+	l, err := listen(ctx, "unix://"+a.c.FormerPath(os.Getpid()))
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +262,7 @@ func (a *App) tellNeeds(ctx context.Context, conn *takeover.Conn) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		routers := map[string]string{a.registry.RouterID(): a.formerSocket()}
+		routers := map[string]string{a.registry.RouterID(): a.c.FormerPath(os.Getpid())}
 		maps.Copy(routers, a.others.former())
 		if conn.Send(&takeover.Message{Needs: &takeover.Needs{Models: a.needs(), Routers: routers}}) != nil {
 			return

@@ -5,6 +5,7 @@ package config
 import (
 	"io"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/shared"
+	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
 // Serve has the settings of holdgate serve. Flags and keys of the file have the same names:
@@ -209,6 +211,9 @@ func (c *Serve) Validate() error {
 	}
 	c.checkHolds(&r)
 	r.require(!c.Takeover || c.TakeoverPath() != "", "takeover", true, "needs --takeover-socket, since --extproc-listen is not a unix socket")
+	if c.Takeover {
+		r.Check("--takeover-socket", unixsocket.CheckPath(c.FormerPath(largestPID)))
+	}
 	c.checkCallers(&r)
 	_, err := Logger(io.Discard, c.LogFormat, c.LogLevel)
 	r.Check("", err) // it names the flag
@@ -241,6 +246,13 @@ func (c *Serve) TakeoverPath() string {
 	}
 	return ""
 }
+
+// largestPID is the largest id of a process.
+const largestPID = 1 << 22
+
+// FormerPath returns the path of the socket where a process that was replaced takes the streams of
+// agents that connect to the process that has replaced it.
+func (c *Serve) FormerPath(pid int) string { return c.TakeoverPath() + "." + strconv.Itoa(pid) }
 
 func validTakeover(s string) string {
 	return messageUnless(s == "" || strings.HasPrefix(s, "unix:///"), "must be unix:///path")

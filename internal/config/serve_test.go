@@ -337,6 +337,16 @@ func TestTheSocketForTakeovers(t *testing.T) {
 		require.NoError(t, c.Validate())
 		require.Equal(t, want, c.TakeoverPath())
 	}
+	directory := "/" + strings.Repeat("a", 85) // with takeover.sock and the id of a process it is one byte too long
+	for _, args := range [][]string{
+		{"--takeover", "--extproc-listen=unix://" + directory + "/e.sock"}, {"--takeover", "--takeover-socket=unix://" + directory + "/takeover.sock"},
+	} {
+		c, _, err := parse(t, args...)
+		require.NoError(t, err)
+		require.ErrorContains(t, c.Validate(), "use a shorter directory")
+		c.ExtProcListen, c.TakeoverSocket = strings.ReplaceAll(c.ExtProcListen, "/aa", "/a"), strings.ReplaceAll(c.TakeoverSocket, "/aa", "/a")
+		require.NoError(t, c.Validate())
+	}
 	c, _, err := parse(t, "--takeover", "--extproc-listen=127.0.0.1:9001")
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Validate(), "--takeover is true: needs --takeover-socket, since --extproc-listen is not a unix socket")
