@@ -55,10 +55,10 @@ func printSiteStatus(out io.Writer, s *admin.SiteStatus) {
 	}
 	_ = w.Flush()
 	fmt.Fprintln(out)
-	fmt.Fprintln(w, "ROUTER\tHOST\tADMIN\tVERSION\tUP FOR\tSTATE\tHELD\tIN FLIGHT\tMAP")
+	fmt.Fprintln(w, "ROUTER\tHOST\tADMIN\tVERSION\tUP FOR\tSTATE\tHELD\tIN FLIGHT\tMAP\tNOTE")
 	for _, r := range s.Routers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%s\t%d\t%d\t%s\n", routerName(r), r.Host, r.Admin, r.Version,
-			time.Since(r.Started).Round(time.Second), routerState(r), r.Held, r.InFlight, routerMap(r, s.Map))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%s\t%d\t%d\t%s\t%s\n", routerName(r), r.Host, r.Admin, r.Version,
+			time.Since(r.Started).Round(time.Second), strings.ReplaceAll(r.State, "_", " "), r.Held, r.InFlight, routerMap(r, s.Map), cmp.Or(r.NotReady, "-"))
 	}
 	_ = w.Flush()
 	printModels(out, w, s.Models)
@@ -71,13 +71,6 @@ func routerName(r admin.RouterStatus) string {
 		name += " (this)"
 	}
 	return name
-}
-
-func routerState(r admin.RouterStatus) string {
-	if r.State == "not_ready" {
-		return "not ready: " + r.NotReady
-	}
-	return r.State
 }
 
 // routerMap returns the map of a router, and whether it is another one than inForce, that of the

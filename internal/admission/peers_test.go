@@ -291,7 +291,7 @@ func TestTheCountsOfSeveralRoutersAreRight(t *testing.T) {
 		rapid.Check(bubbleTB{t}, func(t *rapid.T) {
 			n := rapid.IntRange(2, 4).Draw(t, "routers")
 			limits := limits{requests: rapid.Int64Range(0, 6).Draw(t, "inflight"), tokens: rapid.Int64Range(0, 60).Draw(t, "tokens")}
-			b := &siteBooks{fakeSite: newFakeSite(n), t: t, limits: limits, queues: make([][]gateRequest, n)}
+			b := &siteCounts{fakeSite: newFakeSite(n), t: t, limits: limits, queues: make([][]gateRequest, n)}
 			for range rapid.IntRange(0, 30).Draw(t, "steps") {
 				if len(b.running) > 0 && rapid.Bool().Draw(t, "end one") {
 					b.end(rapid.IntRange(0, len(b.running)-1).Draw(t, "which"))
@@ -317,8 +317,8 @@ func TestTheCountsOfSeveralRoutersAreRight(t *testing.T) {
 	})
 }
 
-// siteBooks are routers with a queue each.
-type siteBooks struct {
+// siteCounts are routers with a queue each.
+type siteCounts struct {
 	*fakeSite
 	t       *rapid.T
 	limits  limits
@@ -326,20 +326,20 @@ type siteBooks struct {
 	running []siteRun
 }
 
-func (b *siteBooks) arrive(router int) {
+func (b *siteCounts) arrive(router int) {
 	b.queues[router] = append(b.queues[router], gateRequest{
 		model: "m", limits: b.limits, replicas: 1, tokens: rapid.Int64Range(0, 40).Draw(b.t, "size"),
 		key: rapid.SampledFrom([]string{"", "a", "b"}).Draw(b.t, "key"), share: rapid.SampledFrom([]float64{0.3, 1}).Draw(b.t, "share"),
 	})
 }
 
-func (b *siteBooks) end(i int) {
+func (b *siteCounts) end(i int) {
 	b.running[i].reservation.Release()
 	b.running = append(b.running[:i], b.running[i+1:]...)
 }
 
 // advance makes reservations at all routers until none can.
-func (b *siteBooks) advance() {
+func (b *siteCounts) advance() {
 	for more := true; more; {
 		more = false
 		b.settle()
@@ -365,7 +365,7 @@ func (b *siteBooks) advance() {
 
 // check compares the sums with the limits, and requires that no space is left for the router
 // whose turn it is.
-func (b *siteBooks) check() {
+func (b *siteCounts) check() {
 	requests, tokens := b.sum()
 	if b.limits.requests > 0 {
 		require.LessOrEqual(b.t, requests, b.limits.requests)

@@ -121,7 +121,7 @@ func TestTheDemandOfASiteIsTheUnion(t *testing.T) {
 	})
 }
 
-// TestARetryCountsOnceAtEveryMoment has requests wander from router to router, and looks all the
+// TestARetryCountsOnceAtEveryMoment has requests go from router to router, and looks all the
 // time.
 func TestARetryCountsOnceAtEveryMoment(t *testing.T) {
 	t.Parallel()
@@ -196,8 +196,8 @@ func TestAnEdgeIsKnownAtOnce(t *testing.T) { //nolint:paralleltest // it measure
 	require.GreaterOrEqual(t, len(two.changes), 2*edges)
 }
 
-// haunt writes the level of a router that died right after.
-func haunt(t *testing.T, r *router, l holdstate.Level) {
+// writeAndDie writes the level of a router that died right after.
+func writeAndDie(t *testing.T, r *router, l holdstate.Level) {
 	t.Helper()
 	do := func(build func(b valkey.Builder) valkey.Completed) {
 		require.NoError(t, r.client.DoSlowly(t.Context(), "test", build).Error())
@@ -233,7 +233,7 @@ func TestWhatADeadRouterHeldCountsFor5s(t *testing.T) {
 	}
 	newcomer := one.hold(t, uuid.NewString())
 	begin := time.Now()
-	haunt(t, one, dead)
+	writeAndDie(t, one, dead)
 	awaitDemand(t, 101, one)
 	// Half of the clients come back while the level lives, the others after its end.
 	var back []*holdstate.Waiter
