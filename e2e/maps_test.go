@@ -66,6 +66,6 @@ func TestTheMapOfASiteOutlivesItsParts(t *testing.T) {
 	two.eventually("status shows three routers with the map", func() bool {
 		p := start(t, "status", "--site", "--admin", "http://"+two.admin)
 		require.NoError(t, p.ends(), p.out.String())
-		return strings.Count(p.out.String(), "generation 4\n") == 3
+		return strings.Count(p.out.String(), "generation 4  -\n") == 3
 	})
 }
