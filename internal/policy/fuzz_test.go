@@ -22,6 +22,7 @@ type plainFile struct {
 		Aliases           []string `yaml:"aliases"`
 		MaxInflight       int64    `yaml:"max_inflight"`
 		AdmitBudgetTokens int64    `yaml:"admit_budget_tokens"`
+		Destination       string   `yaml:"destination"`
 		Steps             []struct {
 			Name  string `yaml:"name"`
 			Match struct {
@@ -38,7 +39,7 @@ type plainFile struct {
 // accepted is accepted by the library's own strict decoder with the same values.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
-		"", whole, "models:", "models: {a: {aliases: [b]}}", "models: {a: {aliases: [a, b, b]}}",
+		"", whole, "models:", "models: {a: {aliases: [b]}}", "models: {a: {aliases: [a, b, b]}}", "models: {a: {destination: route}}",
 		"models: {a: {max_inflight: 0x10, admit_budget_tokens: 1_000}}", "models: {a: &x {}, b: *x}",
 		"models: {a: {steps: [{name: x, match: {labels: {b: c}}, max_tries: 1}, {name: x}]}}",
 		"models: {}\n---\n", "? [a]\n: b", "models: {\"\\0\": 1}", "%YAML 1.1\n---\n!!map {models: !!str }", "\xff\xfea\x00",
@@ -66,7 +67,7 @@ func FuzzParse(f *testing.F) {
 		require.NoError(t, dec.Decode(&plain))
 		require.Len(t, p.Models(), len(plain.Models))
 		for name, want := range plain.Models {
-			requireSame(t, name, p, &Model{Aliases: want.Aliases, MaxInflight: want.MaxInflight, AdmitBudgetTokens: want.AdmitBudgetTokens})
+			requireSame(t, name, p, &Model{Aliases: want.Aliases, MaxInflight: want.MaxInflight, AdmitBudgetTokens: want.AdmitBudgetTokens, Destination: Destination(want.Destination)})
 			steps := p.Model(name).Steps
 			require.Len(t, steps, len(want.Steps))
 			for i, s := range want.Steps {
@@ -90,6 +91,7 @@ func requireSame(t *testing.T, name string, p *Policy, want *Model) {
 	require.True(t, slices.Equal(want.Aliases, m.Aliases))
 	require.Equal(t, want.MaxInflight, m.MaxInflight)
 	require.Equal(t, want.AdmitBudgetTokens, m.AdmitBudgetTokens)
+	require.Equal(t, want.Destination, m.Destination)
 	for _, a := range m.Aliases {
 		require.Equal(t, name, p.Resolve(a))
 		require.Nil(t, p.Model(a), "%q", a)

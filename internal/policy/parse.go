@@ -66,6 +66,7 @@ func (f *file) model(key *yaml.Node, v value) {
 		"max_inflight":        func(v value) { m.MaxInflight = v.Number(maxInflight) },
 		"admit_budget_tokens": func(v value) { m.AdmitBudgetTokens = v.Number(maxTokens) },
 		"steps":               func(v value) { m.Steps = readSteps(v) },
+		"destination":         func(v value) { m.Destination = Destination(v.Checked(CheckDestination)) },
 	})
 }
 

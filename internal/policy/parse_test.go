@@ -18,7 +18,11 @@ func TestParseRefuses(t *testing.T) {
 		text string
 		want []string // a problem each
 	}{
-		"nothing":             {"", []string{"must not be empty"}},
+		"nothing": {"", []string{"must not be empty"}},
+		"another destination": {
+			"models: {a: {destination: endpoint}, b: {destination: [route]}}",
+			[]string{"models.a.destination: must be replica or route (line 1)", "models.b.destination: must be a string, in quotes where it looks like something else, is a list (line 1)"},
+		},
 		"a comment":           {"# models:\n", []string{"must not be empty"}},
 		"an empty document":   {"---\n", []string{"must not be empty"}},
 		"two documents":       {"models: {}\n---\nmodels: {}\n", []string{"must hold one YAML document"}},

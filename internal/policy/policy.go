@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"errors"
 	"maps"
 	"slices"
 )
@@ -22,6 +23,28 @@ type Model struct {
 	MaxInflight       int64  // requests at once per healthy replica; 0: no limit
 	AdmitBudgetTokens int64  // tokens at once per healthy replica; 0: no limit
 	Steps             []Step // in the order in which they are tried; none: any replica
+	// Destination is how its requests are sent on; empty: as those of any other model.
+	Destination Destination
+}
+
+// Destination is how a request is sent on to an engine.
+type Destination string
+
+// The destinations.
+const (
+	// Replica: to the address of a replica that the router has chosen.
+	Replica Destination = "replica"
+	// Route: as the gateway routes it. The router only decides when.
+	Route Destination = "route"
+)
+
+// CheckDestination returns an error unless s is a destination.
+func CheckDestination(s string) error {
+	switch Destination(s) {
+	case Replica, Route:
+		return nil
+	}
+	return errors.New("must be " + string(Replica) + " or " + string(Route))
 }
 
 // Step is a group of replicas. It is tried when no replica of an earlier step has a free
@@ -78,6 +101,15 @@ func (p *Policy) Model(name string) *Model {
 		return nil
 	}
 	return p.models[name]
+}
+
+// Destination returns how the requests of a model are sent on: as its policy says, otherwise
+// as usual.
+func (p *Policy) Destination(model string, usual Destination) Destination {
+	if m := p.Model(model); m != nil && m.Destination != "" {
+		return m.Destination
+	}
+	return usual
 }
 
 // Models returns the models that the file names, in alphabetical order.

@@ -57,6 +57,19 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+func TestDestination(t *testing.T) {
+	t.Parallel()
+	p := parse(t, "models: {a: {destination: route}, b: {destination: replica}, c: {}}")
+	var none *Policy
+	for _, usual := range []Destination{Replica, Route} {
+		require.Equal(t, Route, p.Destination("a", usual))
+		require.Equal(t, Replica, p.Destination("b", usual))
+		require.Equal(t, usual, p.Destination("c", usual), "the policy does not say")
+		require.Equal(t, usual, p.Destination("d", usual), "it has no policy")
+		require.Equal(t, usual, none.Destination("a", usual), "there is no file")
+	}
+}
+
 func TestFits(t *testing.T) {
 	t.Parallel()
 	labels := map[string]string{"gpu": "h100", "rack": "7"}
