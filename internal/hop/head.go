@@ -10,8 +10,8 @@ import (
 	"github.com/holdgate/holdgate/sitemap"
 )
 
-// headSum returns the hash of a method and a path that a token contains.
-func headSum(method, pathAndQuery string) [sha256.Size]byte {
+// HeadSum returns the hash of a method and a path that a token contains.
+func HeadSum(method, pathAndQuery string) [sha256.Size]byte {
 	text := binary.BigEndian.AppendUint32(nil, uint32(len(method))) //nolint:gosec // no method has 4 GiB
 	text = append(text, method...)
 	return sha256.Sum256(appendNormal(text, pathAndQuery))

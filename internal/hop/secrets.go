@@ -3,6 +3,8 @@
 package hop
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 
@@ -39,6 +41,18 @@ func Load(path, site string) (*Secrets, error) {
 		return nil, fmt.Errorf("reading the hop secrets: %s %w", path, err)
 	}
 	return s, nil
+}
+
+// Derive returns a key for another purpose from each secret, the first from the one that signs.
+// A MAC that was made with such a key says nothing about the secret.
+func (s *Secrets) Derive(purpose string) [][]byte {
+	var keys [][]byte
+	for _, secret := range s.all.Keys {
+		mac := hmac.New(sha256.New, secret.([]byte)) //nolint:forcetypeassert // parse appended it
+		mac.Write([]byte(purpose))
+		keys = append(keys, mac.Sum(nil))
+	}
+	return keys
 }
 
 // parse reads the text of a file of secrets. Its errors do not contain a secret.

@@ -88,7 +88,7 @@ func (s *Secrets) Sign(c Claims) (string, error) {
 		ExpiresAt: jwt.NewNumericDate(now.Add(Life)),
 		KeyID:     c.KeyID,
 		Hops:      c.Hops,
-		Head:      encode(headSum(c.Method, c.PathAndQuery)),
+		Head:      encode(HeadSum(c.Method, c.PathAndQuery)),
 		Body:      encode(c.Body),
 	}).SignedString(s.signing)
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 	if !slices.Contains(w.Audience, s.site) {
 		return nil, fmt.Errorf("%w: it was made for site %q, and this is %q", ErrMismatch, strings.Join(w.Audience, ","), s.site)
 	}
-	if !same(w.Head, headSum(method, pathAndQuery)) {
+	if !same(w.Head, HeadSum(method, pathAndQuery)) {
 		return nil, fmt.Errorf("%w: method, path or query differ", ErrMismatch)
 	}
 	return &Verified{Site: w.Issuer, KeyID: w.KeyID, Hops: w.Hops, body: w.Body}, nil
