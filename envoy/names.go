@@ -38,6 +38,9 @@ const (
 const (
 	ModeNative = "native"
 	ModeLocal  = "local"
+	// ModeRelayed is on a request that the relay has sent through a gateway. Its record is
+	// not that of the client's request.
+	ModeRelayed = "relayed"
 )
 
 // Envoy's limits on request headers at the edge. Envoy checks them again after ext_proc
@@ -80,6 +83,8 @@ const (
 	// StreamHeader is the id that Envoy gives each request; its access-log record has
 	// the id under StreamKey.
 	StreamHeader = "x-holdgate-stream"
+	// TicketHeader has the ticket of a request that the relay has sent through a gateway.
+	TicketHeader = "x-holdgate-pass"
 	// ViaHeader is sent to the engine with the id of StreamHeader, which no client
 	// knows. A request at the edge with the id of one in flight was forwarded by an
 	// engine that is this router itself.

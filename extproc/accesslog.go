@@ -66,7 +66,12 @@ func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServ
 		a.s.logs.opened(from)
 		defer a.s.logs.closed(a.s, from)
 	}
+	told := !isEdge(name)
 	for more := true; more; more = gs.RecvMsg(&m) == nil {
+		if !told && m.Tells() {
+			told = true
+			a.s.logTells(from)
+		}
 		a.s.onLogMessage(name, &m)
 		select {
 		case got <- struct{}{}:

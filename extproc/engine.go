@@ -39,9 +39,13 @@ var keyHeaders = [...]string{headerAuthorization, headerAPIKey}
 
 // engine returns how the request is changed for the engine of a grant. In the rehold lane
 // the request arrives as it was changed for an earlier engine, so the flight stores the
-// client's host, and that keys were replaced.
-func (fl *flight) engine(g holdstate.Grant, model string, h *head) Engine {
+// client's host, and that keys were replaced. By a route, host, path and TLS are the
+// gateway's.
+func (fl *flight) engine(g holdstate.Grant, model string, h *head, byRoute bool) Engine {
 	e := fl.call.Engine(model, g)
+	if byRoute {
+		e.Host, e.Prefix, e.TLS, e.SNI = "", "", "", ""
+	}
 	if e.KeyHeader != "" {
 		fl.forward.StripKeys = true
 	}
@@ -49,6 +53,11 @@ func (fl *flight) engine(g holdstate.Grant, model string, h *head) Engine {
 		fl.host = h.authority()
 	}
 	return e
+}
+
+// engine returns how the request is changed for the engine of a grant.
+func (p *pass) engine(g holdstate.Grant) Engine {
+	return p.flight.engine(g, p.req.Model, &p.head, p.byRoute)
 }
 
 // keys sets the engine's own key, and with strip removes all other keys.

@@ -5,6 +5,7 @@ package extproc
 import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
+	"github.com/holdgate/holdgate/internal/ticket"
 )
 
 // Decide is the usual policy with one model that may be held.
@@ -51,6 +52,21 @@ func (r *rig) Authenticate(c Credentials) (Call, *refusal.Refusal) {
 	}
 	call.rig = r
 	return call, nil
+}
+
+func (r *rig) ByRoute(string) bool { return r.byRoute }
+
+func (r *rig) Returned(model string, at holdstate.Replica) (Forward, Engine) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.returned = append(r.returned, model+" "+at.ID)
+	return Forward{StripKeys: r.stripReturned}, Engine{KeyHeader: r.engineKey[0], Key: r.engineKey[1]}
+}
+
+func (r *rig) TicketRefused(why error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ticketsRefused = append(r.ticketsRefused, ticket.Class(why))
 }
 
 func (r *rig) Resume() Call { return fakeCall{rig: r} }

@@ -21,6 +21,7 @@ type flight struct {
 	forward Forward
 	clocks  clocks // of its first pass
 	host    string // the client's, stored when an engine's replaces it; empty: it did not
+	byRoute bool   // a gateway chooses where it goes; set before it has a slot
 
 	mu        sync.Mutex
 	rec       Record

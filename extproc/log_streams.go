@@ -13,6 +13,7 @@ import (
 type logStreams struct {
 	mu   sync.Mutex
 	open map[string]int
+	told map[string]bool // an entry with the router's metadata came over an open stream
 }
 
 // envoyGone is how long an Envoy may be without a log stream before its requests count as
@@ -35,6 +36,7 @@ func (l *logStreams) closed(s *Server, from string) {
 		return
 	}
 	delete(l.open, from)
+	delete(l.told, from)
 	if s.moves() {
 		return // the process that replaces this one notices when the Envoy ends
 	}
@@ -51,6 +53,28 @@ func (l *logStreams) isOpen(from string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open[from] > 0
+}
+
+// tells notes that an entry with the router's metadata came from an Envoy. first is true for
+// the first one over the streams that are open.
+func (l *logStreams) tells(from string) (first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.told == nil {
+		l.told = map[string]bool{}
+	}
+	first = !l.told[from]
+	l.told[from] = true
+	return first
+}
+
+// tell reports whether an Envoy tells when a request that it carries has ended: it has a log
+// stream, and its entries have the router's metadata. A gateway may have no log, or one
+// without the metadata, in which no request could be found.
+func (l *logStreams) tell(from string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.told[from]
 }
 
 // streams returns the number of streams of all Envoys.

@@ -50,6 +50,9 @@ func (s *Server) Correct(first, second Look) {
 	byAddress := map[string][]carriedAttempt{}
 	for _, a := range carried {
 		address := a.grant.Replica().Address
+		if a.fl.byRoute {
+			continue // the replica may be the gateway itself, which sends its requests elsewhere
+		}
 		byAddress[address] = append(byAddress[address], a)
 	}
 	for address, attempts := range byAddress {

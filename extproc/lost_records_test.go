@@ -235,7 +235,8 @@ type quiet struct {
 	c *crowd
 }
 
-func (q quiet) Ended(r *Record)          { q.c.ended[r.Request.ID] = true }
+func (q quiet) Ended(r *Record) { q.c.ended[r.Request.ID] = true }
+
 func (quiet) Freed(holdstate.Grant, int) {}
 
 var someEnd = rapid.SampledFrom([]string{"not yet", "not yet", "not yet", "at once", "late", "lost"})

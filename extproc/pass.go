@@ -31,6 +31,7 @@ type pass struct {
 	flight *flight
 	req    Request
 
+	byRoute   bool          // a gateway chooses where the request goes
 	prefixed  bool          // the path has the prefix of the engine of an earlier attempt
 	carried   bool          // Envoy carries the answer, and its access log ends the flight
 	gone      chan struct{} // closed when the client has left; nil until watch
@@ -63,6 +64,9 @@ func (p *pass) run() error {
 		return nil
 	}
 	p.req.Endpoint = endpoint
+	if p.lane == "" && p.head.ticket != "" {
+		return p.comeBack()
+	}
 	switch {
 	case !p.begin():
 		return nil
@@ -85,6 +89,10 @@ func (p *pass) run() error {
 // answer gets a decision on the request and executes it. A request whose wait ended without
 // a slot, and without a reason to refuse it, is decided again.
 func (p *pass) answer() error {
+	// Holdgate's own bootstrap, which names its lanes, has no routes of its own.
+	if p.lane == "" && p.flight.call.ByRoute(p.req.Model) {
+		p.byRoute, p.flight.byRoute = true, true
+	}
 	for {
 		d := p.flight.call.Decide(&p.req)
 		p.rateLimit = d.RateLimit
@@ -123,7 +131,7 @@ func (p *pass) wait(d Decision) (again bool, err error) {
 			return true, nil
 		}
 		p.timing = w.timing()
-		if !w.answer.hasKeepalives() {
+		if !w.answer.hasKeepalives() || p.byRoute && !w.answer.committed {
 			w.waiter.Report(holdstate.Done)
 			w.note()
 			return false, p.serve(s.Grant)
@@ -209,8 +217,8 @@ func (p *pass) keepPlace(seq uint64) {
 	p.flight.keepPlace(seq)
 }
 
-// routed reports the request's first slot to the observer.
-func (p *pass) routed(g holdstate.Grant) {
+// hasSlot reports the request's first slot to the observer.
+func (p *pass) hasSlot(g holdstate.Grant) {
 	if p.flight.firstSlot() {
 		p.s.d.Observer.Routed(&p.req, g)
 	}

@@ -3,13 +3,13 @@
 package extproc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 
-	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
@@ -44,11 +44,14 @@ type piece struct {
 func (r *relay) run() (again bool, err error) {
 	p := r.p
 	defer r.grant.Release()
-	p.routed(r.grant)
+	p.hasSlot(r.grant)
 	p.flight.note(func(rec *Record) { rec.Grant = r.grant })
 	ctx, cancel := context.WithCancel(p.gs.Context())
 	defer cancel()
-	r.engine = p.flight.engine(r.grant, p.req.Model, &p.head)
+	r.engine = p.engine(r.grant)
+	if p.byRoute {
+		r.engine.NotTaken = cmp.Or(r.engine.NotTaken, gatewayNotTaken)
+	}
 	res, left := r.untilHead(r.call(ctx), cancel)
 	if left {
 		return false, nil
@@ -57,7 +60,7 @@ func (r *relay) run() (again bool, err error) {
 		return false, r.callFailed(res.err)
 	}
 	defer func() { _ = res.resp.Body.Close() }()
-	flags := res.resp.Header.Get(envoy.FlagsHeader)
+	flags := r.flags(res.resp)
 	switch {
 	case r.engine.notTaken(res.resp):
 		_ = res.resp.Body.Close() // before the slot is released
@@ -84,7 +87,7 @@ func (r *relay) callFailed(err error) error {
 		r.left()
 		return nil
 	}
-	r.p.s.d.Log.Error().Err(err).Msg("calling an engine through Envoy's relay lane: is --relay the socket of the running Envoy?")
+	r.p.s.d.Log.Error().Err(err).Msg("calling an engine through --relay: does it lead to the running Envoy?")
 	return r.refuse(refusal.BackendError(r.p.req.Model))
 }
 
@@ -97,9 +100,16 @@ func (r *relay) refuse(why *refusal.Refusal) error {
 // call calls the engine. The channel that it returns gets one result.
 func (r *relay) call(ctx context.Context) <-chan result {
 	results := make(chan result, 1)
-	req := r.request(ctx)
+	req, to := r.request(ctx), r.p.s.d.Relay
+	if r.p.byRoute {
+		to = r.p.s.d.Gateway
+		if err := r.addTicket(req); err != nil {
+			results <- result{err: err}
+			return results
+		}
+	}
 	go func() {
-		resp, err := r.p.s.d.Relay.RoundTrip(req) //nolint:bodyclose // closed by the receiver of the result
+		resp, err := to.RoundTrip(req) //nolint:bodyclose // closed by the receiver of the result
 		results <- result{resp: resp, err: err}
 	}()
 	return results

@@ -63,7 +63,7 @@ func (r *relay) request(ctx context.Context) *http.Request {
 			req.Host = string(value)
 		case !httpguts.ValidHeaderFieldName(n), !httpguts.ValidHeaderFieldValue(string(value)):
 		case n == "content-encoding" && p.upload.rewritten, n == headerOrigin && p.cors.on:
-		case fl.forward.StripKeys && (n == headerAuthorization || n == headerAPIKey):
+		case fl.forward.StripKeys && !p.byRoute && (n == headerAuthorization || n == headerAPIKey):
 		case n == "accept-encoding", n == "content-length", n == "expect", n == headerRequestID, hopByHop[n],
 			strings.HasPrefix(n, ":"), strings.HasPrefix(n, wakePrefix), strings.HasPrefix(n, ownPrefix):
 		default:
@@ -73,9 +73,12 @@ func (r *relay) request(ctx context.Context) *http.Request {
 	if !httpguts.ValidHostHeader(req.Host) {
 		req.Host = ""
 	}
-	r.engine.relay(req, fl.host)
 	req.Header.Set("Accept-Encoding", "identity")
 	req.Header.Set(headerRequestID, fl.id)
+	if p.byRoute {
+		return req.WithContext(ctx)
+	}
+	r.engine.relay(req, fl.host)
 	req.Header.Set(envoy.DestinationHeader, r.grant.Replica().Address)
 	if fl.stream != "" {
 		req.Header.Add(envoy.ViaHeader, fl.stream)

@@ -94,6 +94,9 @@ type Decider interface {
 	Authenticate(c Credentials) (Call, *refusal.Refusal)
 	// Resume returns the call of a request that an earlier process authenticated.
 	Resume() Call
+	// Returned returns how a request that came back through a gateway is changed for the
+	// engine at a replica.
+	Returned(model string, at holdstate.Replica) (Forward, Engine)
 }
 
 // Call is the decision's handle for one request. It lives as long as the flight, and
@@ -110,6 +113,9 @@ type Call interface {
 	Decide(r *Request) Decision
 	// Recheck returns a refusal when the caller's key is no longer valid.
 	Recheck() *refusal.Refusal
+	// ByRoute reports whether a gateway chooses where the requests of a model go, and the
+	// router only when.
+	ByRoute(model string) bool
 	// Engine returns how the engine of a grant for a model wants its requests.
 	Engine(model string, g holdstate.Grant) Engine
 	// Models returns the body of the answer to GET /v1/models; model is empty for the
@@ -126,4 +132,6 @@ type Observer interface {
 	// Freed is called when slots of the grant's replica were released because it works on
 	// fewer requests than it has slots taken.
 	Freed(g holdstate.Grant, slots int)
+	// TicketRefused is called when a request was refused because of its ticket.
+	TicketRefused(why error)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/holdgate/holdgate/internal/grpctest"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
+	"github.com/holdgate/holdgate/internal/ticket"
 )
 
 var chatOfM = target.Target{Model: "m", Kind: target.Chat}
@@ -63,6 +64,11 @@ type rig struct {
 	notReady     string
 	revoked      *refusal.Refusal
 
+	byRoute        bool     // the destination of all models
+	returned       []string // the model and the replica of each request that came back
+	stripReturned  bool
+	ticketsRefused []string // by class
+
 	engineKey [2]string         // header and value
 	engines   map[string]Engine // by address
 }
@@ -99,7 +105,7 @@ func newRig(t *testing.T, o Options) *rig {
 		},
 	})
 	r.slots.machine = r.machine
-	r.Server = New(o, Deps{NotReady: func() string { return r.notReady }, Decider: r, Observer: r, Wakes: r.machine, Relay: r.engine, Log: zerolog.New(r.log)})
+	r.Server = New(o, Deps{NotReady: func() string { return r.notReady }, Decider: r, Observer: r, Wakes: r.machine, Relay: r.engine, Gateway: r.engine, Tickets: ticket.New(nil), Log: zerolog.New(r.log)})
 	r.grpc = grpc.NewServer(ServerOptions()...)
 	r.Register(r.grpc)
 	r.conn = grpctest.Serve(t, r.grpc, func() net.Addr {

@@ -12,20 +12,25 @@ import (
 
 // serve lets Envoy carry the request to a replica, and its answer back.
 func (p *pass) serve(g holdstate.Grant) error {
-	e := p.flight.engine(g, p.req.Model, &p.head)
-	if !p.flight.carry(g) {
+	e := p.engine(g)
+	if p.byRoute && !p.s.logs.tell(p.flight.envoy) {
+		defer p.sentOn(g)
+	} else if !p.flight.carry(g) {
 		p.left() // Envoy has ended the request already
 		return nil
 	}
-	p.routed(g)
+	p.hasSlot(g)
 	p.carried = true
 	f := wire.ForwardHead{
 		Metadata: wire.HeaderList{
 			{envoy.ModeKey, envoy.ModeNative},
-			{envoy.FirstKey, g.Replica().Address},
 			{envoy.ContentLengthKey, strconv.FormatInt(p.upload.body.Size(), 10)},
+			{envoy.FirstKey, g.Replica().Address},
 		},
 		Remove: p.head.private,
+	}
+	if p.byRoute {
+		f.Metadata = f.Metadata[:2] // no destination
 	}
 	if p.rateLimit != "" {
 		f.Metadata = append(f.Metadata, [2]string{envoy.RateLimitKey, p.rateLimit})

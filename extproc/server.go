@@ -5,6 +5,7 @@ package extproc
 import (
 	"net/http"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/internal/refusal"
+	"github.com/holdgate/holdgate/internal/ticket"
 )
 
 // Options are the settings of the data path.
@@ -37,7 +39,7 @@ type Options struct {
 	IdentityMetadata []string
 }
 
-// Deps are the collaborators. All but NotReady and Others are required.
+// Deps are the collaborators. All but NotReady, Others, Relay and Gateway are required.
 type Deps struct {
 	// NotReady returns the reason why load balancers should send no requests, or an empty
 	// string when they may.
@@ -47,9 +49,12 @@ type Deps struct {
 	// Others are the processes that share Envoy with this one: see MoveLogs. Nil: there are
 	// none.
 	Others Others
-	Wakes  refusal.Wakes     // for Retry-After
-	Relay  http.RoundTripper // to Envoy's relay lane
-	Log    zerolog.Logger
+	Wakes  refusal.Wakes // for Retry-After
+	// Relay leads to Envoy's relay lane, and Gateway to the gateway's listener for clients.
+	// Requests for which the one that they need is nil get no keepalives.
+	Relay, Gateway http.RoundTripper
+	Tickets        *ticket.Office // for requests that come back through a gateway
+	Log            zerolog.Logger
 }
 
 // Server serves ext_proc and access-log streams.
@@ -61,6 +66,7 @@ type Server struct {
 	holds   atomic.Int64 // open passes whose request waits or has waited
 	bodies  memory
 	logs    logStreams
+	noLog   sync.Once // requests were sent on without a slot
 	moving  chan struct{}
 	closing chan struct{}
 }

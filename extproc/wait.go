@@ -29,7 +29,7 @@ func (w *wait) start(d Decision) {
 	p := w.p
 	p.watch()
 	w.budget = time.NewTimer(time.Until(p.req.Arrived.Add(d.Budget)))
-	if interval := p.head.keepaliveEvery(p.s.o.Keepalive); w.held && interval > 0 {
+	if interval := p.head.keepaliveEvery(p.s.o.Keepalive); w.held && interval > 0 && p.canRelay() {
 		w.answer.keepAliveEvery(interval)
 	}
 	p.upload.hold()

@@ -57,6 +57,10 @@ func (d *router) Authenticate(c extproc.Credentials) (extproc.Call, *refusal.Ref
 }
 
 // Resume implements extproc.Decider.
+func (d *router) Returned(string, holdstate.Replica) (extproc.Forward, extproc.Engine) {
+	return extproc.Forward{}, extproc.Engine{}
+}
+
 func (d *router) Resume() extproc.Call { return call{d, extproc.Caller{}} }
 
 // call is the Call of a request. Every request is held.
@@ -92,6 +96,9 @@ func (*router) Resolve(name string) string { return name }
 
 // Recheck implements extproc.Call.
 func (*router) Recheck() *refusal.Refusal { return nil }
+
+// ByRoute implements extproc.Call.
+func (*router) ByRoute(string) bool { return false }
 
 // Engine implements extproc.Call.
 func (*router) Engine(string, holdstate.Grant) extproc.Engine { return extproc.Engine{} }
@@ -134,6 +141,9 @@ func (d *router) served() []*client {
 	}
 	return all
 }
+
+// TicketRefused implements extproc.Observer.
+func (*router) TicketRefused(error) {}
 
 // Freed implements extproc.Observer.
 func (*router) Freed(holdstate.Grant, int) {}

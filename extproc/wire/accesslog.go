@@ -4,6 +4,7 @@ package wire
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -17,6 +18,11 @@ import (
 type LogMessage struct {
 	Name    string // of the log; only in a stream's first message
 	Entries []LogEntry
+}
+
+// Tells reports whether an entry has the router's metadata.
+func (m *LogMessage) Tells() bool {
+	return slices.ContainsFunc(m.Entries, func(e LogEntry) bool { return e.Local || e.Native })
 }
 
 // LogEntry is Envoy's record of a request that has ended.
@@ -35,8 +41,8 @@ type LogEntry struct {
 	// EngineEnded: the engine had ended its answer. A client that then left has received
 	// the whole answer.
 	EngineEnded bool
-	// Local: the router answered the request. Native: Envoy carried it. Neither: the client
-	// left before Envoy had a message from the router.
+	// Local: the router answered the request, or it is one of the relay's. Native: Envoy
+	// carried it. Neither: the client left before Envoy had a message from the router.
 	Local, Native bool
 }
 
@@ -143,7 +149,7 @@ func (e *LogEntry) common(num protowire.Number, value []byte, varint uint64) {
 	case commonMetadata:
 		eachUnder(value, envoy.Namespace, func(fields []byte) {
 			mode := stringUnder(fields, envoy.ModeKey)
-			e.Local, e.Native = mode == envoy.ModeLocal, mode == envoy.ModeNative
+			e.Local, e.Native = mode == envoy.ModeLocal || mode == envoy.ModeRelayed, mode == envoy.ModeNative
 			e.StreamID = stringUnder(fields, envoy.StreamKey)
 		})
 	case commonAttempts:

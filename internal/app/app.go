@@ -6,6 +6,7 @@ package app
 
 import (
 	"context"
+	"crypto/x509"
 	"net/http"
 	"slices"
 	"sync"
@@ -49,6 +50,7 @@ type App struct {
 	secrets    *hop.Secrets                // nil without --hop-secret-file
 	policy     *reload.File[policy.Policy] // nil without --policy-file
 	engines    *enginekey.File             // nil without --engine-auth-file
+	relayCAs   *x509.CertPool              // nil without --relay-ca-file
 	backends   *backend.Set
 	maps       *sitemap.Store
 	shared     *shared.Client // nil without --shared

@@ -111,6 +111,10 @@ func Check(c *config.Serve) error {
 		_, err := wake.TLSFiles{CA: path}.Client()
 		return err
 	})
+	check("relay-ca-file", c.RelayCAFile, func(path string) error {
+		_, err := relayCAs(path)
+		return err
+	})
 	check("shared-password-file", c.SharedPasswordFile, func(string) error { return sharedAddress(c).CheckFiles() })
 	check("shared-ca-file", c.SharedCAFile, func(string) error { return sharedAddress(c).CheckFiles() })
 	check("audit-file", c.AuditFile, audit.Check)

@@ -45,6 +45,10 @@ func (a *App) loadFiles(metrics *reload.Metrics) error {
 		}
 		a.watched = append(a.watched, a.policy)
 	}
+	if a.relayCAs, err = relayCAs(a.c.RelayCAFile); err != nil {
+		return fmt.Errorf("--relay-ca-file: %w", err)
+	}
+	a.warnOfSilentHolds()
 	if path := a.c.EngineAuthFile; path != "" {
 		a.engines, err = enginekey.Load(path, reload.Options{Setting: "engine-auth-file", Metrics: metrics, Log: a.log})
 		if err != nil {

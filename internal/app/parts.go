@@ -15,10 +15,11 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/audit"
-	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/observe"
+	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/target"
+	"github.com/holdgate/holdgate/internal/ticket"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -119,7 +120,8 @@ func (a *App) newDecider() *decision.Decider {
 	return decision.New(decision.Options{
 		SiteID: c.SiteID, HoldBudget: c.WakeHoldBudget, GraceUntil: time.Now().Add(c.RegistryGrace),
 		Identities: c.IdentityMetadata != "", ForwardKeys: c.ForwardAuthorization,
-		Keys: a.keys, Secrets: a.secrets, Maps: a.maps, Backends: a.backends, Registry: a.registry, Machine: a.machine,
+		Destination: policy.Destination(c.Destination),
+		Keys:        a.keys, Secrets: a.secrets, Maps: a.maps, Backends: a.backends, Registry: a.registry, Machine: a.machine,
 		Capacity: a.capacity, Policies: a.policies, Engines: a.engines, Holds: a.siteHolds(), Site: a.siteView(), Log: a.log,
 		Events: decision.Events{
 			Waits: a.notifiers.changed, HoldEnded: m.HoldEnded, Rejected: a.rejected, TokenRejected: m.TokenRejected,
@@ -153,7 +155,7 @@ func (a *App) identityPath() ([]string, error) {
 // newData returns the ext_proc server.
 func (a *App) newData(identityPath []string) *extproc.Server {
 	c := a.c
-	network, address := config.Address(c.Relay)
+	lane, gateway := a.relays()
 	var others extproc.Others
 	if a.others != nil {
 		others = a.others
@@ -169,7 +171,9 @@ func (a *App) newData(identityPath []string) *extproc.Server {
 		Observer: observe.Observer{Metrics: a.metrics, Audit: a.audit, Recent: a.notifiers.recent, Log: a.log},
 		Others:   others,
 		Wakes:    a.machine,
-		Relay:    extproc.NewRelay(network, address),
+		Relay:    lane,
+		Gateway:  gateway,
+		Tickets:  ticket.New(a.secrets),
 		Log:      a.log,
 	})
 }

@@ -49,6 +49,11 @@ func (c *Serve) checkEnvoy(r *rules) {
 		r.exposed("extproc-listen", c.ExtProcListen,
 			"set --extproc-tls-cert-file, --extproc-tls-key-file and --extproc-client-ca-file (or --extproc-insecure, see its help)")
 	}
+	if at := c.Gateway(); at != nil {
+		local := at.Scheme == "https" || isLocal(withPort(at.Host))
+		r.require(local, "relay", c.Relay, "sends callers' keys to another machine unencrypted: use https, or set --extproc-insecure if no other machine can intercept the connection")
+		return
+	}
 	if !isLocal(c.Relay) {
 		r.exposed("relay", c.Relay, "set --extproc-insecure if no other machine can intercept the connection (see its help)")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/backend"
+	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/settings"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/unixsocket"
@@ -29,9 +30,12 @@ type Serve struct {
 	AgentsListen  string
 	AdminListen   string
 	Relay         string
-	EnvoyAdmin    []string
-	PortsFile     string
-	Takeover      bool
+	RelayCAFile   string
+	// Destination is a policy.Destination.
+	Destination string
+	EnvoyAdmin  []string
+	PortsFile   string
+	Takeover    bool
 	// TakeoverSocket is the value of the flag; use TakeoverPath.
 	TakeoverSocket string
 
@@ -120,7 +124,9 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.ExtProcListen, "extproc-listen", "unix:///run/holdgate/extproc.sock", "address for Envoy: unix:///path or host:port", validAddress).address(),
 		flagOf(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "address for agents: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "address of the admin API, with metrics, health and the map: host:port or unix:///path", validAddress).address(),
-		flagOf(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port", validAddress).address(),
+		flagOf(&c.Destination, "destination", string(policy.Replica), "how requests are sent on, unless the policy of their model says it: replica (to the replica that the router chooses) or route (as a gateway routes them: see docs/gateways)", validDestination),
+		flagOf(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port; for models with destination route the gateway's listener for clients instead: http://host:port or https://host", validRelay).address(),
+		flagOf(&c.RelayCAFile, "relay-ca-file", "", "CAs of the certificate of an https --relay; PEM; the system's without it").withRequired("relay"),
 		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log entries, and at a shutdown they ask their clients to connect elsewhere", validEnvoyAdmin),
 		flagOf(&c.PortsFile, "ports-file", "", "write the addresses in use to this file, as JSON, when ready"),
 
@@ -215,6 +221,7 @@ func (c *Serve) Validate() error {
 		r.Check("--takeover-socket", unixsocket.CheckPath(c.FormerPath(largestPID)))
 	}
 	c.checkCallers(&r)
+	c.checkGateway(&r)
 	_, err := Logger(io.Discard, c.LogFormat, c.LogLevel)
 	r.Check("", err) // it names the flag
 	c.checkAddresses(&r)

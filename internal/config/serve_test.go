@@ -61,7 +61,17 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--admin-listen=9003":                          "--admin-listen is 9003: must be host:port or unix:///path",
 		"--extproc-listen=unix://":                     "--extproc-listen is unix://: must be host:port or unix:///path",
 		"--relay=unix:///" + strings.Repeat("x", 107):  "--relay: the path of a unix socket can have at most 107 bytes, and /xxx",
-		"--relay=relay.sock":                           "--relay is relay.sock: must be host:port or unix:///path",
+		"--relay=relay.sock":                           "--relay is relay.sock: must be host:port, unix:///path, http://host:port or https://host:port",
+		"--relay=ftp://a:1":                            "--relay is ftp://a:1: must be host:port, unix:///path",
+		"--relay=https://a/path":                       "--relay is https://a/path: must be host:port, unix:///path",
+		"--relay=https://u@a":                          "--relay is https://u@a: must be host:port, unix:///path",
+		"--relay=https://gateway.example.com":          "",
+		"--relay=http://127.0.0.1:8080/":               "",
+		"--relay=http://[::1]":                         "",
+		"--relay=http://gateway:8080":                  "--relay is http://gateway:8080: sends callers' keys to another machine unencrypted: use https",
+		"--relay-ca-file=a":                            "--relay-ca-file is a: needs an https --relay",
+		"--destination=endpoint":                       "--destination is endpoint: must be replica or route",
+		"--destination=route":                          "",
 		"--agent-liveness=0s":                          "--agent-liveness is 0s: must be above 0",
 		"--wake-cooldown=-1ns":                         "--wake-cooldown is -1ns: must not be negative",
 		"--relay-max-bytes=0":                          "--relay-max-bytes is 0: must be above 0",
@@ -113,6 +123,14 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 	c, _, err := parse(t, "--admin-listen=127.0.0.1:0", "--agents-listen=127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, c.Validate(), "the system chooses two ports")
+	for _, arg := range []string{"--shared=valkey://localhost:6379", "--takeover"} {
+		c, _, err = parse(t, "--relay=https://gateway.example.com", arg)
+		require.NoError(t, err)
+		require.ErrorContains(t, c.Validate(), "--relay is https://gateway.example.com: needs --hop-secret-file")
+		c, _, err = parse(t, "--relay=https://gateway.example.com", "--hop-secret-file=a", "--site-id=here", arg)
+		require.NoError(t, err)
+		require.NoError(t, c.Validate())
+	}
 	c, _, err = parse(t, "--wake-hold-max=0", "--queue-depth=-1")
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Validate(), "--wake-hold-max")

@@ -32,9 +32,12 @@ type authenticator struct {
 // open reports whether requests need neither a key nor an identity.
 func (a *authenticator) open() bool { return a.keys == nil && !a.identities }
 
+// strips reports whether engines do not get the callers' keys.
+func (a *authenticator) strips() bool { return !a.open() && !a.forward }
+
 // authenticate sets the caller, the hops and the forwarding of a request in its call.
 func (a *authenticator) authenticate(c *call, cr extproc.Credentials) *refusal.Refusal {
-	c.forward.StripKeys = !a.open() && !a.forward
+	c.forward.StripKeys = a.strips()
 	token, stripped := sitemap.Hops(cr.PathAndQuery)
 	if stripped != cr.PathAndQuery {
 		c.forward.PathAndQuery = stripped

@@ -28,6 +28,9 @@ type Options struct {
 	GraceUntil  time.Time     // until then the agent of a model may still be registering
 	Identities  bool          // filters of Envoy may set the caller's identity
 	ForwardKeys bool          // engines get the callers' keys
+	// Destination is how the requests of a model without a destination in its policy are sent
+	// on; empty: to replicas.
+	Destination policy.Destination
 
 	Keys     *access.Store // nil: no keys file
 	Secrets  *hop.Secrets  // nil: hops are counted, and their tokens not signed

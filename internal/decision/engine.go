@@ -6,12 +6,27 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/policy"
 )
 
 // Engine is part of extproc.Call. Requests to a backend are changed as its configuration
 // says. Requests to other engines, and to a backend without a key, get the key of the model.
-func (c *call) Engine(model string, g holdstate.Grant) (e extproc.Engine) {
-	at, o := g.Replica(), &c.d.o
+func (c *call) Engine(model string, g holdstate.Grant) extproc.Engine {
+	return c.d.engine(model, g.Replica())
+}
+
+// Returned is part of extproc.Decider.
+func (d *Decider) Returned(model string, at holdstate.Replica) (extproc.Forward, extproc.Engine) {
+	return extproc.Forward{StripKeys: d.strips()}, d.engine(model, at)
+}
+
+// ByRoute is part of extproc.Call.
+func (c *call) ByRoute(model string) bool {
+	return c.d.o.Policies().Destination(model, c.d.o.Destination) == policy.Route
+}
+
+func (d *Decider) engine(model string, at holdstate.Replica) (e extproc.Engine) {
+	o := &d.o
 	if at.Engine == engines.Ollama { // it refuses unknown hosts and origins
 		e.Host, e.NoOrigin = at.Address, true
 	}

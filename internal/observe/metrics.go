@@ -16,6 +16,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/refusal"
+	"github.com/holdgate/holdgate/internal/ticket"
 )
 
 // Options are the settings of the metrics.
@@ -38,6 +39,7 @@ type Metrics struct {
 	wakes    *prometheus.HistogramVec
 	lost     prometheus.Counter
 	tokens   *prometheus.CounterVec
+	tickets  *prometheus.CounterVec
 	tenants  tenantLabels
 	models   models // the models with a series of wakes, rejections or queued
 
@@ -92,6 +94,10 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 			Name: o.Prefix + "hop_tokens_rejected_total",
 			Help: "Tokens of redirected requests that were not accepted, by reason.",
 		}, []string{"reason"}),
+		tickets: f.NewCounterVec(prometheus.CounterOpts{
+			Name: o.Prefix + "passes_rejected_total",
+			Help: "Requests whose header x-holdgate-pass was not accepted, by reason.",
+		}, []string{"reason"}),
 	}
 	reg.MustRegister(m.routed)
 	for _, outcome := range holdstate.Outcomes() {
@@ -99,6 +105,9 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 	}
 	for _, err := range []error{hop.ErrForged, hop.ErrExpired, hop.ErrMismatch} {
 		m.tokens.WithLabelValues(hop.Class(err))
+	}
+	for _, err := range []error{ticket.ErrForged, ticket.ErrExpired, ticket.ErrUsed, ticket.ErrMismatch} {
+		m.tickets.WithLabelValues(ticket.Class(err))
 	}
 	return m
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/audit"
+	"github.com/holdgate/holdgate/internal/ticket"
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
@@ -42,6 +43,11 @@ func (o Observer) Ended(r *extproc.Record) {
 func (o Observer) Freed(g holdstate.Grant, slots int) {
 	o.Log.Warn().Str("agent", g.Replica().ID).Int("slots", slots).
 		Msg("the engine has fewer requests than slots are taken: freed slots")
+}
+
+// TicketRefused counts a request that was refused because of its ticket.
+func (o Observer) TicketRefused(why error) {
+	o.Metrics.tickets.WithLabelValues(ticket.Class(why)).Inc()
 }
 
 func auditRecord(r *extproc.Record) *audit.Record {

@@ -113,6 +113,9 @@ func RequestInvalid(format string, args ...any) *Refusal {
 // Unauthorized refuses a request without a valid key.
 func Unauthorized(message string) *Refusal { return unauthorized(facts{detail: message}) }
 
+// TicketInvalid refuses a request with a ticket that is not valid.
+func TicketInvalid(message string) *Refusal { return ticketInvalid(facts{detail: message}) }
+
 // NotFound refuses a path that is not an endpoint; meant is the endpoint that the
 // client most likely wants, or empty.
 func NotFound(meant string) *Refusal {

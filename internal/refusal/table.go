@@ -75,6 +75,12 @@ var (
 		when: "the key may not use the model",
 	})
 
+	ticketInvalid = detailed(row{
+		status: 403, code: "pass_invalid",
+		text: "$detail",
+		when: "the request has the header `x-holdgate-pass`, which only the router may send",
+	})
+
 	notFound = detailed(row{
 		status: 404, code: "not_found",
 		text: "this path is not an endpoint of the router$detail",

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/descriptors"
+	"github.com/holdgate/holdgate/internal/ticket"
+)
+
+// A request by route goes where a gateway's own route leads: the router only decides when. A
+// held one whose answer has begun with a keepalive is sent back to the gateway by the relay,
+// with a ticket, and passes the filter there a second time: see comeBack. Any other goes on
+// itself.
+
+// gatewayNotTaken is the status with which a gateway answers that it has no engine.
+const gatewayNotTaken = "503"
+
+// canRelay reports whether there is a way by which the request can be relayed.
+func (p *pass) canRelay() bool {
+	if p.byRoute {
+		return p.s.d.Gateway != nil
+	}
+	return p.s.d.Relay != nil
+}
+
+// sentOn ends a request that was sent on through a gateway that does not tell when it ends.
+func (p *pass) sentOn(g holdstate.Grant) {
+	p.flight.note(func(r *Record) { r.carried(g) })
+	g.Release()
+	p.s.end(p.flight)
+	p.s.noLog.Do(func() {
+		p.s.d.Log.Warn().Msg("no access log of this gateway has come yet: until it does, its requests have no slot once they are sent on, so the router does not limit how many an engine gets")
+	})
+}
+
+// logTells is called when the access log of an Envoy has come with the router's metadata.
+func (s *Server) logTells(from string) {
+	if s.logs.tells(from) {
+		s.d.Log.Debug().Str("envoy", from).Msg("an access log comes from this Envoy: requests that it carries have slots until they end")
+	}
+}
+
+// flags returns Envoy's response flags of an answer of the relay lane. An answer that comes
+// through a gateway has none: a header of this name would be an engine's.
+func (r *relay) flags(resp *http.Response) string {
+	if r.p.byRoute {
+		return ""
+	}
+	return resp.Header.Get(envoy.FlagsHeader)
+}
+
+// addTicket gives a request of the relay its ticket.
+func (r *relay) addTicket(req *http.Request) error {
+	p, at := r.p, r.grant.Replica()
+	text, err := p.s.d.Tickets.Sign(&ticket.Claims{
+		RequestID: p.flight.id, Model: p.req.Model, AgentID: at.ID, Engine: at.Engine,
+		Method: req.Method, PathAndQuery: req.URL.Opaque, Body: sha256.Sum256(p.upload.held), Size: req.ContentLength,
+	})
+	if err != nil {
+		return err
+	}
+	req.Header.Set(envoy.TicketHeader, text)
+	return nil
+}
+
+// gateway calls a gateway's listener for clients.
+type gateway struct {
+	http.RoundTripper
+
+	scheme, host string
+}
+
+// NewGateway returns a client of the gateway at a URL of http or https, of which only scheme,
+// host and port count. roots are the authorities of its certificate; nil: the system's.
+func NewGateway(at *url.URL, roots *x509.CertPool) http.RoundTripper {
+	return &gateway{scheme: at.Scheme, host: at.Host, RoundTripper: descriptors.Patient(&http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
+		TLSHandshakeTimeout: 5 * time.Second,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     30 * time.Second,
+	})}
+}
+
+// RoundTrip is part of http.RoundTripper. The host in the request is the client's.
+func (g *gateway) RoundTrip(req *http.Request) (*http.Response, error) {
+	to := *req.URL
+	to.Scheme, to.Host = g.scheme, g.host
+	sent := req.WithContext(req.Context())
+	sent.URL = &to
+	return g.RoundTripper.RoundTrip(sent) //nolint:wrapcheck // the caller says what was being done
+}

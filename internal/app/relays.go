@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net/http"
+
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/internal/certs"
+	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/reload"
+)
+
+// relays returns the clients of Envoy's relay lane and of a gateway. --relay is one of them,
+// and the other is nil.
+func (a *App) relays() (lane, gateway http.RoundTripper) {
+	if at := a.c.Gateway(); at != nil {
+		return nil, extproc.NewGateway(at, a.relayCAs)
+	}
+	return extproc.NewRelay(config.Address(a.c.Relay)), nil
+}
+
+// relayCAs returns the authorities of --relay-ca-file, nil without it.
+func relayCAs(path string) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := reload.Read(path, reload.MaxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("reading the authorities of the gateway: %w", err)
+	}
+	roots, err := certs.Authorities(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading the authorities of the gateway: %s %w", path, err)
+	}
+	return roots, nil
+}
+
+// warnOfSilentHolds logs which models get no keepalives, because --relay does not lead to
+// their destination.
+func (a *App) warnOfSilentHolds() {
+	if a.c.WakeKeepalive == 0 {
+		return
+	}
+	usual, silent := policy.Destination(a.c.Destination), policy.Route
+	advice := "set --relay to the URL of the gateway's listener for clients"
+	if a.c.Gateway() != nil {
+		silent, advice = policy.Replica, "their keepalives need the relay lane of Holdgate's own bootstrap as --relay"
+	}
+	var models []string
+	for _, model := range a.policies().Models() {
+		if usual != silent && a.policies().Destination(model, usual) == silent {
+			models = append(models, model)
+		}
+	}
+	if usual == silent || len(models) > 0 {
+		a.log.Warn().Str("destination", string(silent)).Strs("models", models).Bool("all_others", usual == silent).
+			Msg("held requests for models with this destination get no keepalives: " + advice)
+	}
+}
