@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -176,9 +177,7 @@ func startBetween(t *testing.T, gateway func() string) *between {
 			return
 		}
 		defer resp.Body.Close()
-		for name, values := range resp.Header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), resp.Header)
 		w.WriteHeader(resp.StatusCode)
 		_, _ = io.Copy(w, resp.Body)
 	}))

@@ -144,8 +144,7 @@ func (s *soak) cold(ctx context.Context) {
 		p := s.startAgent(fmt.Sprint("cold-", n), "cold", s.engines[2].addr(), 16)
 		sleep(ctx, s.asleep/2+500*time.Millisecond)
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		_ = <-p.done
-		p.done <- nil
+		_ = p.ends()
 	}
 }
 

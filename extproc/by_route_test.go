@@ -107,6 +107,7 @@ func TestALaneOfTheOwnBootstrapHasNoRoutes(t *testing.T) {
 func TestByRouteSlotsNeedTheGatewaysLog(t *testing.T) {
 	t.Parallel()
 	serve := func(t *testing.T, r *rig) (id string) {
+		t.Helper()
 		id = uuid.NewString()
 		r.viaGateway(t, extproctest.Request(chatPath, gatewayBody, headerRequestID, id)...).
 			RequireEnded(t, "0s serve on , 13 bytes", "0s body 13 end")
@@ -384,7 +385,7 @@ func TestTheGatewayIsCalledAtItsAddress(t *testing.T) {
 	u, err := url.Parse(secure.URL)
 	require.NoError(t, err)
 	req := (&http.Request{Method: http.MethodGet, URL: &url.URL{Opaque: "/"}, Header: http.Header{}}).WithContext(t.Context())
-	_, err = NewGateway(u, nil).RoundTrip(req) //nolint:bodyclose // there is none
+	_, err = NewGateway(u, nil).RoundTrip(req)
 	var unknown *tls.CertificateVerificationError
 	require.ErrorAs(t, err, &unknown)
 }

@@ -16,7 +16,7 @@ import (
 func TestAPolicySaysHowAModelsRequestsAreSentOn(t *testing.T) {
 	t.Parallel()
 	for usual, all := range map[policy.Destination]bool{"": false, policy.Replica: false, policy.Route: true} {
-		bubble(t, setup{policy: "a: {destination: route}, b: {destination: replica}", Options: Options{Destination: usual}}, func(r *rig) {
+		bubble(t, setup{policy: "a: {destination: route}, b: {destination: replica}", Destination: usual}, func(r *rig) {
 			c := r.calls("")
 			require.True(r.t, c.ByRoute("a"))
 			require.False(r.t, c.ByRoute("b"))
@@ -38,8 +38,8 @@ func TestARequestThatComesBackIsChangedForItsEngine(t *testing.T) {
 	}{
 		"without keys":       {setup{}, false},
 		"callers have keys":  {setup{keys: oneKey("")}, true},
-		"and engines get it": {setup{keys: oneKey(""), Options: Options{ForwardKeys: true}}, false},
-		"identities":         {setup{Options: Options{Identities: true}}, true},
+		"and engines get it": {setup{keys: oneKey(""), ForwardKeys: true}, false},
+		"identities":         {setup{Identities: true}, true},
 	} {
 		bubble(t, c.setup, func(r *rig) {
 			forward, engine := r.Returned("m", replica)

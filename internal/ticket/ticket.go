@@ -129,9 +129,7 @@ func New(secrets *hop.Secrets) *Office {
 func (o *Office) Sign(c *Claims) (string, error) {
 	now := time.Now()
 	text, err := jwt.NewWithClaims(jwt.SigningMethodHS256, wire{
-		RegisteredClaims: jwt.RegisteredClaims{
-			ID: rand.Text(), IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(Life)),
-		},
+		ID: rand.Text(), IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(Life)),
 		RequestID: c.RequestID, Model: c.Model, AgentID: c.AgentID, Engine: c.Engine,
 		Head: encode(hop.HeadSum(c.Method, c.PathAndQuery)), Body: encode(c.Body), Size: c.Size,
 	}).SignedString(o.signing)
