@@ -62,6 +62,33 @@ func TestARouterThatDiesLeavesTheOthersServing(t *testing.T) {
 	}
 }
 
+// Requests that are served at once make no call to the server: neither for themselves nor for what
+// the routers tell one another. One that is held does.
+func TestAWarmRequestMakesNoCallToTheServer(t *testing.T) {
+	rs := startRouters(t, 2)
+	c, e := newCounter(t, 0)
+	agent := rs.agent("engine", e.addr(), 4)
+	r := rs.all[0]
+	calls := func() (n int) {
+		for _, call := range []string{"holds", "quota", "level"} {
+			n += r.value(fmt.Sprintf("shared_call_seconds_count{call=%q}", call))
+		}
+		return n
+	}
+	before := calls()
+	for n := range 100 {
+		answer := r.post(chatPath, chatBody("m", false), "X-Of", strconv.Itoa(n))
+		require.Equal(t, http.StatusOK, answer.status, answer.body)
+	}
+	require.Equal(t, before, calls())
+	require.Len(t, c.answered, 100)
+	require.NoError(t, agent.cmd.Process.Kill())
+	r.eventually("the agent is gone", func() bool { return !strings.Contains(r.metrics(), `hivenet_agent_slots{agent_id="engine"}`) })
+	_ = r.start(t.Context(), chatPath, chatBody("m", false))
+	r.metric(`hivenet_pending_demand{model="m"}`, "1")
+	r.eventually("calls for the held request", func() bool { return calls() > before })
+}
+
 // heldPerRouter is how many requests TestManyHeldAtThreeRoutersMeetFourSlots holds at each
 // router, unless HOLDGATE_HELD says so.
 const heldPerRouter = 100
