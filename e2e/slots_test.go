@@ -86,15 +86,20 @@ func TestThreeRoutersNeverSendAnEngineMoreThanItsSlots(t *testing.T) {
 		victim.knows("engine")
 		pause(3 * time.Second)
 	}
-	before := c.total()
-	pause(3 * time.Second)
-	rate := float64(c.total()-before) / 3
+	// The slots of the routers that were killed come back: while short requests of the others
+	// keep the engine busy, up to 35 s later.
+	rate := 0.0
+	for begin := time.Now(); rate < 0.85*4/0.15 && time.Since(begin) < 45*time.Second; {
+		before := c.total()
+		pause(3 * time.Second)
+		rate = float64(c.total()-before) / 3
+	}
 	stop.Store(true)
 	clients.Wait()
 	t.Logf("%d requests answered, at most %d at once, %.1f a second at the end", asked.Load(), c.most, rate)
 	require.Equal(t, 4, c.most)
 	require.Len(t, c.answered, int(asked.Load()))
-	require.Greater(t, rate, 0.7*4/0.15, "all slots are in use again")
+	require.Greater(t, rate, 0.85*4/0.15, "all slots are in use again")
 	for _, r := range rs.all {
 		r.metric(`hivenet_agent_slots_in_use{agent_id="engine"}`, "0")
 	}
