@@ -225,11 +225,20 @@ func TestTheExampleOfManyRoutersIsGood(t *testing.T) {
 	text, err := os.ReadFile("../../examples/many-routers/kubernetes.yaml")
 	require.NoError(t, err)
 	checked := 0
+	var replicas, unavailable int
+	var routers, protected map[string]string // labels
 	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var object struct {
+			Kind string
 			Spec struct {
+				Replicas       int
+				MaxUnavailable int `yaml:"maxUnavailable"`
+				Selector       struct {
+					MatchLabels map[string]string `yaml:"matchLabels"`
+				}
 				Template struct {
-					Spec struct {
+					Metadata struct{ Labels map[string]string }
+					Spec     struct {
 						Containers []struct {
 							Name string
 							Args []string
@@ -242,6 +251,9 @@ func TestTheExampleOfManyRoutersIsGood(t *testing.T) {
 			break
 		}
 		require.NoError(t, err)
+		if object.Kind == "PodDisruptionBudget" {
+			protected, unavailable = object.Spec.Selector.MatchLabels, object.Spec.MaxUnavailable
+		}
 		for _, container := range object.Spec.Template.Spec.Containers {
 			if container.Name != "router" {
 				continue
@@ -250,9 +262,13 @@ func TestTheExampleOfManyRoutersIsGood(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, c.Validate())
 			checked++
+			replicas, routers = object.Spec.Replicas, object.Spec.Template.Metadata.Labels
 		}
 	}
 	require.Equal(t, 1, checked)
+	require.Equal(t, routers, protected, "the disruption budget is for the routers")
+	require.Equal(t, 1, unavailable)
+	require.Greater(t, replicas, unavailable)
 }
 
 func TestABadFileIsRefusedWithItsLine(t *testing.T) {
