@@ -4,6 +4,7 @@ package shared
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +51,7 @@ type LevelOptions struct {
 	// OnChange is called when a value of another router may have changed.
 	OnChange func(name string)
 	// OnGone is called with the last values of another router that left or died, before
-	// OnChange; nil: nobody asks. The map is not used any more.
+	// OnChange; nil: nobody asks. It may be called twice.
 	OnGone func(values map[string]string)
 }
 
@@ -89,6 +90,18 @@ func (l *Levels) Each(name string, f func(value string)) {
 	defer l.mu.Unlock()
 	for _, t := range l.others {
 		if v, ok := t.values[name]; ok && now.Before(t.until) {
+			f(v)
+		}
+	}
+}
+
+// EachLast is Each with the values of routers whose life is over, too, as long as OnGone was not
+// called with them.
+func (l *Levels) EachLast(name string, f func(value string)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.others {
+		if v, ok := t.values[name]; ok {
 			f(v)
 		}
 	}
@@ -204,27 +217,42 @@ func (l *Levels) expire() {
 	l.remove(func(_ string, t *theirs) bool { return !now.Before(t.until) })
 }
 
+// remove removes the values of the routers that are gone. OnGone is called first, so that there is
+// no moment at which neither EachLast nor whom OnGone tells has them.
 func (l *Levels) remove(gone func(id string, t *theirs) bool) {
+	told := map[string]uint64{} // the number of the values by router
+	for id, t := range l.find(gone) {
+		told[id] = t.number
+		l.onGone(t.values)
+	}
 	changed := map[string]struct{}{}
-	var left []map[string]string
 	l.mu.Lock()
 	for id, t := range l.others {
-		if !gone(id, t) {
-			continue
+		if number, ok := told[id]; !ok || number != t.number || !gone(id, t) {
+			continue // it is not gone, or has written meanwhile
 		}
 		for name := range t.values {
 			changed[name] = struct{}{}
 		}
 		delete(l.others, id)
-		left = append(left, t.values)
 	}
 	l.mu.Unlock()
-	for _, values := range left {
-		l.onGone(values)
-	}
 	for name := range changed {
 		l.onChange(name)
 	}
+}
+
+// find returns copies of the values of routers.
+func (l *Levels) find(is func(id string, t *theirs) bool) map[string]theirs {
+	found := map[string]theirs{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, t := range l.others {
+		if is(id, t) {
+			found[id] = theirs{number: t.number, values: maps.Clone(t.values)}
+		}
+	}
+	return found
 }
 
 // replace sets all values of another router, unless newer ones are known.

@@ -130,13 +130,18 @@ func (d *Demand) others(model string) (all []level) {
 // holdstate.Options.PlaceOf does. A place is taken over once.
 func (d *Demand) PlaceOf(model string, identity uint64) uint64 {
 	elsewhere := uint64(0)
-	for _, l := range d.others(model) {
+	// A router that died has its places until gone remembers them.
+	d.levels.EachLast(model, func(value string) {
+		l, ok := decode(value)
+		if !ok {
+			return
+		}
 		for _, place := range []uint64{l.waiting.place(identity), l.left.place(identity)} {
 			if place != 0 && (elsewhere == 0 || place < elsewhere) {
 				elsewhere = place
 			}
 		}
-	}
+	})
 	return d.places.take(model, identity, elsewhere)
 }
 
