@@ -73,8 +73,8 @@ func TestARouterSaysWhatItKeepsOfItsShare(t *testing.T) {
 		slots[2].Release()
 		require.Empty(t, a.usages(), "that one is of the share")
 
-		for n := range 3 {
-			waiting.Store(int64(3 * n))
+		waiting.Store(6)
+		for range 3 {
 			rt.SlotWaitersChanged(llama)
 		}
 		requireUsages(t, a.usages(), &pb.Usage{Offer: 2, Kept: 1, Waiting: 4, Released: 3})
