@@ -57,13 +57,7 @@ func (s *Secrets) Derive(purpose string) [][]byte {
 
 // parse reads the text of a file of secrets. Its errors do not contain a secret.
 func parse(text, site string) (*Secrets, error) {
-	s := &Secrets{site: site, parser: jwt.NewParser(
-		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
-		jwt.WithStrictDecoding(),
-		jwt.WithExpirationRequired(),
-		jwt.WithIssuedAt(),
-		jwt.WithLeeway(Leeway),
-	)}
+	s := &Secrets{site: site, parser: NewParser(Leeway)}
 	number := 0
 	for line := range strings.Lines(text) {
 		number++

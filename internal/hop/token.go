@@ -88,8 +88,8 @@ func (s *Secrets) Sign(c Claims) (string, error) {
 		ExpiresAt: jwt.NewNumericDate(now.Add(Life)),
 		KeyID:     c.KeyID,
 		Hops:      c.Hops,
-		Head:      encode(HeadSum(c.Method, c.PathAndQuery)),
-		Body:      encode(c.Body),
+		Head:      EncodeSum(HeadSum(c.Method, c.PathAndQuery)),
+		Body:      EncodeSum(c.Body),
 	}).SignedString(s.signing)
 	if err != nil {
 		return "", fmt.Errorf("signing a hop token: %w", err)
@@ -120,7 +120,7 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 	_, err := s.parser.ParseWithClaims(token, &w, func(*jwt.Token) (any, error) { return s.all, nil })
 	switch {
 	case err == nil:
-	case errors.Is(err, jwt.ErrTokenExpired), errors.Is(err, jwt.ErrTokenUsedBeforeIssued), errors.Is(err, jwt.ErrTokenNotValidYet):
+	case AtWrongTime(err):
 		return nil, fmt.Errorf("%w: %w", ErrExpired, err)
 	default:
 		return nil, fmt.Errorf("%w: %w", ErrForged, err)
@@ -135,7 +135,7 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 	if !slices.Contains(w.Audience, s.site) {
 		return nil, fmt.Errorf("%w: it was made for site %q, and this is %q", ErrMismatch, strings.Join(w.Audience, ","), s.site)
 	}
-	if !same(w.Head, HeadSum(method, pathAndQuery)) {
+	if !IsSum(w.Head, HeadSum(method, pathAndQuery)) {
 		return nil, fmt.Errorf("%w: method, path or query differ", ErrMismatch)
 	}
 	return &Verified{Site: w.Issuer, KeyID: w.KeyID, Hops: w.Hops, body: w.Body}, nil
@@ -144,7 +144,7 @@ func (s *Secrets) VerifyHead(token, method, pathAndQuery string) (*Verified, err
 // VerifyBody checks that the token is for a body with this SHA-256. The hash must be that of
 // the body as received.
 func (v *Verified) VerifyBody(sum [sha256.Size]byte) error {
-	if !same(v.body, sum) {
+	if !IsSum(v.body, sum) {
 		return fmt.Errorf("%w: the body differs", ErrMismatch)
 	}
 	return nil
@@ -158,10 +158,29 @@ func notInToken(c rune) bool {
 	return !letter && !digit && c != '-' && c != '_' && c != '.'
 }
 
-func encode(sum [sha256.Size]byte) string {
+// EncodeSum returns a SHA-256 as tokens have it.
+func EncodeSum(sum [sha256.Size]byte) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-func same(text string, sum [sha256.Size]byte) bool {
-	return subtle.ConstantTimeCompare([]byte(text), []byte(encode(sum))) == 1
+// IsSum reports whether a text of a token is that of a SHA-256.
+func IsSum(text string, sum [sha256.Size]byte) bool {
+	return subtle.ConstantTimeCompare([]byte(text), []byte(EncodeSum(sum))) == 1
+}
+
+// NewParser returns a parser of tokens with a MAC. leeway is by how much the clocks of those who
+// sign and of those who verify may differ.
+func NewParser(leeway time.Duration) *jwt.Parser {
+	return jwt.NewParser(
+		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
+		jwt.WithStrictDecoding(),
+		jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(),
+		jwt.WithLeeway(leeway),
+	)
+}
+
+// AtWrongTime reports whether a parser's error is that a token has expired or is not valid yet.
+func AtWrongTime(err error) bool {
+	return errors.Is(err, jwt.ErrTokenExpired) || errors.Is(err, jwt.ErrTokenUsedBeforeIssued) || errors.Is(err, jwt.ErrTokenNotValidYet)
 }

@@ -50,7 +50,7 @@ func sign(t testing.TB, s *Secrets, c Claims) string {
 func payload() wire {
 	return wire{
 		Audience: jwt.ClaimStrings{"site-us-1"},
-		Hops:     1, Head: encode(HeadSum("POST", path)), Body: encode(body),
+		Hops:     1, Head: EncodeSum(HeadSum("POST", path)), Body: EncodeSum(body),
 	}
 }
 
