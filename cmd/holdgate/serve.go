@@ -62,9 +62,15 @@ func readSettings(cmd *cobra.Command, c *config.Serve, file string) error {
 
 // serve runs until ctx ends or a server fails.
 func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
-	next, err := newSuccessor(log)
-	if err != nil {
-		return err
+	replace := func() {
+		log.Error().Msg("SIGUSR2: this process was started without --takeover, so no other can take over from it")
+	}
+	if c.Takeover {
+		next, err := newSuccessor(log)
+		if err != nil {
+			return err
+		}
+		replace = next.start
 	}
 	a, err := app.New(c, log) //nolint:contextcheck // webhooks outlive the start; Stop ends them
 	if err != nil {
@@ -77,13 +83,7 @@ func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
 	defer signal.Stop(signals)
 	notifyReady(log)
-	failure := untilEnd(ctx, a, func() {
-		if !c.Takeover {
-			log.Error().Msg("SIGUSR2: this process was started without --takeover, so no other can take over from it")
-			return
-		}
-		next.start()
-	}, signals, log)
+	failure := untilEnd(ctx, a, replace, signals, log)
 	if !a.Replaced() {
 		notifyStopping(log)
 	}
