@@ -171,7 +171,7 @@ func (l *Levels) write(ctx context.Context, name string) {
 	defer l.writing.Unlock()
 	l.number++
 	number, value := strconv.FormatUint(l.number, 10), l.own(name)
-	message := l.c.id + " " + number + " " + strconv.Itoa(len(name)) + " " + name + value
+	message := l.c.id + " " + number + " " + Named(name, value)
 	_ = writeChange.RunSlowly(ctx, l.c, []string{l.key(l.c.id), l.c.Key(l.name)},
 		[]string{number, name, value, lifeText, message}).Error() // it is counted, and the next beat writes again
 }
@@ -295,13 +295,12 @@ func difference(a, b map[string]string) (names []string) {
 func (l *Levels) receive(message string) {
 	id, rest, _ := strings.Cut(message, " ")
 	numberText, rest, _ := strings.Cut(rest, " ")
-	sizeText, rest, _ := strings.Cut(rest, " ")
-	number, err1 := strconv.ParseUint(numberText, 10, 64)
-	size, err2 := strconv.Atoi(sizeText)
-	if id == l.c.id || err1 != nil || err2 != nil || size < 0 || size > len(rest) {
+	number, err := strconv.ParseUint(numberText, 10, 64)
+	name, value, ok := CutNamed(rest)
+	if id == l.c.id || err != nil || !ok {
 		return
 	}
-	name, value := strings.Clone(rest[:size]), rest[size:] // a name may be kept longer than the message
+	name = strings.Clone(name) // it may be kept longer than the message
 	l.mu.Lock()
 	t := l.router(id)
 	if number <= t.number {

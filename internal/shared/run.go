@@ -31,11 +31,8 @@ const (
 // lifeText is Life in milliseconds, as scripts take it.
 var lifeText = strconv.FormatInt(Life.Milliseconds(), 10)
 
-// presence stores that a router lives, and returns the living ones. By the server's clock, so
-// that those of the routers need not agree.
-var presence = NewScript("presence", `
-local now = redis.call('TIME')
-now = now[1] * 1000 + math.floor(now[2] / 1000)
+// presence stores that a router lives, and returns the living ones.
+var presence = NewScript("presence", LuaNow+`
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

@@ -66,19 +66,14 @@ func (f *Fails) Failed(model, reason string, cooldown time.Duration) {
 		f.unwritten = append(f.unwritten, fail{id, model, clip(reason), until})
 	}
 	f.mu.Unlock()
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	notify(f.wake)
 }
 
 // clip returns text in UTF-8 of at most maxReason bytes.
 func clip(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
 
 // writeFail stores a failed wake until its end, as "end id reason", and publishes it.
-var writeFail = shared.NewScript("fail", `
-local now = redis.call('TIME')
-now = now[1] * 1000 + math.floor(now[2] / 1000)
+var writeFail = shared.NewScript("fail", shared.LuaNow+`
 local left = tonumber(ARGV[4])
 if left > 0 then
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%d', now + left) .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
@@ -92,9 +87,7 @@ return 0
 
 // readFails removes the failed wakes that are over, and returns the others: of each the model, what
 // is left in milliseconds, and "id reason".
-var readFails = shared.NewScript("fails", `
-local now = redis.call('TIME')
-now = now[1] * 1000 + math.floor(now[2] / 1000)
+var readFails = shared.NewScript("fails", shared.LuaNow+`
 local all = redis.call('HGETALL', KEYS[1])
 local found = {}
 for i = 1, #all, 2 do
@@ -130,8 +123,8 @@ func (f *Fails) write(ctx context.Context) {
 	f.mu.Unlock()
 	var again []fail
 	for _, w := range unwritten {
-		left := strconv.FormatInt(max(0, time.Until(w.until).Milliseconds()), 10)
-		message := w.id + " " + left + " " + strconv.Itoa(len(w.model)) + " " + w.model + w.reason
+		left := millis(max(0, time.Until(w.until)))
+		message := w.id + " " + left + " " + shared.Named(w.model, w.reason)
 		err := writeFail.RunSlowly(ctx, f.c, []string{f.key(), f.c.Key("fails")}, []string{w.model, w.id, w.reason, left, message}).Error()
 		if err != nil && time.Now().Before(w.until) {
 			again = append(again, w)
@@ -147,10 +140,7 @@ func (f *Fails) beat(ctx context.Context) {
 	f.forget()
 	f.mu.Lock()
 	if len(f.unwritten) > 0 {
-		select {
-		case f.wake <- struct{}{}:
-		default:
-		}
+		notify(f.wake)
 	}
 	f.mu.Unlock()
 	all, err := readFails.RunSlowly(ctx, f.c, []string{f.key()}, nil).AsStrSlice()
@@ -180,9 +170,8 @@ func (f *Fails) forget() {
 func (f *Fails) receive(message string) {
 	id, rest, _ := strings.Cut(message, " ")
 	left, rest, _ := strings.Cut(rest, " ")
-	size, rest, _ := strings.Cut(rest, " ")
-	if n, err := strconv.Atoi(size); err == nil && n >= 0 && n <= len(rest) {
-		f.learn(id, rest[:n], rest[n:], left)
+	if model, reason, ok := shared.CutNamed(rest); ok {
+		f.learn(id, model, reason, left)
 	}
 }
 

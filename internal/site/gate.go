@@ -112,14 +112,13 @@ func decodeOccupancy(level string, now time.Time) (o admission.Occupancy, ok boo
 	if level == "" || level[0] != occupancyVersion {
 		return o, false
 	}
-	rest, ok := []byte(level[1:]), true
+	r := reader{rest: level[1:]}
 	number := func() int64 {
-		n, size := binary.Uvarint(rest)
-		if size <= 0 || n > largestOccupancy {
-			ok = false
+		n := r.number()
+		if n > largestOccupancy {
+			r.bad = true
 			return 0
 		}
-		rest = rest[size:]
 		return int64(n)
 	}
 	o.Requests, o.Tokens = number(), number()
@@ -127,10 +126,10 @@ func decodeOccupancy(level string, now time.Time) (o admission.Occupancy, ok boo
 		o.WaitsSince = now.Add(-time.Duration(min(waited, longestWait)) * time.Microsecond)
 	}
 	o.ByKey = map[admission.KeyHash]int64{}
-	for ok && len(rest) >= len(admission.KeyHash{}) {
-		hash := admission.KeyHash(rest[:len(admission.KeyHash{})])
-		rest = rest[len(hash):]
+	for !r.bad && len(r.rest) >= len(admission.KeyHash{}) {
+		var hash admission.KeyHash
+		r.rest = r.rest[copy(hash[:], r.rest):]
 		o.ByKey[hash] = number()
 	}
-	return o, ok && len(rest) == 0
+	return o, !r.bad && r.rest == ""
 }

@@ -133,12 +133,7 @@ func (h *Holds) queue(a *holdAsk) bool {
 }
 
 // wakeUp has the goroutine of run look for something to do.
-func (h *Holds) wakeUp() {
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
-}
+func (h *Holds) wakeUp() { notify(h.wake) }
 
 // writeAgain has all counts written again, and forgets what the others held too long ago.
 func (h *Holds) writeAgain() {

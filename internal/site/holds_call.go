@@ -26,9 +26,7 @@ const (
 // count in ms, and the count of each key; then for each group how many requests there are, whether
 // they are to be counted, the number of their limits, and for each the index of its key and the
 // limit. A hash has a field for each router with the count and its end in ms, by the server's clock.
-var holdsScript = shared.NewScript("holds", `
-local now = redis.call('TIME')
-now = now[1] * 1000 + math.floor(now[2] / 1000)
+var holdsScript = shared.NewScript("holds", shared.LuaNow+`
 local router, life = ARGV[1], tonumber(ARGV[2])
 local at = 3
 local own, others = {}, {}
@@ -193,7 +191,7 @@ func (h *Holds) include(c *holdsCall, limits []holdLimit) {
 // send makes the call, and returns the answer of the script.
 func (c *holdsCall) send(ctx context.Context, h *Holds) ([]int64, error) {
 	keys := make([]string, len(c.limits))
-	args := []string{h.client.ID(), strconv.FormatInt(shared.Life.Milliseconds(), 10)}
+	args := []string{h.client.ID(), millis(shared.Life)}
 	for i, l := range c.limits {
 		keys[i] = h.keyOf(l)
 		args = append(args, strconv.Itoa(c.counts[i]))

@@ -75,14 +75,10 @@ func (h *Hooks) Release(ctx context.Context, hook string) {
 // keys returns the keys of the scripts. The name of a hook has secrets.
 func (h *Hooks) keys(hook string) []string { return []string{h.c.Key("hook", hashOf(hook))} }
 
-func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
 // claimHook gives a router a hook that no other has: it returns the key for its call. Else it
 // returns in how many milliseconds the claim ends, how its call ended, and why it was refused.
 // The router that has a claim gets it again, unless its call is done.
-var claimHook = shared.NewScript("hook_claim", `
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+var claimHook = shared.NewScript("hook_claim", shared.LuaNow+`
 local had = redis.call('HMGET', KEYS[1], 'router', 'until', 'end', 'refused', 'key')
 local over = had[3] == 'done' or had[3] == 'refused'
 if had[1] and now < tonumber(had[2]) and (over or had[1] ~= ARGV[1]) then
@@ -99,9 +95,7 @@ return {key}
 
 // endHook says how a call ended, also of a router that had to call without a claim, unless
 // another one has the claim.
-var endHook = shared.NewScript("hook_end", `
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+var endHook = shared.NewScript("hook_end", shared.LuaNow+`
 local had = redis.call('HMGET', KEYS[1], 'router', 'until')
 if had[1] and now < tonumber(had[2]) and had[1] ~= ARGV[1] then
   return 0

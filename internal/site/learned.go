@@ -70,18 +70,13 @@ func (l *Learned) Woke(model string, took time.Duration) {
 		l.unwritten = append(l.unwritten, learned{strings.Clone(model), took})
 	}
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	notify(l.wake)
 }
 
 // addTime adds a duration to the list of a model, unless it is of the last wake of the list: then
 // the longer one counts. A list is "end duration ...", in milliseconds; the field without a name
 // counts the changes. If the server has no list, it takes the router's.
-var addTime = shared.NewScript("learn", `
-local now = redis.call('TIME')
-now = now[1] * 1000 + math.floor(now[2] / 1000)
+var addTime = shared.NewScript("learn", shared.LuaNow+`
 local took, same, kept, models = tonumber(ARGV[2]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 local ends, list = now, ARGV[3]
@@ -146,10 +141,9 @@ func (l *Learned) write(ctx context.Context, w learned) {
 	if len(own) == 0 {
 		own = []time.Duration{w.took}
 	}
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	_ = addTime.RunSlowly(ctx, l.c, []string{l.key(), l.c.Key("times")}, []string{
-		w.model, number(w.took.Milliseconds()), timesText(own), number(timesLife.Milliseconds()),
-		number(sameWake.Milliseconds()), number(timesKept), number(modelsKept),
+		w.model, millis(w.took), timesText(own), millis(timesLife), millis(sameWake),
+		strconv.Itoa(timesKept), strconv.Itoa(modelsKept),
 	}).Error() // it is counted
 }
 
@@ -177,9 +171,8 @@ func (l *Learned) beat(ctx context.Context) {
 
 // receive reads the message of a list.
 func (l *Learned) receive(message string) {
-	size, rest, _ := strings.Cut(message, " ")
-	if n, err := strconv.Atoi(size); err == nil && n >= 0 && n <= len(rest) {
-		l.set(rest[:n], rest[n:])
+	if model, list, ok := shared.CutNamed(message); ok {
+		l.set(model, list)
 	}
 }
 
@@ -199,7 +192,7 @@ func timesText(all []time.Duration) string {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
-		b.WriteString(strconv.FormatInt(d.Milliseconds(), 10))
+		b.WriteString(millis(d))
 	}
 	return b.String()
 }

@@ -77,10 +77,10 @@ func decode(text string) (l level, ok bool) {
 	return l, true
 }
 
-// reader reads the bytes of a level.
+// reader reads the bytes of a value that another router has written.
 type reader struct {
 	rest string
-	bad  bool // the bytes are not a level
+	bad  bool // the bytes are not such a value
 }
 
 func (r *reader) number() uint64 {

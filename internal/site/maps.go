@@ -38,12 +38,7 @@ func NewMaps(c *shared.Client, store *sitemap.Store, log zerolog.Logger) *Maps {
 	return m
 }
 
-func (m *Maps) changed() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
+func (m *Maps) changed() { notify(m.wake) }
 
 func (m *Maps) run(ctx context.Context) {
 	for {
