@@ -11,7 +11,6 @@ import (
 	"github.com/holdgate/holdgate/internal/certs"
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/policy"
-	"github.com/holdgate/holdgate/internal/reload"
 )
 
 // relays returns the clients of Envoy's relay lane and of a gateway. --relay is one of them,
@@ -28,13 +27,9 @@ func relayCAs(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	text, err := reload.Read(path, reload.MaxBytes)
+	roots, err := certs.ReadAuthorities(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the authorities of the gateway: %w", err)
-	}
-	roots, err := certs.Authorities(text)
-	if err != nil {
-		return nil, fmt.Errorf("reading the authorities of the gateway: %s %w", path, err)
 	}
 	return roots, nil
 }

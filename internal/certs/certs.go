@@ -84,6 +84,19 @@ func Authorities(data []byte) (*x509.CertPool, error) {
 	return AddAuthorities(x509.NewCertPool(), data)
 }
 
+// ReadAuthorities reads a file with the certificates of authorities, in PEM.
+func ReadAuthorities(path string) (*x509.CertPool, error) {
+	text, err := reload.Read(path, reload.MaxBytes)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the file
+	}
+	pool, err := Authorities(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", path, err)
+	}
+	return pool, nil
+}
+
 // AddAuthorities adds the certificates of authorities, in PEM, to a pool.
 func AddAuthorities(pool *x509.CertPool, data []byte) (*x509.CertPool, error) {
 	if !pool.AppendCertsFromPEM(data) {

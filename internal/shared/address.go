@@ -4,11 +4,9 @@ package shared
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -117,8 +115,8 @@ func (a Address) options() (valkey.ClientOption, string, error) {
 		if o.TLSConfig == nil {
 			return o, "", errors.New("authorities are given for an address without TLS: use valkeys or rediss")
 		}
-		if err := a.readAuthorities(o.TLSConfig); err != nil {
-			return o, "", err
+		if o.TLSConfig.RootCAs, err = certs.ReadAuthorities(a.CAFile); err != nil {
+			return o, "", fmt.Errorf("reading the authorities: %w", err)
 		}
 	}
 	o.Dialer.Timeout, o.ConnWriteTimeout = dialTimeout, silence
@@ -134,17 +132,6 @@ func (a Address) options() (valkey.ClientOption, string, error) {
 		return o, "", err
 	}
 	return o, prefix, nil
-}
-
-func (a Address) readAuthorities(c *tls.Config) error {
-	text, err := os.ReadFile(a.CAFile)
-	if err != nil {
-		return fmt.Errorf("reading the authorities: %w", err)
-	}
-	if c.RootCAs, err = certs.Authorities(text); err != nil {
-		return fmt.Errorf("reading the authorities: %s %w", a.CAFile, err)
-	}
-	return nil
 }
 
 // login makes each connection use the password file.
