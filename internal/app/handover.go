@@ -81,15 +81,22 @@ func (a *App) offer(conn *takeover.Conn) error {
 	if err := conn.Send(&takeover.Message{Offer: offer}); err != nil {
 		return err
 	}
-	m, err := conn.Receive(startTime)
+	m, err := expect(conn, startTime, "that it is ready", func(m *takeover.Message) bool { return m.Ready != nil })
 	if err != nil {
 		return err
 	}
-	if m.Ready == nil {
-		return errors.New("the other process does not say that it is ready")
-	}
 	a.log.Info().Int("pid", m.Ready.PID).Msg("another process takes over")
 	return nil
+}
+
+// expect receives the next message of a handover. It is an error if the message does not say what
+// it should, of which has reports whether it does.
+func expect(conn *takeover.Conn, within time.Duration, what string, has func(m *takeover.Message) bool) (*takeover.Message, error) {
+	m, err := conn.Receive(within)
+	if err == nil && !has(m) {
+		err = errors.New("the other process does not say " + what)
+	}
+	return m, err
 }
 
 // introduceAgents has the agents connect to the other process too, and waits until it has them.
@@ -110,10 +117,7 @@ func (a *App) introduceAgents(ctx context.Context, conn *takeover.Conn) (err err
 	if err := conn.Send(&takeover.Message{Agents: told}); err != nil {
 		return err
 	}
-	m, err := conn.Receive(agentsTime + stepTime)
-	if err == nil && m.Commit == nil {
-		err = errors.New("the other process does not say that it has the agents")
-	}
+	_, err = expect(conn, agentsTime+stepTime, "that it has the agents", func(m *takeover.Message) bool { return m.Commit != nil })
 	return err
 }
 
@@ -145,10 +149,7 @@ func (a *App) leave(ctx context.Context, conn *takeover.Conn) error {
 	if err := conn.Send(&takeover.Message{Left: left}); err != nil {
 		return err
 	}
-	m, err := conn.Receive(stepTime)
-	if err == nil && m.Serving == nil {
-		err = errors.New("the other process does not say that it serves")
-	}
+	_, err := expect(conn, stepTime, "that it serves", func(m *takeover.Message) bool { return m.Serving != nil })
 	return err
 }
 

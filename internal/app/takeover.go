@@ -63,10 +63,9 @@ func (p *predecessor) receiveSockets() error {
 	if err != nil {
 		return err
 	}
-	m, err := p.conn.Receive(stepTime)
-	if err == nil && (m.Offer == nil || len(m.Offer.Sockets) != len(list)) {
-		err = errors.New("the other process does not say what its sockets are for")
-	}
+	m, err := expect(p.conn, stepTime, "what its sockets are for", func(m *takeover.Message) bool {
+		return m.Offer != nil && len(m.Offer.Sockets) == len(list)
+	})
 	if err != nil {
 		for _, l := range list {
 			_ = l.Close()
@@ -116,10 +115,7 @@ func (a *App) takeOver(ctx context.Context, p *predecessor) error {
 	if err := p.conn.Send(&takeover.Message{Ready: &takeover.Ready{PID: os.Getpid()}}); err != nil {
 		return err
 	}
-	m, err := p.conn.Receive(stepTime)
-	if err == nil && m.Agents == nil {
-		err = errors.New("the other process does not say which agents it has")
-	}
+	m, err := expect(p.conn, stepTime, "which agents it has", func(m *takeover.Message) bool { return m.Agents != nil })
 	if err != nil {
 		return err
 	}
@@ -128,10 +124,7 @@ func (a *App) takeOver(ctx context.Context, p *predecessor) error {
 	if err := p.conn.Send(&takeover.Message{Commit: &takeover.Commit{PID: os.Getpid()}}); err != nil {
 		return err
 	}
-	m, err = p.conn.Receive(stepTime + time.Second)
-	if err == nil && m.Left == nil {
-		err = errors.New("the other process does not say that it has left")
-	}
+	m, err = expect(p.conn, stepTime+time.Second, "that it has left", func(m *takeover.Message) bool { return m.Left != nil })
 	if err != nil {
 		return err
 	}
