@@ -157,8 +157,6 @@ func resultOf(left []Left) Result {
 	for _, l := range left {
 		r.include(l.Tokens, l.PerMinute)
 	}
-	if r.OK && r.Remaining != Unlimited {
-		r.Remaining-- // the request itself
-	}
+	r.take()
 	return r
 }

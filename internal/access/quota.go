@@ -42,6 +42,13 @@ func (r *Result) include(left, perMinute float64) {
 	}
 }
 
+// take takes the request itself off what remains, after all buckets were included.
+func (r *Result) take() {
+	if r.OK && r.Remaining != Unlimited {
+		r.Remaining--
+	}
+}
+
 // retryAfter returns in how many seconds a bucket with less than one token has one.
 func retryAfter(left, perMinute float64) int {
 	seconds := math.Ceil((1 - left) * 60 / perMinute)
@@ -124,9 +131,7 @@ func (ls limits) look(now time.Time) Result {
 			r.include(l.part.left(now), l.part.perMinute)
 		}
 	}
-	if r.OK && r.Remaining != Unlimited {
-		r.Remaining-- // the request itself
-	}
+	r.take()
 	return r
 }
 
