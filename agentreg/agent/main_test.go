@@ -245,18 +245,3 @@ func enginePid(t *testing.T, cfg Config) int {
 	}
 	return 0
 }
-
-// until waits until something is true that real processes bring about.
-func until(t *testing.T, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(10 * time.Second)
-	for !is() {
-		select {
-		case <-limit:
-			t.Fatal("it is not true within 10 s")
-		case <-tick.C:
-		}
-	}
-}

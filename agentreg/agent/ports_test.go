@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/proc"
 )
 
@@ -120,7 +121,7 @@ func TestEngineGetsAnotherPortForARouterThatIsBeingReplaced(t *testing.T) {
 	stranger(t, before)
 	r.SetWanted("llama", true)
 	r.await("ready")
-	until(t, func() bool { return next.Serving(llama) == 1 && next.Agents()[0].Address != before })
+	polltest.Within(t, 10*time.Second, "the agent serves at another address", func() bool { return next.Serving(llama) == 1 && next.Agents()[0].Address != before })
 	slot, _ := r.TakeFrom(llama, nil)
 	require.NotEqual(t, before, slot.Agent().Address)
 	slot.Release()

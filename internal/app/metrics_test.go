@@ -17,6 +17,7 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
 
@@ -71,7 +72,7 @@ func TestTheMetricsOfTheSharedStateAreInTheDocs(t *testing.T) {
 	server := valkeytest.Start(t)
 	a := sharing(t, server)
 	server.Stop()
-	valkeytest.Await(t, "a call fails", func() bool {
+	polltest.Until(t, "a call fails", func() bool {
 		n, err := testutil.GatherAndCount(a.prometheus, "hivenet_shared_errors_total")
 		require.NoError(t, err)
 		return n > 0

@@ -11,6 +11,7 @@ import (
 	"github.com/holdgate/holdgate/agentreg/agentregtest"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -27,12 +28,12 @@ func TestTheAdmissionGateIsForAllRoutersOfASite(t *testing.T) {
 		agentregtest.Connect(t.Context(), routers[i].registry, "a", "eu", 8, []string{"m"}, []string{"chat"})
 	}
 	for _, a := range routers {
-		valkeytest.Await(t, "the replica serves", func() bool { return a.registry.Serving(target.Target{Model: "m"}) == 1 })
-		valkeytest.Await(t, "the routers know of one another", func() bool { return a.shared.LastRouters() == 2 })
+		polltest.Until(t, "the replica serves", func() bool { return a.registry.Serving(target.Target{Model: "m"}) == 1 })
+		polltest.Until(t, "the routers know of one another", func() bool { return a.shared.LastRouters() == 2 })
 	}
 	running := held(t, routers[0], "m").Grant
 	require.NotNil(t, running)
-	valkeytest.Await(t, "the other router knows", func() bool {
+	polltest.Until(t, "the other router knows", func() bool {
 		d := held(t, routers[1], "m")
 		if d.Grant != nil {
 			d.Grant.Release()
@@ -53,9 +54,9 @@ func TestTheAdmissionGateIsForAllRoutersOfASite(t *testing.T) {
 	var order []int
 	for range 2 * waiters {
 		begin := time.Now()
-		valkeytest.Await(t, "the request that runs takes its time", func() bool { return time.Since(begin) > 20*time.Millisecond })
+		polltest.Until(t, "the request that runs takes its time", func() bool { return time.Since(begin) > 20*time.Millisecond })
 		running.Release()
-		valkeytest.Await(t, "one of those that wait is admitted", func() bool {
+		polltest.Until(t, "one of those that wait is admitted", func() bool {
 			for i := range waiting {
 				for j, d := range waiting[i] {
 					if s := d.Waiter.Status(); s.Grant != nil {
@@ -80,6 +81,6 @@ func TestTheAdmissionGateIsForAllRoutersOfASite(t *testing.T) {
 	}
 	require.InDelta(t, waiters/2, ofFirst, waiters/4, "a router does not keep what it frees for itself")
 	for _, a := range routers {
-		valkeytest.Await(t, "every count is 0", func() bool { return len(a.capacity.Occupied()) == 0 })
+		polltest.Until(t, "every count is 0", func() bool { return len(a.capacity.Occupied()) == 0 })
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -48,19 +49,19 @@ func TestAHoldLimitIsForAllRoutersOfASite(t *testing.T) {
 	first := held(t, one, "m")
 	require.True(t, first.Held)
 	// On a slow machine an answer may be late, so that the router decides alone.
-	valkeytest.Await(t, "the other router holds no more", func() bool {
+	polltest.Until(t, "the other router holds no more", func() bool {
 		d := held(t, two, "m")
 		if d.Held {
 			d.Waiter.Report(holdstate.Leave)
 		}
 		return d.Refusal != nil && d.Refusal.Code == "model_waking"
 	})
-	valkeytest.Await(t, "explain says so", func() bool {
+	polltest.Until(t, "explain says so", func() bool {
 		e, err := two.decider.Explain(admin.ExplainQuery{Model: "m", Kind: target.Chat})
 		require.NoError(t, err)
 		return e.Decision == admin.DecisionRefuse && e.Code == "model_waking"
 	})
 	require.True(t, held(t, two, "half").Held, "the limit is per model")
 	first.Waiter.Report(holdstate.Leave)
-	valkeytest.Await(t, "the other router may hold one", func() bool { return held(t, two, "m").Held })
+	polltest.Until(t, "the other router may hold one", func() bool { return held(t, two, "m").Held })
 }

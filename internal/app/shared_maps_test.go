@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -56,7 +57,7 @@ func TestAMapPushedToAnyRouterIsInForceOnAll(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, code, body)
 	code, body, _ = call(t, one, http.MethodPut, "/v1/sitemap", statusMap)
 	require.Equal(t, http.StatusOK, code, body)
-	valkeytest.Await(t, "the other router is ready", func() bool {
+	polltest.Until(t, "the other router is ready", func() bool {
 		code, _, _ := call(t, two, http.MethodGet, "/readyz", "")
 		return code == http.StatusOK
 	})
@@ -78,7 +79,7 @@ func TestAMapPushedToAnyRouterIsInForceOnAll(t *testing.T) {
 	require.Equal(t, []string{"both", "cold", "m"}, late.maps.Current().Holdable())
 
 	// Without the server, the copy on disk is restored.
-	valkeytest.Await(t, "the map is on disk", func() bool {
+	polltest.Until(t, "the map is on disk", func() bool {
 		_, err := os.Stat(file)
 		return err == nil
 	})
@@ -101,7 +102,7 @@ func TestAnyRouterShowsTheStatusOfTheSite(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(body), &s))
 		return s
 	}
-	valkeytest.Await(t, "two ready routers with the map", func() bool {
+	polltest.Until(t, "two ready routers with the map", func() bool {
 		s := site(two)
 		return len(s.Routers) == 2 && s.Routers[1].State == "ready" && s.Routers[1].Generation == 7
 	})
@@ -116,7 +117,7 @@ func TestAnyRouterShowsTheStatusOfTheSite(t *testing.T) {
 	// A wake at one router is known to both, and KEDA is told so at either.
 	code, body, _ = call(t, one, http.MethodPost, "/v1/wake/cold", "")
 	require.Equal(t, http.StatusAccepted, code, body)
-	valkeytest.Await(t, "the other router shows that the model is wanted", func() bool {
+	polltest.Until(t, "the other router shows that the model is wanted", func() bool {
 		for _, m := range site(two).Models {
 			if m.Model == "cold" {
 				return m.Wanted && m.State == "waking"
@@ -135,19 +136,19 @@ func TestAnyRouterShowsTheStatusOfTheSite(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(body), &e))
 		return e
 	}
-	valkeytest.Await(t, "explain counts what waits at the other router", func() bool {
+	polltest.Until(t, "explain counts what waits at the other router", func() bool {
 		return strings.Contains(explained().Steps[6].Why, "wait for it at all routers of the site: 1")
 	})
 	require.Equal(t, admin.ScopeSite, explained().Scope)
 	require.Equal(t, 1, site(one).Models[0].Demand)
-	valkeytest.Await(t, "one hold at the other router", func() bool { return site(one).Routers[1].Held == 1 })
+	polltest.Until(t, "one hold at the other router", func() bool { return site(one).Routers[1].Held == 1 })
 	w.Report(holdstate.Leave)
-	valkeytest.Await(t, "and none", func() bool { return site(one).Routers[1].Held == 0 && site(one).Models[0].Demand == 0 })
+	polltest.Until(t, "and none", func() bool { return site(one).Routers[1].Held == 0 && site(one).Models[0].Demand == 0 })
 
 	server.Stop()
-	valkeytest.Await(t, "explain says so", func() bool { return explained().Scope == admin.ScopeRouter })
+	polltest.Until(t, "explain says so", func() bool { return explained().Scope == admin.ScopeRouter })
 	require.Contains(t, explained().Steps[6].Why, "wait for it at this router: 0")
-	valkeytest.Await(t, "it says that it is alone", func() bool {
+	polltest.Until(t, "it says that it is alone", func() bool {
 		s := site(two)
 		return len(s.Routers) == 1 && s.Alone == "the server of --shared does not answer"
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
 
@@ -22,7 +23,7 @@ func TestTheRoutersOfASiteCountOneQuota(t *testing.T) {
 	server := valkeytest.Start(t)
 	file := temporary(t, fmt.Sprintf("keys: [{id: k, tenant: t, key_hash: %x, quota: {requests_per_minute: 6}}]", sha256.Sum256([]byte("secret"))))
 	routers := []*App{sharing(t, server, "--auth-file", file), sharing(t, server, "--auth-file", file)}
-	valkeytest.Await(t, "what one router charges is charged to the other", func() bool {
+	polltest.Until(t, "what one router charges is charged to the other", func() bool {
 		_ = routers[0].keys.Current().ByID("k").Charge("m", 1, time.Now())
 		return !routers[1].keys.Current().ByID("k").Peek("m", 1, time.Now()).OK
 	})
@@ -55,7 +56,7 @@ func TestOneRouterOfASiteCallsAWebhook(t *testing.T) {
 	waits(t, one, uuid.NewString())
 	require.Equal(t, notice{"m", 1}, <-notices)
 	waits(t, two, uuid.NewString())
-	valkeytest.Await(t, "the hook is told the demand of both", func() bool { return <-notices == notice{"m", 2} })
+	polltest.Until(t, "the hook is told the demand of both", func() bool { return <-notices == notice{"m", 2} })
 	callers := 0
 	for _, a := range []*App{one, two} {
 		if (&rig{App: a, t: t}).count("hivenet_webhook_calls_total", "unavailable") > 0 {

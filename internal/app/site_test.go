@@ -15,6 +15,7 @@ import (
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/grpctest"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/target"
@@ -48,8 +49,8 @@ func TestAnyRouterAnswersForTheDemandOfTheSite(t *testing.T) {
 
 	retried := uuid.NewString()
 	waiters := []*holdstate.Waiter{waits(t, one, retried), waits(t, one, uuid.NewString()), waits(t, two, retried), waits(t, two, uuid.NewString())}
-	valkeytest.Await(t, "KEDA learns of three requests", func() bool { return value() == 3 })
-	valkeytest.Await(t, "so does the other router", func() bool { return gauge(one, "hivenet_site_pending_demand") == 3 })
+	polltest.Until(t, "KEDA learns of three requests", func() bool { return value() == 3 })
+	polltest.Until(t, "so does the other router", func() bool { return gauge(one, "hivenet_site_pending_demand") == 3 })
 	for _, a := range []*App{one, two} {
 		require.Equal(t, 3, gauge(a, "hivenet_site_pending_demand"))
 		require.Equal(t, 1, gauge(a, "hivenet_site_wake_wanted"))
@@ -59,16 +60,16 @@ func TestAnyRouterAnswersForTheDemandOfTheSite(t *testing.T) {
 		w.Report(holdstate.Done)
 		w.Report(holdstate.Leave)
 	}
-	valkeytest.Await(t, "KEDA learns of two requests", func() bool { return value() == 2 })
+	polltest.Until(t, "KEDA learns of two requests", func() bool { return value() == 2 })
 	require.Zero(t, gauge(two, "hivenet_pending_demand"))
 	for _, w := range waiters[:2] {
 		w.Report(holdstate.Leave)
 	}
-	valkeytest.Await(t, "KEDA learns of the linger", func() bool { return value() == 1 })
+	polltest.Until(t, "KEDA learns of the linger", func() bool { return value() == 1 })
 	require.Equal(t, 1, gauge(two, "hivenet_site_wake_wanted"))
 
 	require.NoError(t, one.wakeModel("m", time.Hour))
-	valkeytest.Await(t, "a wake ahead of requests is known too", func() bool { return two.demand.Wanted("m") })
+	polltest.Until(t, "a wake ahead of requests is known too", func() bool { return two.demand.Wanted("m") })
 }
 
 func TestAnyRouterAnswersForTheUseOfTheSite(t *testing.T) {
@@ -78,7 +79,7 @@ func TestAnyRouterAnswersForTheUseOfTheSite(t *testing.T) {
 	keda := kedaModels{two.notifiers}
 	require.False(t, keda.Active("m", time.Minute))
 	one.notifiers.recent.Touch("m")
-	valkeytest.Await(t, "the other router knows", func() bool { return keda.Active("m", time.Minute) })
+	polltest.Until(t, "the other router knows", func() bool { return keda.Active("m", time.Minute) })
 	require.False(t, two.notifiers.used("m"), "backends are kept awake by their own router's use only")
 	require.False(t, keda.Wanted("m"))
 }
@@ -101,7 +102,7 @@ func TestKEDAHearsOfAnEdgeOnAnyRouter(t *testing.T) {
 		require.True(t, active.GetResult())
 		took := time.Since(begin)
 		w.Report(holdstate.Leave)
-		valkeytest.Await(t, "the end of the demand", func() bool { return !two.demand.Wanted("m") })
+		polltest.Until(t, "the end of the demand", func() bool { return !two.demand.Wanted("m") })
 		return took
 	}
 	edge() // the message of the first may be lost before the subscription: then a beat tells
@@ -122,11 +123,11 @@ func TestAWakeThatFailedIsKnownToTheSite(t *testing.T) {
 	w := waits(t, two, "")
 	require.NoError(t, one.wakeFailed("m", "no GPU"))
 	require.ErrorContains(t, one.machine.WouldHold(holdstate.Request{Target: chatOfM}), "no GPU")
-	valkeytest.Await(t, "the waiter of the other router ends", func() bool { return w.Status().State == holdstate.Ended })
+	polltest.Until(t, "the waiter of the other router ends", func() bool { return w.Status().State == holdstate.Ended })
 	require.EqualError(t, w.Status().Why(), "the wake failed: no GPU")
 	require.ErrorContains(t, two.machine.WouldHold(holdstate.Request{Target: chatOfM}), "no GPU")
 	late := sharing(t, server)
-	valkeytest.Await(t, "a router that starts refuses holds", func() bool {
+	polltest.Until(t, "a router that starts refuses holds", func() bool {
 		return late.machine.WouldHold(holdstate.Request{Target: chatOfM}) != nil
 	})
 	require.NoError(t, late.machine.WouldHold(holdstate.Request{Target: target.Target{Model: "half", Kind: target.Chat}}))
@@ -138,10 +139,10 @@ func TestRetryAfterIsFromTheWakesOfAllRouters(t *testing.T) {
 	one, two := sharing(t, server), sharing(t, server)
 	one.machine.SetTimes("m", []time.Duration{7 * time.Second, 7 * time.Second, 7 * time.Second})
 	one.woke("m", 7*time.Second)
-	valkeytest.Await(t, "the other router knows", func() bool { return two.machine.RetryAfter("m") == 7 })
+	polltest.Until(t, "the other router knows", func() bool { return two.machine.RetryAfter("m") == 7 })
 	require.Equal(t, 1, (&rig{App: one, t: t}).count("hivenet_wake_seconds", "m"))
 	late := sharing(t, server)
-	valkeytest.Await(t, "a router that starts knows", func() bool { return late.machine.RetryAfter("m") == 7 })
+	polltest.Until(t, "a router that starts knows", func() bool { return late.machine.RetryAfter("m") == 7 })
 }
 
 // A wake that failed on another router is no reason to refuse requests while an agent wakes the

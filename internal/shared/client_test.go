@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/valkey-io/valkey-go"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -41,10 +42,10 @@ func TestCallsFailAtOnceWhileTheServerIsAway(t *testing.T) {
 		_, err := get(t.Context(), c, "none")
 		return valkey.IsValkeyNil(err)
 	}
-	valkeytest.Await(t, "the server answers", answers)
+	polltest.Until(t, "the server answers", answers)
 
 	server.Stop()
-	valkeytest.Await(t, "the client is down", func() bool {
+	polltest.Until(t, "the client is down", func() bool {
 		_, _ = get(t.Context(), c, "none")
 		return !c.Up()
 	})
@@ -53,7 +54,7 @@ func TestCallsFailAtOnceWhileTheServerIsAway(t *testing.T) {
 	require.Equal(t, []string{c.ID()}, c.Routers())
 
 	server.Restart()
-	valkeytest.Await(t, "the client is up again", func() bool { return c.Up() && answers() })
+	polltest.Until(t, "the client is up again", func() bool { return c.Up() && answers() })
 	require.GreaterOrEqual(t, ups.Load(), int32(2))
 	require.GreaterOrEqual(t, downs.Load(), int32(1))
 }
@@ -72,7 +73,7 @@ func TestAServerThatIsSilentCostsACallItsTime(t *testing.T) {
 	t.Logf("the slowest call took %v", slowest)
 	require.Less(t, slowest, time.Second) // the limit is 5 ms; the machine may be busy
 	resume()
-	valkeytest.Await(t, "the client is up again", c.Up)
+	polltest.Until(t, "the client is up again", c.Up)
 }
 
 func TestAClientStartsWithoutItsServer(t *testing.T) {
@@ -101,7 +102,7 @@ func TestAClientStartsWithoutItsServer(t *testing.T) {
 func TestRoutersKnowEachOther(t *testing.T) {
 	server := valkeytest.Start(t)
 	one, two := server.Router(nil), server.Router(nil)
-	valkeytest.Await(t, "both routers know each other", func() bool { return len(one.Routers()) == 2 && len(two.Routers()) == 2 })
+	polltest.Until(t, "both routers know each other", func() bool { return len(one.Routers()) == 2 && len(two.Routers()) == 2 })
 	require.Equal(t, one.Routers(), two.Routers())
 }
 
@@ -109,16 +110,16 @@ func TestRoutersKnowEachOther(t *testing.T) {
 func TestTheLastNumberOfRoutersIsKept(t *testing.T) {
 	server := valkeytest.Start(t)
 	one, two := server.Router(nil), server.Router(nil)
-	valkeytest.Await(t, "both routers know each other", func() bool { return one.LastRouters() == 2 && two.LastRouters() == 2 })
+	polltest.Until(t, "both routers know each other", func() bool { return one.LastRouters() == 2 && two.LastRouters() == 2 })
 	server.Stop()
-	valkeytest.Await(t, "the server is missed", func() bool {
+	polltest.Until(t, "the server is missed", func() bool {
 		_, _ = get(t.Context(), one, "none")
 		return !one.Up()
 	})
 	require.Len(t, one.Routers(), 1)
 	require.Equal(t, 2, one.LastRouters())
 	server.Restart()
-	valkeytest.Await(t, "both routers know each other again", func() bool {
+	polltest.Until(t, "both routers know each other again", func() bool {
 		require.Equal(t, 2, one.LastRouters(), "also while the server knows of one")
 		return len(one.Routers()) == 2
 	})
@@ -147,7 +148,7 @@ func TestALateAnswerIsHandedIn(t *testing.T) {
 	require.Equal(t, "hello", <-answers)
 
 	server.Stop()
-	valkeytest.Await(t, "the server is missed", func() bool {
+	polltest.Until(t, "the server is missed", func() bool {
 		run()
 		<-answers
 		return !c.Up()

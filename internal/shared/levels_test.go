@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/valkey-io/valkey-go"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -81,7 +82,7 @@ func (b *board) see(name string) []string {
 
 func (b *board) awaitSees(t *testing.T, name string, want ...string) {
 	t.Helper()
-	valkeytest.Await(t, "the router sees "+strings.Join(want, ", "), func() bool { return slices.Equal(b.see(name), want) })
+	polltest.Until(t, "the router sees "+strings.Join(want, ", "), func() bool { return slices.Equal(b.see(name), want) })
 }
 
 func TestLevelsReachTheOtherRouters(t *testing.T) {
@@ -117,7 +118,7 @@ func TestThousandsOfLevelsAreWrittenAndRead(t *testing.T) {
 	one.levels.Changed("0")
 	two := newBoard(server)
 	two.awaitSees(t, "0", "x")
-	valkeytest.Await(t, "the router sees all", func() bool {
+	polltest.Until(t, "the router sees all", func() bool {
 		n := 0
 		two.levels.Names(func(string) { n++ })
 		return n == names
@@ -182,7 +183,7 @@ func TestLevelsOfARouterThatDiedEnd(t *testing.T) {
 	begin := time.Now()
 	two.awaitSees(t, "x")
 	require.LessOrEqual(t, time.Since(begin), shared.Life+time.Second)
-	valkeytest.Await(t, "the router is told what the other one had", func() bool {
+	polltest.Until(t, "the router is told what the other one had", func() bool {
 		had := false
 		two.levels.EachLast("x", func(v string) { had = v == "1" })
 		two.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -56,17 +57,17 @@ func TestAWrongPasswordIsSaidOnce(t *testing.T) {
 	server.Stop()
 	file := passwordFile(t, "wrong\n")
 	c, text := runWithLog(t, shared.Address{URL: server.URL(), PasswordFile: file})
-	valkeytest.Await(t, "the router says that the server is away", func() bool {
+	polltest.Until(t, "the router says that the server is away", func() bool {
 		return strings.Contains(text.String(), "the server does not answer")
 	})
 
 	server.Restart()
-	valkeytest.Await(t, "the router says that the password is wrong", func() bool {
+	polltest.Until(t, "the router says that the password is wrong", func() bool {
 		return strings.Contains(text.String(), "--shared-password-file must have the server's password")
 	})
 	require.False(t, c.Up())
 	require.NoError(t, os.WriteFile(file, []byte("secret\n"), 0o600))
-	valkeytest.Await(t, "the client is up", c.Up)
+	polltest.Until(t, "the client is up", c.Up)
 	require.Equal(t, 1, strings.Count(text.String(), "the server does not answer"), text)
 	require.Equal(t, 1, strings.Count(text.String(), "the server refuses calls"), text)
 	require.NotContains(t, text.String(), "wrong\\n")
@@ -81,7 +82,7 @@ func TestAUserWithoutRightsIsSaid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := valkeytest.StartReal(t, append([]string{"--user", "me", "on", ">mine"}, rights...)...)
 			_, text := runWithLog(t, shared.Address{URL: server.URL() + "?prefix=site-1", PasswordFile: passwordFile(t, "me\nmine\n")})
-			valkeytest.Await(t, "the router says what the user lacks", func() bool {
+			polltest.Until(t, "the router says what the user lacks", func() bool {
 				return strings.Contains(text.String(), "~{site-1* &{site-1* +@all")
 			})
 		})

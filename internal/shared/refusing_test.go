@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/valkey-io/valkey-go"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -44,7 +45,7 @@ func TestAServerThatStoresNothingIsNotUsed(t *testing.T) {
 			require.True(t, writes())
 
 			command(tc.refuse...)
-			valkeytest.Await(t, "the client is down", func() bool { return !writes() && !c.Up() })
+			polltest.Until(t, "the client is down", func() bool { return !writes() && !c.Up() })
 			before := ups.Load()
 			for until := time.Now().Add(time.Second); time.Now().Before(until); {
 				_ = writes()
@@ -53,7 +54,7 @@ func TestAServerThatStoresNothingIsNotUsed(t *testing.T) {
 			require.Equal(t, before, ups.Load(), "how often the client went up")
 
 			command(tc.accept...)
-			valkeytest.Await(t, "the client is up again", writes)
+			polltest.Until(t, "the client is up again", writes)
 		})
 	}
 }
@@ -71,7 +72,7 @@ func TestAServerThatSendsNoMessagesIsReported(t *testing.T) {
 	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	running.Go(func() { c.Run(ctx) })
-	valkeytest.Await(t, "the refusals are counted", func() bool {
+	polltest.Until(t, "the refusals are counted", func() bool {
 		return errorsOf(t, reg, "subscribe") > 1
 	})
 	require.True(t, c.Up())
@@ -116,7 +117,7 @@ func TestANameKeepsNoMessage(t *testing.T) { //nolint:paralleltest // it measure
 	for i := range messages {
 		require.NoError(t, b.client.Publish(t.Context(), "test", "other "+strconv.Itoa(i+1)+" 1 m"+strconv.Itoa(i)+value))
 	}
-	valkeytest.Await(t, "all messages have come", func() bool {
+	polltest.Until(t, "all messages have come", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.changed) >= messages

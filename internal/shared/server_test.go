@@ -20,6 +20,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/holdgate/holdgate/internal/certs/certstest"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -33,7 +34,7 @@ func passwordFile(t *testing.T, text string) string {
 
 func awaitAnswer(t *testing.T, c *shared.Client) {
 	t.Helper()
-	valkeytest.Await(t, "the server answers", func() bool {
+	polltest.Until(t, "the server answers", func() bool {
 		_, err := get(t.Context(), c, c.Key("none"))
 		return valkey.IsValkeyNil(err)
 	})
@@ -105,7 +106,7 @@ func TestACluster(t *testing.T) {
 	one, two := newBoardAt(servers[0], url), newBoardAt(servers[0], url)
 	one.set("x", "1")
 	two.awaitSees(t, "x", "1")
-	valkeytest.Await(t, "both routers know each other", func() bool { return len(one.client.Routers()) == 2 })
+	polltest.Until(t, "both routers know each other", func() bool { return len(one.client.Routers()) == 2 })
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 		key := one.client.Spread("test", name)
 		require.NoError(t, one.client.DoSlowly(t.Context(), "set", func(b valkey.Builder) valkey.Completed {
@@ -134,7 +135,7 @@ func join(t *testing.T, servers []*valkeytest.Server) {
 		require.NoError(t, nodes[0].Do(t.Context(), nodes[0].B().Arbitrary("CLUSTER", "MEET", host, port).Build()).Error())
 	}
 	for _, node := range nodes {
-		valkeytest.Await(t, "the cluster is complete", func() bool {
+		polltest.Until(t, "the cluster is complete", func() bool {
 			info, err := node.Do(t.Context(), node.B().ClusterInfo().Build()).ToString()
 			return err == nil && strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")
 		})

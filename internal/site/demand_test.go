@@ -15,6 +15,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/target"
@@ -67,7 +68,7 @@ func (r *router) hold(t *testing.T, id string) *holdstate.Waiter {
 func awaitDemand(t *testing.T, want int, routers ...*router) {
 	t.Helper()
 	for i, r := range routers {
-		valkeytest.Await(t, fmt.Sprintf("router %d sees a demand of %d", i, want), func() bool { return r.demand.Demand("m") == want })
+		polltest.Until(t, fmt.Sprintf("router %d sees a demand of %d", i, want), func() bool { return r.demand.Demand("m") == want })
 		require.Equal(t, r.demand.Wanted("m"), want > 0)
 	}
 }
@@ -111,7 +112,7 @@ func TestTheDemandOfASiteIsTheUnion(t *testing.T) {
 	awaitDemand(t, 0, routers...)
 	late := newRouter(server)
 	require.Zero(t, late.demand.Demand("m"))
-	valkeytest.Await(t, "nothing of the requests is left", func() bool {
+	polltest.Until(t, "nothing of the requests is left", func() bool {
 		for _, r := range routers {
 			if len(r.demand.all()) > 0 {
 				return false
@@ -159,10 +160,10 @@ func TestAModelIsWantedOnAllRouters(t *testing.T) {
 	server := valkeytest.Start(t)
 	one, two := newRouter(server), newRouter(server)
 	one.machine.Want("m", 2*time.Second)
-	valkeytest.Await(t, "the other router knows", func() bool { return two.demand.Wanted("m") })
+	polltest.Until(t, "the other router knows", func() bool { return two.demand.Wanted("m") })
 	require.Zero(t, two.demand.Demand("m"))
 	require.False(t, two.machine.Wanted("m"), "only the router with the need wakes")
-	valkeytest.Await(t, "it ends", func() bool { return !two.demand.Wanted("m") })
+	polltest.Until(t, "it ends", func() bool { return !two.demand.Wanted("m") })
 	require.False(t, one.machine.Wanted("m"), "not before it ends on the router that wants it")
 }
 
@@ -180,7 +181,7 @@ func TestAnEdgeIsKnownAtOnce(t *testing.T) { //nolint:paralleltest // it measure
 	for range edges {
 		begin := time.Now()
 		w := one.hold(t, uuid.NewString())
-		valkeytest.Await(t, "the edge", func() bool {
+		polltest.Until(t, "the edge", func() bool {
 			return two.demand.Demand("m") > 0
 		})
 		times = append(times, time.Since(begin))
@@ -277,7 +278,7 @@ func TestAPlaceOutlivesADrain(t *testing.T) {
 	require.Less(t, again.Status().Seq, newcomer.Status().Seq)
 	again.Report(holdstate.Leave)
 	require.Greater(t, two.hold(t, id).Status().Seq, newcomer.Status().Seq, "a place is taken over once")
-	valkeytest.Await(t, "one tells of it no longer", func() bool { return len(one.demand.all()) == 0 })
+	polltest.Until(t, "one tells of it no longer", func() bool { return len(one.demand.all()) == 0 })
 	one.demand.mu.Lock()
 	defer one.demand.mu.Unlock()
 	require.Zero(t, one.demand.n)
@@ -317,14 +318,14 @@ func TestTheUseOfAModelIsKnownToAll(t *testing.T) {
 	})
 	var two *Activity
 	server.Router(func(c *shared.Client) { two = NewActivity(c, func() map[string]Use { return nil }) })
-	valkeytest.Await(t, "a request in flight", func() bool { return two.Used("m", time.Minute) })
+	polltest.Until(t, "a request in flight", func() bool { return two.Used("m", time.Minute) })
 	require.True(t, two.Used("n", 2*time.Minute))
 	require.False(t, two.Used("n", time.Minute))
 	require.False(t, two.Used("o", time.Hour))
 	mu.Lock()
 	uses["m"] = Use{Idle: time.Hour}
 	mu.Unlock()
-	valkeytest.Await(t, "its end", func() bool { return !two.Used("m", time.Minute) })
+	polltest.Until(t, "its end", func() bool { return !two.Used("m", time.Minute) })
 }
 
 // BenchmarkPlaceOfAmongAThousand measures what a hold costs more, for each other router.

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -52,7 +53,7 @@ func (r *failing) all() []string {
 
 func (r *failing) awaitHeard(t *testing.T, want ...string) {
 	t.Helper()
-	valkeytest.Await(t, fmt.Sprintf("the router hears %q", want), func() bool { return len(r.all()) >= len(want) })
+	polltest.Until(t, fmt.Sprintf("the router hears %q", want), func() bool { return len(r.all()) >= len(want) })
 	require.Equal(t, want, r.all())
 }
 
@@ -75,14 +76,14 @@ func TestAFailedWakeIsKnownToAll(t *testing.T) {
 	one.fails.Failed("n", "at once", 0)
 	two.awaitHeard(t, "m: no GPU", "n: at once")
 	for _, r := range []*failing{one, two, late} {
-		valkeytest.Await(t, "they are forgotten", func() bool {
+		polltest.Until(t, "they are forgotten", func() bool {
 			r.fails.mu.Lock()
 			defer r.fails.mu.Unlock()
 			return len(r.fails.known) == 0
 		})
 	}
 	after := newFailing(server)
-	valkeytest.Await(t, "a beat", func() bool { return len(after.client.Routers()) == 4 })
+	polltest.Until(t, "a beat", func() bool { return len(after.client.Routers()) == 4 })
 	require.Empty(t, after.all(), "the cooldowns are over")
 	require.Len(t, one.all(), 1, "no echo")
 	require.Len(t, two.all(), 2, "each once")
@@ -108,7 +109,7 @@ func TestAWakeThatFailsWithoutTheServerIsToldLater(t *testing.T) {
 	begin := time.Now()
 	one.fails.Failed("m", "no GPU", time.Hour)
 	require.Less(t, time.Since(begin), time.Second, "nobody waits for the server")
-	valkeytest.Await(t, "the server is missed", func() bool { return !one.client.Up() && !two.client.Up() })
+	polltest.Until(t, "the server is missed", func() bool { return !one.client.Up() && !two.client.Up() })
 	server.Restart()
 	two.awaitHeard(t, "m: no GPU")
 }

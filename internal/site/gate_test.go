@@ -19,6 +19,7 @@ import (
 	"github.com/holdgate/holdgate/internal/access"
 	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/policy"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/target"
@@ -113,7 +114,7 @@ func gateRouters(t *testing.T, server *valkeytest.Server, n int, text string) []
 		all[i] = r
 	}
 	for _, r := range all {
-		valkeytest.Await(t, "the routers know of one another", func() bool { return r.LastRouters() == n })
+		polltest.Until(t, "the routers know of one another", func() bool { return r.LastRouters() == n })
 	}
 	return all
 }
@@ -150,7 +151,7 @@ func TestWhatOneRouterHasAdmittedTheOthersCount(t *testing.T) {
 	for i := range 60 {
 		one, two := routers[i%3], routers[(i+1)%3]
 		got := one.await(t, 900)
-		valkeytest.Await(t, "the other router knows", func() bool {
+		polltest.Until(t, "the other router knows", func() bool {
 			other := two.admit(t, access.Anonymous(), 1)
 			if other != nil {
 				other.Release()
@@ -184,9 +185,9 @@ func TestAKeysShareIsCountedOverTheRouters(t *testing.T) {
 		}
 		return errors.Is(err, holdstate.ErrOverShare)
 	}
-	valkeytest.Await(t, "the key has its share in use", over)
+	polltest.Until(t, "the key has its share in use", over)
 	got.Release()
-	valkeytest.Await(t, "it has not any more", func() bool { return !over() })
+	polltest.Until(t, "it has not any more", func() bool { return !over() })
 }
 
 // All routers admit as much as they can, all the time. What they admit too much is bounded by
@@ -245,7 +246,7 @@ func TestThreeRoutersUnderLoadStayNearTheLimit(t *testing.T) {
 	for _, r := range routers {
 		r.waits.Store(false)
 	}
-	valkeytest.Await(t, "every count is 0", func() bool {
+	polltest.Until(t, "every count is 0", func() bool {
 		for _, r := range routers {
 			if len(r.capacity.Occupied()) > 0 {
 				return false
@@ -267,16 +268,16 @@ func TestWithoutTheServerAGateIsTheRoutersOwn(t *testing.T) {
 		}
 		return other == nil
 	}
-	valkeytest.Await(t, "the other router knows", blocked)
+	polltest.Until(t, "the other router knows", blocked)
 	server.Stop()
 	begin := time.Now()
-	valkeytest.Await(t, "it applies the limit to itself", func() bool { return !blocked() })
+	polltest.Until(t, "it applies the limit to itself", func() bool { return !blocked() })
 	require.LessOrEqual(t, time.Since(begin), shared.Life+2*shared.Beat)
 	own := routers[1].await(t, 1)
 	require.True(t, blocked())
 	server.Restart()
-	valkeytest.Await(t, "the routers know of one another again", func() bool { return len(routers[1].Routers()) == 2 })
+	polltest.Until(t, "the routers know of one another again", func() bool { return len(routers[1].Routers()) == 2 })
 	own.Release()
-	valkeytest.Await(t, "the other's reservation counts again", blocked)
+	polltest.Until(t, "the other's reservation counts again", blocked)
 	got.Release()
 }

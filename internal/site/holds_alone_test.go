@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -22,7 +23,7 @@ import (
 // aware waits until the routers know one another.
 func aware(t *testing.T, routers []*Holds) {
 	t.Helper()
-	valkeytest.Await(t, "the routers know one another", func() bool {
+	polltest.Until(t, "the routers know one another", func() bool {
 		return !slices.ContainsFunc(routers, func(h *Holds) bool { return h.client.LastRouters() < len(routers) })
 	})
 }
@@ -44,7 +45,7 @@ func leave(t *testing.T, routers []*Holds, held []holdstate.SiteHold) {
 	for _, one := range held {
 		one.Leave()
 	}
-	valkeytest.Await(t, "nothing is counted", func() bool { return none(t, routers) })
+	polltest.Until(t, "nothing is counted", func() bool { return none(t, routers) })
 }
 
 // However late the answers are: the server never grants more than the limit, and beside it each
@@ -66,7 +67,7 @@ func TestLateAnswersHoldAtMostThePartsOfTheOthersTooMany(t *testing.T) {
 			for _, h := range routers {
 				h.patience = patient
 			}
-			valkeytest.Await(t, "the limit is used", func() bool {
+			polltest.Until(t, "the limit is used", func() bool {
 				held = append(held, try(routers[0], 1)...)
 				return len(held) >= limit
 			})
@@ -108,7 +109,7 @@ func TestALateAnswerIsNoIfTheLimitIsReachedAsFarAsIsKnown(t *testing.T) {
 	h := routers[0]
 	require.True(t, h.WouldHold("m", ""))
 	h.patience = 0
-	valkeytest.Await(t, "the rest is held", func() bool {
+	polltest.Until(t, "the rest is held", func() bool {
 		held = append(held, try(h, 1)...)
 		return len(held) == 10
 	})
@@ -134,7 +135,7 @@ func TestASilentServerLeavesEachRouterItsPart(t *testing.T) {
 	require.Less(t, time.Since(begin), time.Second, "not each of them waits")
 	require.EqualValues(t, 30, routers[0].Alone())
 	resume()
-	valkeytest.Await(t, "what was held alone is written", func() bool {
+	polltest.Until(t, "what was held alone is written", func() bool {
 		return routers[0].client.Up() && countOf(routers[0].written(t, holdLimit{})[routers[0].client.ID()]) == 3+len(alone)
 	})
 	leave(t, routers, append(held, alone...))
@@ -149,7 +150,7 @@ func TestWithoutTheServerARouterDecidesAlone(t *testing.T) {
 	held = append(held, try(routers[1], 2)...)
 	require.Len(t, held, 6)
 	server.Stop()
-	valkeytest.Await(t, "the router is alone", func() bool {
+	polltest.Until(t, "the router is alone", func() bool {
 		_ = routers[1].WouldHold("m", "")
 		return !routers[1].client.Up()
 	})
@@ -158,14 +159,14 @@ func TestWithoutTheServerARouterDecidesAlone(t *testing.T) {
 	if time.Since(begin) < shared.Life/4 {
 		require.Len(t, held, 6+2, "its part of what was free")
 	}
-	valkeytest.Await(t, "its own limits are in force", func() bool {
+	polltest.Until(t, "its own limits are in force", func() bool {
 		held = append(held, try(routers[1], 1)...)
 		return routers[1].held(holdLimit{}) == 10
 	})
 	require.Less(t, time.Since(begin), shared.Life+time.Second)
 	require.Empty(t, try(routers[1], 10))
 	server.Restart()
-	valkeytest.Await(t, "the counts are written again", func() bool {
+	polltest.Until(t, "the counts are written again", func() bool {
 		return routers[0].client.Up() && len(routers[0].written(t, holdLimit{})) == 2
 	})
 	require.Empty(t, try(routers[0], 1))
@@ -242,7 +243,7 @@ func TestARequestWaitsForASilentServerOnlyForAMoment(t *testing.T) {
 	require.Less(t, time.Since(begin), longestAsk, "nobody waits for a call that takes that long")
 	require.Len(t, held, 6)
 	resume()
-	valkeytest.Await(t, "what was held alone is written", func() bool {
+	polltest.Until(t, "what was held alone is written", func() bool {
 		return h.client.Up() && countOf(h.written(t, holdLimit{})[h.client.ID()]) == len(held)
 	})
 	leave(t, []*Holds{h}, held)

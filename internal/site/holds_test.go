@@ -18,6 +18,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -102,7 +103,7 @@ func TestTheRoutersHoldNoMoreThanALimitTogether(t *testing.T) {
 			for h := range holds {
 				h.Leave()
 			}
-			valkeytest.Await(t, "nothing is counted", func() bool { return none(t, routers) })
+			polltest.Until(t, "nothing is counted", func() bool { return none(t, routers) })
 		})
 	}
 }
@@ -135,7 +136,7 @@ func TestTheLimitStandsWhileRequestsComeAndGo(t *testing.T) {
 	clients.Wait()
 	require.LessOrEqual(t, most.Load(), int64(limit))
 	require.Positive(t, refused.Load())
-	valkeytest.Await(t, "nothing is counted", func() bool { return none(t, routers) })
+	polltest.Until(t, "nothing is counted", func() bool { return none(t, routers) })
 }
 
 // raise makes most at least n.
@@ -157,14 +158,14 @@ func TestAPlaceThatOneRouterFreesIsAnothers(t *testing.T) {
 	require.False(t, routers[1].WouldHold("other", ""), "the total is reached")
 	first.Leave()
 	first.Leave()
-	valkeytest.Await(t, "the other router may hold one", func() bool { return routers[1].WouldHold("m", "k") })
+	polltest.Until(t, "the other router may hold one", func() bool { return routers[1].WouldHold("m", "k") })
 	require.Zero(t, routers[1].held(holdLimit{}), "a look counts nothing")
 	second, fits := routers[1].Hold("m", "k")
 	require.True(t, fits)
 	second.Join() // as the machine does
 	require.Equal(t, 1, routers[1].held(holdLimit{}))
 	first.Join() // it returns to its hold, without asking
-	valkeytest.Await(t, "both are written", func() bool { return len(routers[0].written(t, holdLimit{})) == 2 })
+	polltest.Until(t, "both are written", func() bool { return len(routers[0].written(t, holdLimit{})) == 2 })
 }
 
 func TestTheHoldsOfARouterThatDiedEnd(t *testing.T) {
@@ -190,12 +191,12 @@ func TestTheHoldsOfARouterThatDiedEnd(t *testing.T) {
 		require.True(t, fits)
 	}
 	began := time.Now()
-	valkeytest.Await(t, "more than a life is over", func() bool { return time.Since(began) > shared.Life+shared.Beat })
+	polltest.Until(t, "more than a life is over", func() bool { return time.Since(began) > shared.Life+shared.Beat })
 	require.False(t, living.WouldHold("m", ""), "a router that lives writes its counts again")
 	kill() // the holds stay counted: nothing takes them back
 	begin := time.Now()
 	<-ended
-	valkeytest.Await(t, "the counts of the dead router end", func() bool { return living.WouldHold("m", "") })
+	polltest.Until(t, "the counts of the dead router end", func() bool { return living.WouldHold("m", "") })
 	require.LessOrEqual(t, time.Since(begin), shared.Life+time.Second)
 	require.Empty(t, living.written(t, holdLimit{}), "and are removed")
 }
@@ -222,14 +223,14 @@ func TestAnswersThatNobodyWaitsForLeaveNoCount(t *testing.T) {
 			one.Leave()
 		}
 	}
-	valkeytest.Await(t, "what is held is written", func() bool {
+	polltest.Until(t, "what is held is written", func() bool {
 		return countOf(h.written(t, holdLimit{model: "m"})[h.client.ID()]) == len(holds)
 	})
 	require.Equal(t, len(holds), h.held(holdLimit{model: "m", key: "k"}))
 	for _, one := range holds {
 		one.Leave()
 	}
-	valkeytest.Await(t, "nothing is counted", func() bool { return none(t, routers) })
+	polltest.Until(t, "nothing is counted", func() bool { return none(t, routers) })
 }
 
 // More limits than one call writes.
@@ -244,7 +245,7 @@ func TestManyLimitsAreWrittenInSeveralCalls(t *testing.T) {
 		all = append(all, one)
 	}
 	last := holdLimit{model: "m", key: fmt.Sprint(2*writesPerCall - 1)}
-	valkeytest.Await(t, "all are written", func() bool {
+	polltest.Until(t, "all are written", func() bool {
 		h.mu.Lock()
 		left := len(h.dirty)
 		h.mu.Unlock()
@@ -253,8 +254,8 @@ func TestManyLimitsAreWrittenInSeveralCalls(t *testing.T) {
 	for _, one := range all {
 		one.Leave()
 	}
-	valkeytest.Await(t, "nothing is counted", func() bool { return none(t, routers) })
-	valkeytest.Await(t, "of no limit", func() bool { return len(h.written(t, last)) == 0 })
+	polltest.Until(t, "nothing is counted", func() bool { return none(t, routers) })
+	polltest.Until(t, "of no limit", func() bool { return len(h.written(t, last)) == 0 })
 }
 
 // While the server is away, holds of ever new keys leave nothing behind.
@@ -263,7 +264,7 @@ func TestHoldsWithoutTheServerLeaveNothingBehind(t *testing.T) {
 	server := valkeytest.Start(t)
 	h := holdRouters(server, 1, HoldLimits{PerModel: 10, PerKey: 10, Total: 10})[0]
 	server.Stop()
-	valkeytest.Await(t, "the router is alone", func() bool {
+	polltest.Until(t, "the router is alone", func() bool {
 		_ = h.WouldHold("m", "")
 		return !h.client.Up()
 	})
@@ -273,7 +274,7 @@ func TestHoldsWithoutTheServerLeaveNothingBehind(t *testing.T) {
 		one.Join()
 		one.Leave()
 	}
-	valkeytest.Await(t, "few counts are kept", func() bool {
+	polltest.Until(t, "few counts are kept", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return len(h.dirty) <= mostDirty && len(h.counts) == 0

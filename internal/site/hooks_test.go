@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/site"
@@ -84,7 +85,7 @@ func TestThreeRoutersCallAHookOncePerCooldown(t *testing.T) {
 			p := newPlatform(t, status)
 			const cooldown = 500 * time.Millisecond
 			p.threeWant(t, valkeytest.Start(t), cooldown)
-			valkeytest.Await(t, "it is called six times", func() bool { return p.called() == 6 })
+			polltest.Until(t, "it is called six times", func() bool { return p.called() == 6 })
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			for i, at := range p.calls[1:] {
@@ -98,7 +99,7 @@ func TestThreeRoutersCallAHookOncePerCooldown(t *testing.T) {
 func TestARefusedHookFailsTheWakeAtAllRouters(t *testing.T) {
 	p := newPlatform(t, http.StatusNotFound)
 	p.threeWant(t, valkeytest.Start(t), time.Minute)
-	valkeytest.Await(t, "all routers know", func() bool {
+	polltest.Until(t, "all routers know", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return len(p.failures) == 3
@@ -121,7 +122,7 @@ func TestAnotherRouterCallsForOneThatDied(t *testing.T) {
 	require.Equal(t, wake.Claim{Mine: true, Key: "the key"}, claim)
 	begin := time.Now()
 	p.threeWant(t, server, time.Minute)
-	valkeytest.Await(t, "it is called", func() bool { return p.called() > 0 })
+	polltest.Until(t, "it is called", func() bool { return p.called() > 0 })
 	require.Greater(t, time.Since(begin), 1500*time.Millisecond)
 	require.Equal(t, []string{"the key"}, p.keys)
 }
@@ -136,10 +137,10 @@ func TestWithoutAServerEachRouterCallsAHookOnce(t *testing.T) {
 	for _, c := range clients {
 		p.router(t, c, time.Minute).Wanted("llama", true, false)
 	}
-	valkeytest.Await(t, "each has called", func() bool { return p.called() == 3 })
+	polltest.Until(t, "each has called", func() bool { return p.called() == 3 })
 	server.Restart()
 	for _, c := range clients {
-		valkeytest.Await(t, "the server is back", c.Up)
+		polltest.Until(t, "the server is back", c.Up)
 	}
 	require.Equal(t, 3, p.called())
 }

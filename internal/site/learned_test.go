@@ -13,6 +13,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -39,7 +40,7 @@ func (r *learner) wake(model string, took time.Duration) {
 func awaitTimes(t *testing.T, model string, want []time.Duration, routers ...*learner) {
 	t.Helper()
 	for i, r := range routers {
-		valkeytest.Await(t, fmt.Sprintf("router %d knows %v", i, want), func() bool { return slices.Equal(r.machine.Times(model), want) })
+		polltest.Until(t, fmt.Sprintf("router %d knows %v", i, want), func() bool { return slices.Equal(r.machine.Times(model), want) })
 	}
 }
 
@@ -126,7 +127,7 @@ func TestWithoutTheServerARouterLearnsAlone(t *testing.T) {
 	server := valkeytest.Start(t)
 	one, two := newLearner(server), newLearner(server)
 	server.Stop()
-	valkeytest.Await(t, "the server is missed", func() bool { return !one.client.Up() && !two.client.Up() })
+	polltest.Until(t, "the server is missed", func() bool { return !one.client.Up() && !two.client.Up() })
 	one.wake("m", time.Second)
 	awaitTimes(t, "m", []time.Duration{time.Second}, one)
 	require.Empty(t, two.machine.Times("m"))

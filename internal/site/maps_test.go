@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/valkey-io/valkey-go"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/site"
@@ -97,7 +98,7 @@ func (r *mapRouter) model() string {
 
 func (r *mapRouter) awaitModel(model string) {
 	r.t.Helper()
-	valkeytest.Await(r.t, "the map with "+model+" is in force", func() bool { return r.model() == model })
+	polltest.Until(r.t, "the map with "+model+" is in force", func() bool { return r.model() == model })
 }
 
 func TestAMapIsInForceOnAllRouters(t *testing.T) {
@@ -212,7 +213,7 @@ func TestConcurrentPushesAtThreeRouters(t *testing.T) {
 	}
 	writers.Wait()
 	for _, r := range routers {
-		valkeytest.Await(t, "the same map everywhere", func() bool {
+		polltest.Until(t, "the same map everywhere", func() bool {
 			return r.store.Current().ETag() == routers[0].store.Current().ETag()
 		})
 		require.EqualValues(t, pushes-1, r.store.Current().Generation())
@@ -257,7 +258,7 @@ func TestHintsOfAnyRouterAreInForceOnAll(t *testing.T) {
 	sum, err := two.store.PushHints(t.Context(), hintsText("m", "warm", 0))
 	require.NoError(t, err)
 	require.Equal(t, sitemap.HintsSummary{Hints: 1, Warm: 1}, sum)
-	valkeytest.Await(t, "the hints are in force", func() bool { return len(one.store.Current().Hints()) == 1 })
+	polltest.Until(t, "the hints are in force", func() bool { return len(one.store.Current().Hints()) == 1 })
 	require.Equal(t, sitemap.SourcePushed, one.store.State().Source, "the map is the same")
 	require.Equal(t, one.store.Current().ETag(), two.store.Current().ETag())
 	_, err = two.store.PushHints(t.Context(), []byte(`{"hints": [{"model": "m", "kind": "chat", "site": "zz", "state": "warm", "observed_at": "2026-11-29T12:00:00Z"}]}`))
@@ -305,7 +306,7 @@ func TestHintsAgainstMapsOfOtherRouters(t *testing.T) {
 	t.Logf("%d of 100 hints were for the map in force", accepted)
 	_, err = two.store.PushHints(t.Context(), []byte(`{"hints": [{"model": "m", "kind": "chat", "site": "s100", "state": "warm", "observed_at": "2026-11-29T12:00:00Z"}]}`))
 	require.NoError(t, err)
-	valkeytest.Await(t, "the same everywhere", func() bool {
+	polltest.Until(t, "the same everywhere", func() bool {
 		return len(one.store.Current().Hints()) == 1 && one.store.Current().ETag() == two.store.Current().ETag()
 	})
 }
@@ -341,7 +342,7 @@ func TestAMapThatCannotBeReadIsKeptOut(t *testing.T) {
 	for range 3 {
 		one.maps.Sync(t.Context())
 	}
-	valkeytest.Await(t, "it is logged", func() bool { return one.log.count(complaint) == 1 })
+	polltest.Until(t, "it is logged", func() bool { return one.log.count(complaint) == 1 })
 	set(time.Now(), strings.Repeat("1", 32), `{"of": "a later version"}`) // with other hints
 	one.maps.Sync(t.Context())
 	require.Equal(t, 1, one.log.count(complaint))
@@ -396,7 +397,7 @@ func TestRoutersThatDecidedAloneAgreeOnTheHighestGeneration(t *testing.T) {
 			c.one(one)
 			// Which one was later is told as exactly as a call to the server is fast.
 			begin := time.Now()
-			valkeytest.Await(t, "time has passed", func() bool { return time.Since(begin) > 300*time.Millisecond })
+			polltest.Until(t, "time has passed", func() bool { return time.Since(begin) > 300*time.Millisecond })
 			c.two(two)
 			require.Equal(t, sitemap.SourcePushed, one.store.State().Source)
 			server.Restart()
@@ -415,11 +416,11 @@ func TestTheServerIsGivenTheMapAgain(t *testing.T) {
 	two.awaitModel("m")
 	_, err := one.store.PushHints(t.Context(), hintsText("m", "warm", 0))
 	require.NoError(t, err)
-	valkeytest.Await(t, "the hints are in force", func() bool { return len(two.store.Current().Hints()) == 1 })
+	polltest.Until(t, "the hints are in force", func() bool { return len(two.store.Current().Hints()) == 1 })
 	require.NoError(t, one.client.DoSlowly(t.Context(), "test", func(b valkey.Builder) valkey.Completed {
 		return b.Del().Key(one.client.Key("map")).Build()
 	}).Error())
-	valkeytest.Await(t, "the server has the map", func() bool {
+	polltest.Until(t, "the server has the map", func() bool {
 		n, err := one.client.DoSlowly(t.Context(), "test", func(b valkey.Builder) valkey.Completed {
 			return b.Exists().Key(one.client.Key("map")).Build()
 		}).AsInt64()
@@ -511,7 +512,7 @@ func TestEachRouterKeepsACopyOnDisk(t *testing.T) {
 	newMapRouter(t, server, func(s *sitemap.Store) { s.Persist(path) })
 	one.push(7, "m")
 	restored := sitemap.NewStore("here", nil)
-	valkeytest.Await(t, "the copy is on disk", func() bool {
+	polltest.Until(t, "the copy is on disk", func() bool {
 		require.NoError(t, restored.Restore(path))
 		return restored.Current() != nil
 	})
@@ -534,7 +535,7 @@ func TestAPushWhileTheServerIsSilentIsDecidedHere(t *testing.T) {
 	require.NoError(t, err)
 	resume()
 	two.awaitModel("m")
-	valkeytest.Await(t, "the hints are in force", func() bool { return len(two.store.Current().Hints()) == 1 })
+	polltest.Until(t, "the hints are in force", func() bool { return len(two.store.Current().Hints()) == 1 })
 }
 
 // A map of the largest size is shared; of a smaller one unless the server is a real one, since
@@ -571,7 +572,7 @@ func TestALargeMapIsShared(t *testing.T) {
 	_, err := one.store.PushIf(t.Context(), "", []byte(b.String()), false)
 	require.NoError(t, err)
 	pushed := time.Since(begin)
-	valkeytest.Await(t, "the map is in force", func() bool { return two.store.Current() != nil })
+	polltest.Until(t, "the map is in force", func() bool { return two.store.Current() != nil })
 	t.Logf("pushed in %v, in force at the other router %v later", pushed, time.Since(begin)-pushed)
 	end()
 	t.Logf("the slowest call meanwhile took %v", <-slowest)

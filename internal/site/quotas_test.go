@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/reload"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
@@ -40,7 +41,7 @@ func threeRouters(t *testing.T, router func(set func(*shared.Client)) *shared.Cl
 		clients = append(clients, router(nil))
 	}
 	for _, c := range clients {
-		valkeytest.Await(t, "the routers know each other", func() bool { return c.LastRouters() == 3 })
+		polltest.Until(t, "the routers know each other", func() bool { return c.LastRouters() == 3 })
 	}
 	return clients
 }
@@ -109,7 +110,7 @@ func (c *caller) charge(n int) (admitted int) {
 func TestRoutersShareAQuota(t *testing.T) {
 	clients := threeRouters(t, valkeytest.Start(t).Router)
 	try := 0
-	valkeytest.Await(t, "no call is late", func() bool {
+	polltest.Until(t, "no call is late", func() bool {
 		try++
 		c := newCaller(t, clients, fmt.Sprint("k", try), 6)
 		admitted := c.charge(60)
@@ -208,7 +209,7 @@ func TestAReplicaThatTakesOverCostsNoRequests(t *testing.T) {
 	require.LessOrEqual(t, admitted, bucket*1.05) // the replica lacks what had not reached it
 	require.GreaterOrEqual(t, admitted, bucket*0.95)
 	for _, client := range clients {
-		valkeytest.Await(t, "the replica has taken over", client.Up)
+		polltest.Until(t, "the replica has taken over", client.Up)
 	}
 }
 

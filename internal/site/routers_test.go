@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 	"github.com/holdgate/holdgate/internal/site"
@@ -36,7 +37,7 @@ func TestRoutersDescribeThemselvesToTheOthers(t *testing.T) {
 	}
 	b, a := start("b"), start("a")
 	c := start("a")
-	valkeytest.Await(t, "all know each other", func() bool { return len(a.Others()) == 2 && len(b.Others()) == 2 && len(c.Others()) == 2 })
+	polltest.Until(t, "all know each other", func() bool { return len(a.Others()) == 2 && len(b.Others()) == 2 && len(c.Others()) == 2 })
 	others := c.Others()
 	require.Equal(t, []string{"a", "b"}, []string{others[0].Host, others[1].Host})
 	require.Equal(t, a.Own().ID, others[0].ID)
@@ -46,9 +47,9 @@ func TestRoutersDescribeThemselvesToTheOthers(t *testing.T) {
 	require.Equal(t, site.Router{Host: "b", Version: "1", Started: time.Unix(1, 0).UTC()}, others[1])
 
 	held.Store(7)
-	valkeytest.Await(t, "a beat tells of a change", func() bool { return c.Others()[1].Held == 7 })
+	polltest.Until(t, "a beat tells of a change", func() bool { return c.Others()[1].Held == 7 })
 	server.Stop()
-	valkeytest.Await(t, "the others are gone", func() bool { return len(c.Others()) == 0 })
+	polltest.Until(t, "the others are gone", func() bool { return len(c.Others()) == 0 })
 }
 
 func TestARouterOfAnotherSiteIsLogged(t *testing.T) {
@@ -64,7 +65,7 @@ func TestARouterOfAnotherSiteIsLogged(t *testing.T) {
 	}
 	one, two := start("one"), start("one")
 	other := start("other")
-	valkeytest.Await(t, "all log it", func() bool {
+	polltest.Until(t, "all log it", func() bool {
 		return one.count(complaint) == 1 && two.count(complaint) == 1 && other.count(complaint) == 1
 	})
 	require.Equal(t, 1, one.count(`"other_site_id":"other"`))
@@ -86,7 +87,7 @@ func TestARouterThatCannotBeShownIsNotListed(t *testing.T) {
 	}
 	require.NoError(t, c.Publish(t.Context(), "router", `good 1 6 router{"id":"good","host":"é"}`))
 	var others []site.Router
-	valkeytest.Await(t, "the last one is listed", func() bool {
+	polltest.Until(t, "the last one is listed", func() bool {
 		others = r.Others()
 		return slices.ContainsFunc(others, func(o site.Router) bool { return o.ID == "good" })
 	})

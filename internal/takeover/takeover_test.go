@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/extproc/wire"
+	"github.com/holdgate/holdgate/internal/polltest"
 )
 
 // listen returns a Listener at a new address.
@@ -128,7 +129,7 @@ func TestNoConnectionIsRefusedWhileASocketChangesHands(t *testing.T) {
 				}
 				return n.(*atomic.Int64).Load()
 			}
-			await(t, func() bool { return count("before") > 100 })
+			polltest.Within(t, 10*time.Second, "the process before answers", func() bool { return count("before") > 100 })
 			require.NoError(t, a.SendSockets([]*Listener{before}))
 			adopted, err := b.ReceiveSockets(time.Second)
 			require.NoError(t, err)
@@ -136,13 +137,13 @@ func TestNoConnectionIsRefusedWhileASocketChangesHands(t *testing.T) {
 			require.NoError(t, before.Pause(t.Context()))
 			last := count("before")
 			go answerAll(adopted[0], "after")
-			await(t, func() bool { return count("after") > 100 })
+			polltest.Within(t, 10*time.Second, "the process after answers", func() bool { return count("after") > 100 })
 			require.LessOrEqual(t, count("before")-last, int64(8), "only answers that were under way")
 			before.Leave()
 			adopted[0].Own()
 			require.NoError(t, before.Close())
 			n := count("after")
-			await(t, func() bool { return count("after") > n+100 })
+			polltest.Within(t, 10*time.Second, "the process after goes on", func() bool { return count("after") > n+100 })
 			close(stop)
 			clients.Wait()
 			require.Zero(t, failures.Load())
@@ -245,21 +246,6 @@ func TestNobodyOffersATakeover(t *testing.T) {
 	require.ErrorIs(t, err, ErrNobody, "a socket that a killed process left")
 	_, err = Dial(t.Context(), filepath.Join(path, "below a file"))
 	require.Error(t, err)
-}
-
-// await waits until something is true that other goroutines bring about over a real socket.
-func await(t *testing.T, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(10 * time.Second)
-	for !is() {
-		select {
-		case <-limit:
-			t.Fatal("it is not true within 10 s")
-		case <-tick.C:
-		}
-	}
 }
 
 // short fails a few times for want of a file descriptor.

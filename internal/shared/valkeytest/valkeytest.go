@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared"
 )
 
@@ -127,21 +128,6 @@ func (s *Server) SetTime(now time.Time, d time.Duration) {
 	s.memory.FastForward(d)
 }
 
-// Await waits until something is true that other processes or routers bring about.
-func Await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(20 * time.Second)
-	for !is() {
-		select {
-		case <-limit:
-			t.Fatalf("not within 20 s: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // Pause makes the server silent without closing its connections, until the function that it
 // returns is called. The one in memory cannot do that: the test is skipped.
 func (s *Server) Pause() (resume func()) {
@@ -170,7 +156,7 @@ func (s *Server) run() {
 	s.program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.program.Cancel = func() error { return nil } // Stop ends it
 	require.NoError(s.t, s.program.Start())
-	Await(s.t, "the server listens", func() bool {
+	polltest.Until(s.t, "the server listens", func() bool {
 		conn, err := net.DialTimeout("tcp", s.address, time.Second) //nolint:noctx // it has its own limit
 		if err == nil {
 			_ = conn.Close()
