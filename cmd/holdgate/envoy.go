@@ -17,6 +17,7 @@ import (
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/backend"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/manifest"
 	"github.com/holdgate/holdgate/internal/regular"
 	"github.com/holdgate/holdgate/internal/settings"
 )
@@ -55,6 +56,7 @@ func newEnvoyCommand() *cobra.Command {
 func newEnvoyRenderCommand() *cobra.Command {
 	var (
 		c       envoy.Config
+		m       manifest.Config
 		out     string
 		serve   string
 		maxBody = settings.Bytes(envoy.DefaultMaxRequestBytes)
@@ -62,13 +64,22 @@ func newEnvoyRenderCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "render",
-		Short: "Print the bootstrap of an Envoy in front of holdgate serve",
-		Args:  noArgs,
+		Short: "Print the bootstrap of an Envoy in front of holdgate serve, or manifests for a gateway",
+		Long: "Render prints the bootstrap of an Envoy in front of holdgate serve. With --for it prints\n" +
+			"the Kubernetes manifests by which a gateway asks holdgate serve about its requests.",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkManifestFlags(cmd.Flags()); err != nil {
+				return err
+			}
 			if maxBody <= 0 || heap <= 0 || c.HoldMax <= 0 {
 				return usageError{errors.New("--max-request-bytes, --heap-bytes and --hold-max: must be above 0")}
 			}
 			c.MaxRequestBytes, c.HeapBytes = int64(maxBody), uint64(heap)
+			if cmd.Flags().Changed("for") {
+				m.ExtProc, m.Insecure, m.MaxRequestBytes, m.HoldMax = c.ExtProc, c.ExtProcInsecure, c.MaxRequestBytes, c.HoldMax
+				return renderManifests(cmd, out, m)
+			}
 			if err := makePathsAbsolute(&c, out); err != nil {
 				return err
 			}
@@ -106,6 +117,7 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.BoolVar(&c.ProxyProtocol, "proxy-protocol", false, "each connection begins with a PROXY header, which has the client's address")
 	flags.StringVar(&serve, "config", "", "`file` of holdgate serve --config: the bootstrap gets what its https backends need")
 	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
+	addManifestFlags(flags, &m)
 	return cmd
 }
 
@@ -184,7 +196,7 @@ func writeOut(cmd *cobra.Command, file string, text []byte) error {
 		return err
 	}
 	if err := regular.Write(file, text, 0o644); err != nil { // it holds no secret, and Envoy may run as another user
-		return fmt.Errorf("writing the bootstrap: %w", err)
+		return fmt.Errorf("writing what was rendered: %w", err)
 	}
 	return nil
 }

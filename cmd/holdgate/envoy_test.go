@@ -109,7 +109,7 @@ func TestEnvoyRenderNamesEachBadFlag(t *testing.T) {
 		require.ErrorContains(t, err, "must be above 0", flag)
 	}
 	_, err = runEnvoy(t, "", "render", "-o", t.TempDir())
-	require.ErrorContains(t, err, "writing the bootstrap")
+	require.ErrorContains(t, err, "writing what was rendered")
 }
 
 func TestEnvoyIsToldWhereTheIdentityIs(t *testing.T) { //nolint:paralleltest // it sets the environment.
@@ -158,4 +158,34 @@ func TestEnvoyCheckWithoutABinarySaysSoAndStillChecks(t *testing.T) { //nolint:p
 	out, err = runEnvoy(t, good, "check", "-", "--wake-hold-budget", "2h")
 	require.Error(t, err)
 	require.Contains(t, out, "listener edge: stream_idle_timeout: is 1h1m0s, must be 0s or above the hold budget of 2h0m0s")
+}
+
+func TestEnvoyRenderPrintsManifestsForAGateway(t *testing.T) {
+	t.Parallel()
+	args := []string{"render", "--for", "envoy-gateway", "--namespace", "ns1", "--gateway", "g1", "--route", "r1", "--extproc", "unix:///run/hg/e.sock"}
+	printed, err := runEnvoy(t, "", args...)
+	require.NoError(t, err)
+	require.Contains(t, printed, "kind: EnvoyExtensionPolicy\nmetadata: {name: holdgate, namespace: ns1}")
+	require.Contains(t, printed, "kind: HTTPRoute, name: r1}")
+	require.Contains(t, printed, "streamIdleTimeout: 3660s")
+	file := filepath.Join(t.TempDir(), "manifests.yaml")
+	out, err := runEnvoy(t, "", append(args, "--hold-max", "10m", "--max-request-bytes", "1MiB", "-o", file)...)
+	require.NoError(t, err)
+	require.Empty(t, out)
+	written, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Contains(t, string(written), "streamIdleTimeout: 660s")
+	require.Contains(t, string(written), "bufferLimit: 2097152")
+
+	_, err = runEnvoy(t, "", "render", "--for", "istio", "--gateway", "a}b")
+	require.ErrorContains(t, err, "--gateway: must be a DNS name")
+	require.ErrorContains(t, err, "--extproc: is required")
+	_, err = runEnvoy(t, "", append(args, "--lanes-dir", "/run/hg", "--edge-listen", "127.0.0.1:1")...)
+	require.ErrorContains(t, err, "--lanes-dir: is only for a bootstrap")
+	require.ErrorContains(t, err, "--edge-listen: is only for a bootstrap")
+	_, err = runEnvoy(t, "", "render", "--gateway", "g1", "--example")
+	require.ErrorContains(t, err, "--gateway: is only for the manifests of --for")
+	require.ErrorContains(t, err, "--example: is only for the manifests of --for")
+	_, err = runEnvoy(t, "", "render", "--for=")
+	require.ErrorContains(t, err, "--for: must be one of")
 }
