@@ -69,6 +69,21 @@ func (r *rig) TicketRefused(why error) {
 	r.ticketsRefused = append(r.ticketsRefused, ticket.Class(why))
 }
 
+func (r *rig) Noted(req *Request, n Note) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case n.Held:
+		r.noted = append(r.noted, "held "+req.Model)
+	case n.Left:
+		r.noted = append(r.noted, "left "+req.Model)
+	case n.Redirect != nil:
+		r.noted = append(r.noted, "redirected "+req.Model+" "+n.Redirect.Site)
+	case n.Refusal != nil:
+		r.noted = append(r.noted, "refused "+req.Model+" "+n.Refusal.Code)
+	}
+}
+
 func (r *rig) Resume() Call { return fakeCall{rig: r} }
 
 // fakeCall is the Call of a request that the rig decides.

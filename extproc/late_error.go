@@ -37,7 +37,7 @@ func (a *answer) fail(r *refusal.Refusal) error {
 // failLate writes an error into an answer that has begun with status 200.
 func (a *answer) failLate(r *refusal.Refusal) error {
 	p := a.p
-	p.flight.noteRefusal(r)
+	p.noteRefusal(r)
 	api := p.req.Endpoint.API
 	text := r.Body(api)
 	if p.req.Stream {
@@ -57,7 +57,7 @@ func (a *answer) failBroken(message string) error {
 	r := refusal.BrokenAnswer(message)
 	onlyKeepalives := a.committed && len(a.tail) == 0
 	if a.fixed || !a.p.req.Stream && !onlyKeepalives {
-		a.p.flight.noteRefusal(r)
+		a.p.noteRefusal(r)
 		return abort(r.Code)
 	}
 	return a.failLate(r)

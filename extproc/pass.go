@@ -211,6 +211,12 @@ func (p *pass) left() {
 	p.flight.note(func(r *Record) { r.Status, r.ErrorCode = StatusClientGone, "" })
 }
 
+// noteRefusal records a refusal and reports it to the observer.
+func (p *pass) noteRefusal(r *refusal.Refusal) {
+	p.flight.noteRefusal(r)
+	p.s.d.Observer.Noted(&p.req, Note{Refusal: r})
+}
+
 // keepPlace stores the request's place among the waiters, for a later wait.
 func (p *pass) keepPlace(seq uint64) {
 	p.req.Seq = seq

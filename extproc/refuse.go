@@ -18,7 +18,7 @@ func (p *pass) refuse(r *refusal.Refusal) error {
 	if p.req.Endpoint != nil {
 		api = p.req.Endpoint.API
 	}
-	p.flight.noteRefusal(r)
+	p.noteRefusal(r)
 	more := p.cors.headers()
 	if p.rateLimit != "" {
 		more = append(more, [2]string{headerRateLimit, p.rateLimit})
@@ -43,6 +43,7 @@ func refused(r *refusal.Refusal, api refusal.API, more ...[2]string) *extprocv3.
 // and the body.
 func (p *pass) redirect(to *Redirect) error {
 	p.flight.note(func(r *Record) { r.Verdict, r.Status = VerdictRedirect, http.StatusTemporaryRedirect })
+	p.s.d.Observer.Noted(&p.req, Note{Redirect: to})
 	headers := append(wire.HeaderList{
 		{"location", to.Location}, {"cache-control", "no-store"}, {"content-type", "application/json"},
 	}, p.cors.headers()...)

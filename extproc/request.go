@@ -134,4 +134,15 @@ type Observer interface {
 	Freed(g holdstate.Grant, slots int)
 	// TicketRefused is called when a request was refused because of its ticket.
 	TicketRefused(why error)
+	// Noted is called when something happened to a request other than being served. It must
+	// copy what it keeps.
+	Noted(r *Request, n Note)
+}
+
+// Note is what happened to a request. One field is set.
+type Note struct {
+	Held     bool // for the first time
+	Left     bool // its client, while it was held
+	Redirect *Redirect
+	Refusal  *refusal.Refusal
 }

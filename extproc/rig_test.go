@@ -68,6 +68,7 @@ type rig struct {
 	returned       []string // the model and the replica of each request that came back
 	stripReturned  bool
 	ticketsRefused []string // by class
+	noted          []string // by Noted
 
 	engineKey [2]string         // header and value
 	engines   map[string]Engine // by address

@@ -34,7 +34,19 @@ func (w *wait) start(d Decision) {
 	}
 	p.upload.hold()
 	if w.held {
-		p.flight.note(func(r *Record) { r.Verdict = VerdictHold })
+		w.noteHeld()
+	}
+}
+
+// noteHeld records that the request is held, and reports it to the observer the first time.
+func (w *wait) noteHeld() {
+	p, first := w.p, false
+	p.flight.note(func(r *Record) {
+		first = r.Verdict != VerdictHold
+		r.Verdict = VerdictHold
+	})
+	if first {
+		p.s.d.Observer.Noted(&p.req, Note{Held: true})
 	}
 }
 
@@ -94,6 +106,9 @@ func started(timer **time.Timer, d time.Duration) <-chan time.Time {
 // leave ends the wait of a client that went away.
 func (w *wait) leave() {
 	w.p.left()
+	if w.held && !w.p.s.isClosing() {
+		w.p.s.d.Observer.Noted(&w.p.req, Note{Left: true})
+	}
 	if s := w.waiter.Report(holdstate.Leave); s.Grant != nil {
 		s.Grant.Release()
 	}

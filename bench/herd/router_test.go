@@ -145,5 +145,8 @@ func (d *router) served() []*client {
 // TicketRefused implements extproc.Observer.
 func (*router) TicketRefused(error) {}
 
+// Noted implements extproc.Observer.
+func (*router) Noted(*extproc.Request, extproc.Note) {}
+
 // Freed implements extproc.Observer.
 func (*router) Freed(holdstate.Grant, int) {}

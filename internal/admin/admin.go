@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 
+	"github.com/holdgate/holdgate/internal/events"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -44,6 +45,7 @@ type Deps struct {
 	// Their errors wrap ErrUnknownModel.
 	Wake       func(model string, span time.Duration) error
 	WakeFailed func(model, reason string) error
+	Events     *events.Log // nil: the path of the events does not exist
 	Log        zerolog.Logger
 }
 
@@ -78,6 +80,9 @@ func Handler(d Deps) http.Handler {
 	}
 	if d.Status != nil {
 		mux.HandleFunc("GET /v1/status", d.authorized(d.status))
+	}
+	if d.Events != nil {
+		mux.HandleFunc("GET /v1/events", d.authorized(d.events))
 	}
 	return d.guardBrowsers(jsonErrors(mux))
 }

@@ -31,6 +31,12 @@ func (d Deps) guardBrowsers(h http.Handler) http.Handler {
 	})
 }
 
+// fromElsewhere reports whether a page of another site made a browser send the request.
+func fromElsewhere(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site != "" && site != "same-origin" && site != "none"
+}
+
 // overUnix reports whether a request came over a unix socket. Browsers cannot connect to one.
 func overUnix(r *http.Request) bool {
 	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)

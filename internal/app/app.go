@@ -30,6 +30,7 @@ import (
 	"github.com/holdgate/holdgate/internal/config"
 	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/internal/enginekey"
+	"github.com/holdgate/holdgate/internal/events"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/policy"
@@ -73,6 +74,8 @@ type App struct {
 	data      *extproc.Server
 	envoys    *envoys
 	others    *others // nil without --takeover
+	events    *events.Log
+	states    *events.Models
 	status    func() *admin.Status
 
 	envoy, agents *grpc.Server
@@ -98,6 +101,8 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 		started: time.Now(), mapWait: time.Now().Add(c.MapWait), handedOver: make(chan struct{}),
 		endBackground: func() {}, failed: make(chan error, 4), // one for each server
 	}
+	a.events = events.NewLog()
+	a.states = events.NewModels(a.events)
 	for _, warning := range c.Warnings() {
 		log.Warn().Msg(warning)
 	}

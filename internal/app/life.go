@@ -32,7 +32,9 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	undo.add(before.close)
-	if err := a.listeners.open(ctx, a.c, limitsFor(available), before); err != nil {
+	limits := limitsFor(available)
+	a.events.Allow(limits.admin / 4)
+	if err := a.listeners.open(ctx, a.c, limits, before); err != nil {
 		return err
 	}
 	undo.add(a.listeners.close)

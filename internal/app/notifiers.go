@@ -56,12 +56,13 @@ type notifierDeps struct {
 	site       observe.Needs         // nil if this router is alone
 	activity   *site.Activity        // nil if this router is alone
 	failed     func(model, reason string)
+	look       func(model string) // notes the state of a model
 }
 
 func (a *App) newNotifiers(files *reload.Metrics) (*notifiers, error) {
 	n := &notifiers{
 		machine: a.machine, registry: a.registry, backends: a.backends, own: a.ownNeeds(), placements: a.placements, policies: a.policies,
-		site: a.siteNeeds(), activity: a.activity, failed: a.wakeHasFailed,
+		site: a.siteNeeds(), activity: a.activity, failed: a.wakeHasFailed, look: a.look,
 		recent: wake.NewRecent(), dirty: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	var headers *wake.HeadersFile
@@ -123,6 +124,7 @@ func (n *notifiers) notify(model string) {
 		n.webhooks.Wanted(name, n.isDue(hs.all[name]), false)
 	}
 	n.keda.Changed(model)
+	n.look(model)
 }
 
 // placementsChanged puts the webhooks of the current placements in force, and has the needs of

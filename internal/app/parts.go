@@ -16,6 +16,7 @@ import (
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/audit"
 	"github.com/holdgate/holdgate/internal/decision"
+	"github.com/holdgate/holdgate/internal/events"
 	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/target"
@@ -75,6 +76,7 @@ func (a *App) newMachine() *holdstate.Machine {
 		OnSlotWaiters: a.registry.SlotWaitersChanged,
 		OnRelease: func(t target.Target, n int) {
 			a.log.Info().Str("model", t.Model).Stringer("kind", t.Kind).Int("requests", n).Msg("released")
+			a.events.Add(events.Event{Type: events.Released, Model: t.Model, Kind: t.Kind.String(), Requests: n})
 		},
 	}
 	a.shareDemand(&o)
@@ -168,7 +170,7 @@ func (a *App) newData(identityPath []string) *extproc.Server {
 	}, extproc.Deps{
 		NotReady: a.notReady,
 		Decider:  a.decider,
-		Observer: observe.Observer{Metrics: a.metrics, Audit: a.audit, Recent: a.notifiers.recent, Log: a.log},
+		Observer: observe.Observer{Metrics: a.metrics, Audit: a.audit, Recent: a.notifiers.recent, Events: a.events, Log: a.log},
 		Others:   others,
 		Wakes:    a.machine,
 		Relay:    lane,

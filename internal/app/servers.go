@@ -33,10 +33,12 @@ func (a *App) newAdmin() (*http.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--admin-token-file: %w", err)
 	}
-	return newAdminServer(admin.Handler(admin.Deps{
+	s := newAdminServer(admin.Handler(admin.Deps{
 		Tokens: tokens, Maps: a.maps, Metrics: a.prometheus, Ready: a.notReady, Warning: a.warning,
-		Explain: a.decider.Explain, Status: a.status, SiteStatus: a.siteStatus().Now, Wake: a.wakeModel, WakeFailed: a.wakeFailed, Log: a.log,
-	})), nil
+		Explain: a.decider.Explain, Status: a.status, SiteStatus: a.siteStatus().Now, Wake: a.wakeModel, WakeFailed: a.wakeFailed, Events: a.events, Log: a.log,
+	}))
+	s.RegisterOnShutdown(a.events.Close)
+	return s, nil
 }
 
 // newKEDAServer returns the server for KEDA, nil without --keda-listen.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/events"
 	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/site"
 	"github.com/holdgate/holdgate/internal/wake"
@@ -25,7 +26,11 @@ func (a *App) newSiteDemand() {
 	a.activity = site.NewActivity(a.shared, a.uses)
 	a.learned = site.NewLearned(a.shared, func() site.Times { return a.machine })
 	a.fails = site.NewFails(a.shared, a.log, func(model, reason string, until time.Time) bool {
-		return a.notifiers.wakeRefusedElsewhere(model, reason, until)
+		ended := a.notifiers.wakeRefusedElsewhere(model, reason, until)
+		if ended {
+			a.events.Add(events.Event{Type: events.Failed, Model: model, Reason: reason})
+		}
+		return ended
 	})
 }
 
@@ -47,6 +52,7 @@ func (a *App) woke(model string, took time.Duration) {
 // wakeHasFailed ends the waiters of a model whose wake failed, on all routers of the site.
 func (a *App) wakeHasFailed(model, reason string) {
 	a.machine.Fail(model, reason)
+	a.events.Add(events.Event{Type: events.Failed, Model: model, Reason: reason})
 	if a.fails != nil {
 		a.fails.Failed(model, reason, a.c.WakeCooldown)
 	}

@@ -29,6 +29,15 @@ func (a *App) wakeFailed(model, reason string) error {
 	return nil
 }
 
+// look notes the state of a model, for the events.
+func (a *App) look(model string) {
+	if m, known := a.decider.Find(model); known {
+		a.states.Saw(m.Model, m.State)
+	} else {
+		a.states.Gone(model)
+	}
+}
+
 // isKnown reports whether requests for the model may be held here, or an agent offers it.
 func (a *App) isKnown(model string) bool {
 	_, offered := a.registry.Model(model)

@@ -26,7 +26,7 @@ type modelList struct {
 // listed for it.
 func (c *call) Models(model string) []byte {
 	if model != "" {
-		if m, found := c.d.model(model); found && c.lists(model) {
+		if m, found := c.d.Find(model); found && c.lists(model) {
 			return mustMarshal(m.entry())
 		}
 		return nil
@@ -72,8 +72,8 @@ func (d *Decider) Models() []Model {
 	return list
 }
 
-// model returns one model of Models.
-func (d *Decider) model(name string) (m Model, found bool) {
+// Find returns one model of Models.
+func (d *Decider) Find(name string) (m Model, found bool) {
 	p := d.placements()
 	s, offered := d.o.Registry.Model(name)
 	if !offered && !p.has(name) {

@@ -12,7 +12,7 @@ import (
 // similar returns the name of a model or an alias that is most similar to the requested
 // name; empty when the requested model exists, or none is similar.
 func (t *trace) similar() string {
-	if _, found := t.model(t.target.Model); found {
+	if _, found := t.Find(t.target.Model); found {
 		return ""
 	}
 	names := t.o.Policies().Aliases()

@@ -10,6 +10,7 @@ import (
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/audit"
+	"github.com/holdgate/holdgate/internal/events"
 	"github.com/holdgate/holdgate/internal/ticket"
 	"github.com/holdgate/holdgate/internal/wake"
 )
@@ -20,6 +21,7 @@ type Observer struct {
 	Metrics *Metrics
 	Audit   *audit.Log
 	Recent  *wake.Recent
+	Events  *events.Log
 	Log     zerolog.Logger
 }
 
@@ -48,6 +50,25 @@ func (o Observer) Freed(g holdstate.Grant, slots int) {
 // TicketRefused counts a request that was refused because of its ticket.
 func (o Observer) TicketRefused(why error) {
 	o.Metrics.tickets.WithLabelValues(ticket.Class(why)).Inc()
+}
+
+// Noted adds an event.
+func (o Observer) Noted(r *extproc.Request, n extproc.Note) {
+	e := events.Event{Model: r.Model}
+	if r.Endpoint != nil && r.Model != "" {
+		e.Kind = r.Endpoint.Kind.String()
+	}
+	switch {
+	case n.Held:
+		e.Type = events.Held
+	case n.Left:
+		e.Type = events.Left
+	case n.Redirect != nil:
+		e.Type, e.Site = events.Redirected, n.Redirect.Site
+	case n.Refusal != nil:
+		e.Type, e.Status, e.Reason = events.Refused, n.Refusal.Status, n.Refusal.Code
+	}
+	o.Events.Add(e)
 }
 
 func auditRecord(r *extproc.Record) *audit.Record {
