@@ -34,6 +34,10 @@ const (
 	// for longer than that, it fails every request that waits for a connection with
 	// 503; it opens one connection for each 1,024 streams and worker.
 	localConnectTimeout = 10 * time.Second
+	// pingEvery is how often Envoy pings a Holdgate that it calls over TCP, and pingTimeout
+	// how long the answer may take.
+	pingEvery   = 10 * time.Second
+	pingTimeout = 10 * time.Second
 	// streamWindow limits how much of an upload Envoy buffers while Holdgate does not
 	// read it; with Envoy's default windows 21 to 34 MB pile up.
 	streamWindow = 256 << 10
@@ -86,17 +90,23 @@ func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
 		MaxRequests:        wrapperspb.UInt32(unbounded),
 	})
 	c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(buffer)
+	options := &corev3.Http2ProtocolOptions{
+		InitialStreamWindowSize: wrapperspb.UInt32(streamWindow),
+		// Clients that reset their requests cause as many resets here. Over the default
+		// limit Envoy would take that for a flood and close the connection that all
+		// requests share.
+		MaxOutboundFrames:        wrapperspb.UInt32(unbounded),
+		MaxOutboundControlFrames: wrapperspb.UInt32(unbounded),
+	}
+	if r.addresses.extProc.pipe == "" {
+		// A machine or a network that is gone would be noticed by nothing else while
+		// requests wait.
+		options.ConnectionKeepalive = &corev3.KeepaliveSettings{Interval: durationpb.New(pingEvery), Timeout: durationpb.New(pingTimeout)}
+	}
 	c.TypedExtensionProtocolOptions = r.protocol(&upstreamv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: explicit(&upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
 			ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-				Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
-					InitialStreamWindowSize: wrapperspb.UInt32(streamWindow),
-					// Clients that reset their requests cause as many resets here. Over
-					// the default limit Envoy would take that for a flood and close the
-					// connection that all requests share.
-					MaxOutboundFrames:        wrapperspb.UInt32(unbounded),
-					MaxOutboundControlFrames: wrapperspb.UInt32(unbounded),
-				},
+				Http2ProtocolOptions: options,
 			},
 		}),
 	})

@@ -104,8 +104,7 @@ func (r *renderer) extProcTLS() *corev3.TransportSocket {
 		Sni: sni,
 		CommonTlsContext: &tlsv3.CommonTlsContext{
 			AlpnProtocols: []string{"h2"},
-			// Holdgate accepts only TLS 1.3, and Envoy's default maximum as a client is
-			// 1.2.
+			// Envoy's default maximum as a client is 1.2.
 			TlsParams: &tlsv3.TlsParameters{
 				TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 			},

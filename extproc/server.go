@@ -94,7 +94,9 @@ func ServerOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(4 << 20), // Envoy's chunks have 64 KiB
 		// One stream is one request; Envoy opens a connection per 1,024 of them.
 		grpc.MaxConcurrentStreams(1 << 20),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		// A connection with too many pings would be closed with all of its requests. Envoy's
+		// connection_keepalive is often 10 s, and may be 1 s.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 500 * time.Millisecond, PermitWithoutStream: true}),
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
@@ -178,8 +179,9 @@ func (a *App) wire() (err error) {
 	}
 	a.data = a.newData(identityPath)
 	a.envoys = newEnvoys(c.EnvoyAdmin, a.data, a.log)
-	a.envoy = grpc.NewServer(slices.Concat(grpcLimits(), tls, extproc.ServerOptions())...)
+	a.envoy = grpc.NewServer(slices.Concat(envoyLimits(), tls, extproc.ServerOptions())...)
 	a.data.Register(a.envoy)
+	healthpb.RegisterHealthServer(a.envoy, envoyHealth{notReady: a.notReady})
 	return nil
 }
 

@@ -46,6 +46,22 @@ func grpcLimits() []grpc.ServerOption {
 	}
 }
 
+// What differs on the port that Envoy connects to. Requests wait, and Envoy carries others with
+// their slots, until the router notices that Envoy's machine or the network to it is gone.
+const (
+	envoyPing = 20 * time.Second
+	envoyPong = 10 * time.Second
+	envoyHead = 64 << 10 // bytes of a stream's headers, which have what the filter adds, not the request's
+)
+
+// envoyLimits returns the options with the limits of the port that Envoy connects to.
+func envoyLimits() []grpc.ServerOption {
+	return append(grpcLimits(),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: grpcIdle, Time: envoyPing, Timeout: envoyPong}),
+		grpc.MaxHeaderListSize(envoyHead),
+	)
+}
+
 // portLimits is how many connections each port may have.
 type portLimits struct{ envoy, agents, admin, keda int }
 

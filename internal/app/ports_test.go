@@ -95,16 +95,19 @@ func TestConnectionsToTheAdminAPIEnd(t *testing.T) {
 func TestConnectionsToGRPCPortsEnd(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
+		limits []grpc.ServerOption
 		speaks bool // HTTP/2, and no more after its settings
 		ends   time.Duration
 	}{
-		"says nothing":           {false, grpcHandshake},
-		"does not answer a ping": {true, grpcPing + grpcPong},
+		"says nothing":                    {grpcLimits(), false, grpcHandshake},
+		"does not answer a ping":          {grpcLimits(), true, grpcPing + grpcPong},
+		"Envoy, it says nothing":          {envoyLimits(), false, grpcHandshake},
+		"Envoy, it does not answer pings": {envoyLimits(), true, envoyPing + envoyPong},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, s := newPipes(), grpc.NewServer(grpcLimits()...)
+				l, s := newPipes(), grpc.NewServer(c.limits...)
 				served := make(chan error, 1)
 				go func() { served <- s.Serve(l) }()
 				conn := l.dial()

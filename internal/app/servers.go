@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
@@ -123,7 +122,7 @@ func (a *App) tlsOptions(f certs.Files, files *reload.Metrics) ([]grpc.ServerOpt
 		return nil, err
 	}
 	a.watched = append(a.watched, server)
-	return []grpc.ServerOption{grpc.Creds(credentials.NewTLS(server.Config()))}, nil
+	return []grpc.ServerOption{grpc.Creds(server.Credentials(a.log.With().Str("setting", f.Cert.Setting).Logger()))}, nil
 }
 
 func agentCerts(c *config.Serve) certs.Files {
@@ -139,6 +138,8 @@ func extProcCerts(c *config.Serve) certs.Files {
 		Cert:     certs.File{Setting: "extproc-tls-cert-file", Path: c.ExtProcTLSCertFile},
 		Key:      certs.File{Setting: "extproc-tls-key-file", Path: c.ExtProcTLSKeyFile},
 		ClientCA: certs.File{Setting: "extproc-client-ca-file", Path: c.ExtProcClientCAFile},
+		// A gateway may not be able to set the version of TLS.
+		ClientNames: c.ExtProcClientNames, TLS12: true,
 	}
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package certs loads the TLS certificate of a server, its key and the authorities of its
-// clients, and reloads them when their files change.
+// clients, reloads them when their files change, and logs which clients are refused.
 package certs
 
 import (
@@ -11,7 +11,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/holdgate/holdgate/internal/reload"
@@ -26,6 +28,12 @@ type Files struct {
 	// ClientCA has the authorities of clients' certificates. If its path is empty,
 	// clients need no certificate.
 	ClientCA File
+	// ClientNames are the names of which a client's certificate must have one, among its DNS
+	// names and URIs. Without them every certificate of ClientCA is accepted.
+	ClientNames []string
+	// TLS12 accepts clients of TLS 1.2, which is what an Envoy uses unless its configuration
+	// says otherwise.
+	TLS12 bool
 }
 
 // Server is the TLS configuration of a server. A handshake uses the last valid version of the
@@ -33,6 +41,8 @@ type Files struct {
 type Server struct {
 	pair    *reload.File[pair]
 	clients *reload.File[x509.CertPool] // nil when clients need no certificate
+	names   []string                    // empty: a certificate may have any name
+	least   uint16                      // version of TLS
 }
 
 // pair is a certificate with its key.
@@ -47,7 +57,10 @@ func (p *pair) Files() []string { return []string{p.keyFile} }
 
 // Load reads the files for the first time. It does not use o.Setting.
 func Load(f Files, o reload.Options) (*Server, error) {
-	s := &Server{}
+	s := &Server{names: f.ClientNames, least: tls.VersionTLS13}
+	if f.TLS12 {
+		s.least = tls.VersionTLS12
+	}
 	var err error
 	o.Setting = f.Cert.Setting
 	if s.pair, err = reload.Load(f.Cert.Path, pairParser(f.Key), o); err != nil {
@@ -108,14 +121,14 @@ func AddAuthorities(pool *x509.CertPool, data []byte) (*x509.CertPool, error) {
 // Config returns the configuration of the server.
 func (s *Server) Config() *tls.Config {
 	return &tls.Config{
-		MinVersion:         tls.VersionTLS13,
+		MinVersion:         s.least,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current(), nil },
 	}
 }
 
 func (s *Server) current() *tls.Config {
 	c := &tls.Config{
-		MinVersion:   tls.VersionTLS13,
+		MinVersion:   s.least,
 		Certificates: []tls.Certificate{s.pair.Current().Certificate},
 		// A resumed session would not be checked against new authorities.
 		SessionTicketsDisabled: true,
@@ -123,7 +136,25 @@ func (s *Server) current() *tls.Config {
 	if s.clients != nil {
 		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, s.clients.Current()
 	}
+	if len(s.names) > 0 {
+		c.VerifyConnection = s.checkName
+	}
 	return c
+}
+
+// checkName returns ErrName if the client's certificate has none of the names.
+func (s *Server) checkName(state tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return ErrName
+	}
+	cert := state.PeerCertificates[0]
+	for _, name := range s.names {
+		if slices.ContainsFunc(cert.DNSNames, func(dns string) bool { return strings.EqualFold(dns, name) }) ||
+			slices.ContainsFunc(cert.URIs, func(uri *url.URL) bool { return uri.String() == name }) {
+			return nil
+		}
+	}
+	return ErrName
 }
 
 // Watch reads the files again when they have changed, until ctx ends.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 )
 
 // checkExposure finds flags whose required flags are missing, and ports that other machines
@@ -41,6 +42,7 @@ func (c *Serve) checkExposure(r *rules) {
 // client of --extproc-listen can identify the caller in place of a key, and a client of
 // --relay can have requests sent to any address.
 func (c *Serve) checkEnvoy(r *rules) {
+	r.require(len(c.ExtProcClientNames) == 0 || c.ExtProcClientCAFile != "", "extproc-client-names", strings.Join(c.ExtProcClientNames, ","), "goes with --extproc-client-ca-file")
 	if c.ExtProcInsecure {
 		r.require(c.ExtProcTLSCertFile == "", "extproc-insecure", true, "does not go with --extproc-tls-cert-file")
 		return

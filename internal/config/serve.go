@@ -42,6 +42,7 @@ type Serve struct {
 	ExtProcTLSCertFile  string
 	ExtProcTLSKeyFile   string
 	ExtProcClientCAFile string
+	ExtProcClientNames  []string
 	ExtProcInsecure     bool
 
 	AdminTokenFile string
@@ -136,6 +137,7 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.ExtProcTLSCertFile, "extproc-tls-cert-file", "", "certificate of the port that Envoy connects to; required unless --extproc-listen is a loopback address or a unix socket").withRequired("extproc-tls-key-file", "extproc-client-ca-file"),
 		flagOf(&c.ExtProcTLSKeyFile, "extproc-tls-key-file", "", "key of that certificate").secretFile().withRequired("extproc-tls-cert-file"),
 		flagOf(&c.ExtProcClientCAFile, "extproc-client-ca-file", "", "CAs of Envoys' certificates: each connection needs such a certificate").withRequired("extproc-tls-cert-file"),
+		listOf(&c.ExtProcClientNames, "extproc-client-names", "names of which an Envoy's certificate must have one, among its DNS names and URIs such as spiffe://cluster.local/ns/gateways/sa/envoy; without it each certificate of --extproc-client-ca-file may connect", validCertName),
 		flagOf(&c.ExtProcInsecure, "extproc-insecure", false, "allow --extproc-listen and --relay on TCP addresses that others can reach, without TLS: a client of the first can send requests without a key, as any tenant and identity, and gets the engines' keys; a client of the second can send requests to any address"),
 		flagOf(&c.AdminTokenFile, "admin-token-file", "", "bearer token of the admin API; required unless --admin-listen is a loopback address").secretFile(),
 		flagOf(&c.AgentsTokenFile, "agents-token-file", "", "bearer tokens that agents may use, one per line").secretFile(),
@@ -281,6 +283,10 @@ func validShared(s string) string {
 		return err.Error()
 	}
 	return ""
+}
+
+func validCertName(s string) string {
+	return messageUnless(s != "" && !strings.ContainsAny(s, " *"), "must be a DNS name or a URI, without wildcards")
 }
 
 func validKEDA(s string) string {
