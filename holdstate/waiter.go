@@ -13,6 +13,8 @@ import (
 type Request struct {
 	Target target.Target
 	Key    string // the caller's key, by which turns and PerKey are counted; empty: none
+	// KeyID and Tenant name the caller for Groups.
+	KeyID, Tenant string
 	// ClientIDs are the client's own request ids. The first UUID counts.
 	ClientIDs [2]string
 	Bytes     int64  // the size of the body that is kept in memory while it waits

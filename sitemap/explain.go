@@ -88,3 +88,35 @@ func whyText(choice Choice, c Candidate) string {
 		return "not known to be warm, as another site is"
 	}
 }
+
+// Sibling is another site with the hints about it.
+type Sibling struct {
+	Site
+
+	Hints []SiblingHint
+}
+
+// SiblingHint is a hint about a model at a sibling.
+type SiblingHint struct {
+	Hint
+
+	// State is warm or cold, stale for a hint that is too old, or unknown for one that no
+	// choice uses.
+	State string
+}
+
+// Siblings returns the sites other than self, by their ids.
+func (m *Map) Siblings(self string, now time.Time) []Sibling {
+	list := make([]Sibling, len(m.sites))
+	for i := range m.sites {
+		list[i].Site = m.sites[i]
+	}
+	elapsed := now.Sub(m.hints.received)
+	for _, h := range m.hints.list {
+		if i, found := m.siblings.numbers[h.Site]; found {
+			state := candidateState(m.hints.sightingsOf(h.Target), i, elapsed)
+			list[i].Hints = append(list[i].Hints, SiblingHint{Hint: h, State: state})
+		}
+	}
+	return slices.DeleteFunc(list, func(s Sibling) bool { return s.ID == self })
+}

@@ -329,3 +329,31 @@ func FuzzPushHints(f *testing.F) {
 		require.True(t, c.Redirect)
 	})
 }
+
+func TestSiblingsHaveTheHintsAboutThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore(here, nil)
+		push(t, s, []byte(emptyFleet))
+		o := order(t, s.Current())
+		_, err := s.PushHints(t.Context(), hintsOf(o[0], "warm", o[1], "cold", "here", "warm"))
+		require.NoError(t, err)
+		states := func() map[string]string {
+			all := map[string]string{}
+			for _, sibling := range s.Current().Siblings(here, time.Now()) {
+				require.NotEmpty(t, sibling.URL)
+				all[sibling.ID] = ""
+				for _, h := range sibling.Hints {
+					require.Equal(t, "m", h.Model)
+					all[sibling.ID] += h.State
+				}
+			}
+			return all
+		}
+		got := states()
+		require.Equal(t, []string{"warm", "cold", ""}, []string{got[o[0]], got[o[1]], got[o[2]]})
+		require.NotContains(t, got, here)
+		<-time.After(DefaultHintsFreshFor)
+		require.Equal(t, "stale", states()[o[0]])
+	})
+}

@@ -14,6 +14,51 @@ type Status struct {
 	Map      *MapStatus    `json:"map,omitzero"` // nil: none
 	Models   []ModelStatus `json:"models"`
 	Agents   []AgentStatus `json:"agents"`
+	// Waiting are the requests that wait at this router, those that wait longest first;
+	// WaitingMore is how many requests wait that are not listed.
+	Waiting     []WaitStatus `json:"waiting,omitzero"`
+	WaitingMore int          `json:"waiting_more,omitzero"`
+	// HoldTimes are how long requests were held since the start, the shortest first, from the
+	// first time that occurred to the last.
+	HoldTimes []HoldTime `json:"hold_times,omitzero"`
+	// Siblings are the other sites of the map.
+	Siblings []SiblingStatus `json:"siblings,omitzero"`
+}
+
+// WaitStatus is the requests of one caller that wait for a target.
+type WaitStatus struct {
+	Model    string    `json:"model"`
+	Kind     string    `json:"kind"`
+	KeyID    string    `json:"key_id,omitzero"`
+	Tenant   string    `json:"tenant"`
+	Requests int       `json:"requests"`
+	Held     int       `json:"held"` // those that no replica serves yet
+	Since    time.Time `json:"since"`
+}
+
+// HoldTime is how many requests were held for longer than the HoldTime before, and at most UpTo
+// seconds; 0: for any longer time.
+type HoldTime struct {
+	UpTo     float64 `json:"up_to_seconds,omitzero"`
+	Requests uint64  `json:"requests"`
+}
+
+// SiblingStatus is another site.
+type SiblingStatus struct {
+	Site  string       `json:"site"`
+	URL   string       `json:"url"`
+	Hints []HintStatus `json:"hints"`
+	// HintsMore is how many hints are not listed.
+	HintsMore int `json:"hints_more,omitzero"`
+}
+
+// HintStatus is what is known of a model at another site.
+type HintStatus struct {
+	Model string `json:"model"`
+	Kind  string `json:"kind"`
+	// State is warm or cold, or stale if the hint is too old to be used.
+	State      string    `json:"state"`
+	ObservedAt time.Time `json:"observed_at"`
 }
 
 // SiteStatus is the state of all routers of the site, as one of them knows it.
@@ -68,6 +113,10 @@ type ModelStatus struct {
 	Waking  bool   `json:"waking"`
 	Demand  int    `json:"demand"`
 	Wanted  bool   `json:"wanted"`
+	// WakingSince is when the model was first seen in state waking; zero in other states.
+	// WakeSeconds is how long nine of ten wakes take; 0: not known yet.
+	WakingSince time.Time `json:"waking_since,omitzero"`
+	WakeSeconds float64   `json:"wake_seconds,omitzero"`
 	// Waits describes the room in a group that the model waits for; empty: none.
 	Waits string `json:"waits,omitzero"`
 }

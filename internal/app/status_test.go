@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -50,10 +51,16 @@ func TestStatusShowsModelsAndAgents(t *testing.T) {
 		require.NoError(t, err)
 		pass(3 * time.Second)
 		r.join(pb.State_STATE_SERVING, "m", "new")
-		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}})
+		w, err := r.machine.Hold(holdstate.Request{Target: target.Target{Model: "cold"}, Tenant: "acme"})
 		require.NoError(t, err)
+		synctest.Wait()
 		s := r.status()
 		require.True(t, s.Ready)
+		require.Equal(t, time.Now(), s.Models[1].WakingSince)
+		s.Models[1].WakingSince = time.Time{}
+		require.Equal(t, []admin.WaitStatus{{Model: "cold", Kind: "chat", Tenant: "acme", Requests: 1, Held: 1, Since: time.Now()}}, s.Waiting)
+		require.Equal(t, []string{"b", "c"}, []string{s.Siblings[0].Site, s.Siblings[1].Site})
+		require.Equal(t, "cold", s.Siblings[0].Hints[0].State)
 		require.Equal(t, []admin.ModelStatus{
 			{Model: "both", State: "asleep"},
 			{Model: "cold", State: "waking", Demand: 1, Wanted: true},

@@ -51,7 +51,7 @@ func (r *run) waiting() holdstate.Request {
 	}
 	a.Target = r.req.Target()
 	return holdstate.Request{
-		Target: a.Target, Key: r.call.key.QueueKey(), ClientIDs: r.req.ClientIDs, Bytes: r.req.BodySize,
+		Target: a.Target, Key: r.call.key.QueueKey(), KeyID: r.call.key.ID, Tenant: r.call.key.Tenant, ClientIDs: r.req.ClientIDs, Bytes: r.req.BodySize,
 		Seq: cmp.Or(r.req.Seq, r.call.seq), Retry: a.Unanswered(), Counted: r.call.held, Claim: r.do.claim(),
 	}
 }

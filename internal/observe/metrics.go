@@ -10,10 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/hop"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/ticket"
@@ -119,6 +121,30 @@ func (m *Metrics) HoldEnded(o holdstate.Outcome, held time.Duration) {
 	if o != holdstate.OutcomeFull {
 		m.held.Observe(held.Seconds())
 	}
+}
+
+// HoldTimes returns how long requests were held, from the first time that occurred to the last;
+// nil: none was.
+func (m *Metrics) HoldTimes() []admin.HoldTime {
+	var now dto.Metric
+	if err := m.held.Write(&now); err != nil {
+		return nil
+	}
+	var list []admin.HoldTime
+	before, last := uint64(0), 0
+	for _, b := range now.GetHistogram().GetBucket() {
+		if n := b.GetCumulativeCount() - before; n > 0 || len(list) > 0 {
+			list = append(list, admin.HoldTime{UpTo: b.GetUpperBound(), Requests: n})
+			if n > 0 {
+				last = len(list)
+			}
+		}
+		before = b.GetCumulativeCount()
+	}
+	if over := now.GetHistogram().GetSampleCount() - before; over > 0 {
+		return append(list, admin.HoldTime{Requests: over})
+	}
+	return list[:last:last]
 }
 
 // Rejected counts a request that got no reservation or no slot.

@@ -4,6 +4,7 @@ package observe
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,7 +22,8 @@ func TestTheStatusOfASiteJoinsWhatItsRoutersSay(t *testing.T) {
 	wanted := map[string]bool{"cold": true}
 	s := SiteStatus{
 		SiteID: "here", Maps: sitemap.NewStore("here", nil), Demand: func(string) int { return 1 },
-		Wanted: func(string) bool { return false },
+		Wanted:      func(string) bool { return false },
+		WakingSince: func(string) time.Time { return time.Time{} }, WakeTime: func(string) time.Duration { return 0 },
 		Models: func() []decision.Model {
 			return []decision.Model{
 				model("asleep-here", "asleep", 0, 1), model("cold", "asleep", 0, 0), model("far", "elsewhere", 0, 0),

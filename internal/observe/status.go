@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/decision"
 	"github.com/holdgate/holdgate/sitemap"
@@ -22,7 +23,19 @@ type Status struct {
 	Models   func() []decision.Model
 	Agents   func() []agentreg.AgentStatus
 	Maps     *sitemap.Store
+	// WakingSince is when a model was first seen in state waking, zero in other states, and
+	// WakeTime how long a wake of it takes, 0 if that is not known.
+	WakingSince func(model string) time.Time
+	WakeTime    func(model string) time.Duration
+	Waiting     func() []holdstate.Group
+	HoldTimes   func() []admin.HoldTime
 }
+
+// The longest lists of a status.
+const (
+	maxWaiting = 200
+	maxHints   = 50 // of each site
+)
 
 // Now returns the status at this moment.
 func (s Status) Now() *admin.Status {
@@ -30,10 +43,44 @@ func (s Status) Now() *admin.Status {
 	if reason == "" {
 		warning = s.Warning()
 	}
-	return &admin.Status{
+	status := &admin.Status{
 		Ready: reason == "", NotReady: reason, Warning: warning, SiteID: s.SiteID, InFlight: s.InFlight(),
-		Map: s.mapStatus(), Models: s.models(), Agents: s.agents(),
+		Map: s.mapStatus(), Models: s.models(), Agents: s.agents(), HoldTimes: s.HoldTimes(), Siblings: s.siblings(),
 	}
+	status.Waiting, status.WaitingMore = s.waiting()
+	return status
+}
+
+func (s Status) waiting() (list []admin.WaitStatus, more int) {
+	for _, g := range s.Waiting() {
+		if len(list) == maxWaiting {
+			more += g.Requests
+			continue
+		}
+		list = append(list, admin.WaitStatus{
+			Model: g.Target.Model, Kind: g.Target.Kind.String(), KeyID: g.KeyID, Tenant: g.Tenant, Requests: g.Requests, Held: g.Held, Since: g.Since,
+		})
+	}
+	return list, more
+}
+
+func (s Status) siblings() (list []admin.SiblingStatus) {
+	m := s.Maps.Current()
+	if m == nil {
+		return nil
+	}
+	for _, site := range m.Siblings(s.SiteID, time.Now()) {
+		status := admin.SiblingStatus{Site: site.ID, URL: site.URL, Hints: []admin.HintStatus{}}
+		for _, h := range site.Hints {
+			if len(status.Hints) == maxHints {
+				status.HintsMore = len(site.Hints) - maxHints
+				break
+			}
+			status.Hints = append(status.Hints, admin.HintStatus{Model: h.Model, Kind: h.Kind.String(), State: h.State, ObservedAt: h.ObservedAt})
+		}
+		list = append(list, status)
+	}
+	return list
 }
 
 func (s Status) models() []admin.ModelStatus {
@@ -50,6 +97,7 @@ func (s Status) models() []admin.ModelStatus {
 		list = append(list, admin.ModelStatus{
 			Model: m.Model, State: m.State, Serving: m.Serving, Asleep: m.Asleep, Waking: m.Waking,
 			Demand: s.Demand(m.Model), Wanted: wanted, Waits: waits,
+			WakingSince: s.WakingSince(m.Model), WakeSeconds: s.WakeTime(m.Model).Seconds(),
 		})
 	}
 	return list
