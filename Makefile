@@ -124,6 +124,16 @@ lint: go ## run the linters
 fix: go ## apply the automatic fixes of lint
 	$(TOOL) golangci-lint run --fix
 
+manifests: build ## validate all Kubernetes manifests: printed ones, examples, and those on pages
+	$(GO) -C tools/manifests vet ./...
+	$(GO) -C tools/manifests test -count=1 ./...
+	$(GO) -C tools/manifests build -o ../../bin/manifests .
+	@for flags in 'envoy-gateway --gateway g --route r' 'envoy-gateway --gateway g --route r --destination endpoint' 'ai-gateway --gateway g --route r' \
+		'istio --gateway g' 'llm-d --engines e:8000' 'llm-d --gateway g --destination route'; do \
+		echo "holdgate envoy render --for $$flags"; \
+		bin/holdgate envoy render --namespace models --extproc holdgate.models.svc.cluster.local:9001 --tls-secret s --for $$flags | (cd tools/manifests && ../../bin/manifests -); \
+	done
+
 vet: go ## run go vet
 	$(GO) vet ./...
 	$(GO) vet -tags e2e ./...
@@ -144,7 +154,7 @@ generate: go ## generate the Go code of the agent protocol
 
 check: ## do what CI does, then fail if that changed the tree
 	@before=$$(git status --porcelain; git diff | cksum); \
-	$(MAKE) fmt-check vet lint generate test bench-smoke; \
+	$(MAKE) fmt-check vet lint generate manifests test bench-smoke; \
 	[[ $$before == "$$(git status --porcelain; git diff | cksum)" ]] || \
 		{ echo 'error: the tree has changed:' >&2; git status --short >&2; exit 1; }
 
@@ -169,5 +179,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is required, which downloads $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential groups soak-routers fuzz flaky bench bench-smoke lint fix vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential groups soak-routers fuzz flaky bench bench-smoke lint fix manifests vet fmt fmt-check vuln generate check \
 	tools tools-routers tools-test clean clean-tools go
