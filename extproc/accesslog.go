@@ -3,12 +3,9 @@
 package extproc
 
 import (
-	"context"
-	"net"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
-	"google.golang.org/grpc/peer"
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/extproc/wire"
@@ -56,7 +53,7 @@ func (a *accessLog) await(got, ended <-chan struct{}) {
 // receive receives entries until Envoy ends the stream. After a message that it has handled it
 // sends to got, if somebody receives there.
 func (a *accessLog) receive(gs accesslogv3.AccessLogService_StreamAccessLogsServer, got chan<- struct{}) {
-	from := peerOf(gs.Context())
+	from := envoyOf(gs.Context())
 	var m wire.LogMessage
 	if gs.RecvMsg(&m) != nil {
 		return
@@ -95,21 +92,4 @@ func (s *Server) onLogMessage(name string, m *wire.LogMessage) {
 		}
 		s.onLogEntry(e)
 	}
-}
-
-// peerOf returns the address that Envoy calls from, without the port.
-func peerOf(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok {
-		if tcp, ok := p.Addr.(*net.TCPAddr); ok {
-			return tcp.IP.String() // each connection has its own port
-		}
-		return p.Addr.String()
-	}
-	return ""
-}
-
-// overUnix reports whether Envoy called over a unix socket.
-func overUnix(ctx context.Context) bool {
-	p, ok := peer.FromContext(ctx)
-	return ok && p.Addr.Network() == "unix"
 }

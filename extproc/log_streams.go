@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// logStreams counts the open streams of the edge's log, by the address that Envoy calls
-// from. When an address has had none for envoyGone, its Envoy has ended, and so have all
-// requests that it carried.
+// logStreams counts the open streams of the edge's log, by Envoy: see envoyOf. When an Envoy has
+// had none for envoyGone, it has ended, and so have all requests that it carried.
 type logStreams struct {
 	mu   sync.Mutex
 	open map[string]int

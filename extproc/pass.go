@@ -165,7 +165,7 @@ func (p *pass) begin() (begun bool) {
 		if p.lane == envoy.LaneRehold && p.s.d.Others != nil {
 			p.s.d.Others.Claimed(string(p.head.requestID))
 		}
-		p.flight = p.s.flights.start(p.head.requestID, p.head.stream, peerOf(p.gs.Context()))
+		p.flight = p.s.flights.start(p.head.requestID, p.head.stream, envoyOf(p.gs.Context()))
 		p.flight.clocks = p.head.clocks
 	}
 	p.head.clocks = p.flight.clocks

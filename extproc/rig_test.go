@@ -197,6 +197,12 @@ func (r *rig) logStream(t *testing.T, name string) (record func(id, mode string)
 	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := accesslogv3.NewAccessLogServiceClient(r.conn).StreamAccessLogs(ctx)
 	require.NoError(t, err)
+	return logOver(t, stream, cancel, name)
+}
+
+// logOver begins a log over a stream, which cancel ends.
+func logOver(t *testing.T, stream accesslogv3.AccessLogService_StreamAccessLogsClient, cancel func(), name string) (record func(id, mode string), end func()) {
+	t.Helper()
 	require.NoError(t, stream.Send(&accesslogv3.StreamAccessLogsMessage{Identifier: &accesslogv3.StreamAccessLogsMessage_Identifier{LogName: name}}))
 	synctest.Wait()
 	record = func(id, mode string) {
