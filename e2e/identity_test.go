@@ -94,7 +94,7 @@ func startFiltered(t *testing.T, identity string, change func(*bootstrapv3.Boots
 	b, err := envoy.Render(envoy.Config{EdgeListen: "127.0.0.1:0", LanesDir: dir, IdentityMetadata: identity})
 	require.NoError(t, err)
 	change(b)
-	require.Empty(t, envoy.Check(b, time.Minute, identity))
+	require.Empty(t, envoy.Check(envoy.SetupOf(b), envoy.CheckOptions{Budget: time.Minute, IdentityMetadata: identity}).Findings)
 	text, err := envoy.YAML(b)
 	require.NoError(t, err)
 	s.envoy, err = bin.Start(context.Background(), envoy.Options{Bootstrap: text, Dir: dir, Concurrency: 1, Log: s.log})

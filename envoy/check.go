@@ -3,16 +3,17 @@
 package envoy
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -20,174 +21,223 @@ const (
 	// Envoy's defaults for a missing field.
 	idleDefault     = 5 * time.Minute
 	requestsDefault = 1024
+	bufferDefault   = 1 << 20
+	panicDefault    = 50
 )
 
-// Finding is one problem or note that Check reports.
+// The destinations for which a setup is checked.
+const (
+	toReplica  = "replica"
+	toRoute    = "route"
+	toEndpoint = "endpoint"
+)
+
+// CheckDestination returns an error unless s is a destination.
+func CheckDestination(s string) error {
+	switch s {
+	case toReplica, toRoute, toEndpoint:
+		return nil
+	}
+	return errors.New("must be " + toReplica + ", " + toRoute + " or " + toEndpoint)
+}
+
+// Level is how bad a finding is.
+type Level string
+
+const (
+	// Error: requests fail, or holds or answers are cut.
+	Error Level = "error"
+	// Warning: something is lost, or fails under some conditions.
+	Warning Level = "warning"
+	// Note: something could not be checked, or may be correct.
+	Note Level = "note"
+)
+
+// Finding is one thing that Check reports. Its strings have no control characters.
 type Finding struct {
-	// Path is the place in the bootstrap.
-	Path string
+	Level Level `json:"level"`
+	// Path is the place in the setup.
+	Path string `json:"path"`
 	// Text tells the present value, the required one, and what breaks otherwise.
-	Text string
-	// Note marks something that could not be checked, or that may be correct.
-	Note bool
+	Text string `json:"text"`
 }
 
 // String returns the finding as one line.
-func (f Finding) String() string {
-	if f.Note {
-		return f.Path + ": note: " + f.Text
+func (f Finding) String() string { return string(f.Level) + ": " + f.Path + ": " + f.Text }
+
+// finding returns a finding. What it names was read from a file or a network, so it is made
+// printable.
+func finding(level Level, path, format string, args ...any) Finding {
+	return Finding{Level: level, Path: printable(path), Text: printable(fmt.Sprintf(format, args...))}
+}
+
+// printable returns s with all characters escaped that would not be seen as themselves on a
+// terminal.
+func printable(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+		return s
 	}
-	return f.Path + ": " + f.Text
+	quoted := strconv.Quote(s)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}
+
+// CheckOptions says what a setup is checked for.
+type CheckOptions struct {
+	// Budget is the longest hold.
+	Budget time.Duration
+	// MaxRequestBytes is the largest body; 0 means DefaultMaxRequestBytes.
+	MaxRequestBytes int64
+	// IdentityMetadata is where a filter puts the identity of the caller; "" for nowhere.
+	IdentityMetadata string
+	// Destination is how requests are sent on; "" if the setup is to tell.
+	Destination string
+	// Filter is the name of Holdgate's ext_proc filter; "" if its settings are to tell.
+	Filter string
+}
+
+// Report is the result of a check.
+type Report struct {
+	// Destination is what the setup was checked for.
+	Destination string    `json:"destination"`
+	Findings    []Finding `json:"findings"`
+}
+
+// Count returns the number of findings of a level.
+func (r *Report) Count(level Level) int {
+	n := 0
+	for _, f := range r.Findings {
+		if f.Level == level {
+			n++
+		}
+	}
+	return n
 }
 
 // checker collects findings.
 type checker struct {
-	bootstrap *bootstrapv3.Bootstrap
-	budget    time.Duration
-	found     []Finding
+	*Setup
+	CheckOptions
 
-	identityMetadata string
+	found []Finding
+	seen  map[Finding]bool
+	// route is the path of the route that is being checked; "" outside of one. alike has
+	// the number of routes that have a finding in common.
+	route string
+	alike map[Finding]int
 }
 
-// Check reports what in b would break holds of up to budget, or the lookup of the
-// caller at identityMetadata unless that is empty. It examines each ext_proc filter of
-// the static listeners.
-func Check(b *bootstrapv3.Bootstrap, budget time.Duration, identityMetadata string) []Finding {
-	c := &checker{bootstrap: b, budget: budget, identityMetadata: identityMetadata}
-	filters := 0
-	for _, l := range b.GetStaticResources().GetListeners() {
-		for _, manager := range c.managers(l) {
-			filters += c.manager(l.GetName(), manager)
-		}
+// Check reports what in s would break holds, or answers of requests that were held. It
+// examines Holdgate's filters, and what is around them.
+func Check(s *Setup, o CheckOptions) *Report {
+	o.MaxRequestBytes = cmp.Or(o.MaxRequestBytes, DefaultMaxRequestBytes)
+	c := &checker{Setup: s, CheckOptions: o, seen: map[Finding]bool{}, alike: map[Finding]int{}}
+	for _, f := range s.found {
+		c.keep(f)
 	}
-	if filters == 0 {
-		c.bad("static_resources.listeners", "have no ext_proc filter: nothing would be held")
-	} else {
+	c.version()
+	managers := c.managers()
+	c.choose(managers)
+	c.Destination = cmp.Or(c.Destination, c.guess(managers))
+	held := false
+	for _, m := range managers {
+		held = c.manager(m) || held
+	}
+	if held && c.Destination == toReplica {
 		c.lanes()
 	}
-	return c.found
+	c.others()
+	return &Report{Destination: c.Destination, Findings: c.found}
 }
 
-func (c *checker) bad(path, format string, args ...any) {
-	c.found = append(c.found, Finding{Path: path, Text: fmt.Sprintf(format, args...)})
-}
+func (c *checker) bad(path, format string, args ...any) { c.add(Error, path, format, args...) }
 
-func (c *checker) note(path, format string, args ...any) {
-	c.found = append(c.found, Finding{Path: path, Text: fmt.Sprintf(format, args...), Note: true})
-}
+func (c *checker) warn(path, format string, args ...any) { c.add(Warning, path, format, args...) }
 
-// managers returns the HTTP connection managers of l.
-func (c *checker) managers(l *listenerv3.Listener) []*hcmv3.HttpConnectionManager {
-	chains := l.GetFilterChains()
-	if chain := l.GetDefaultFilterChain(); chain != nil {
-		chains = append(slices.Clone(chains), chain)
+func (c *checker) note(path, format string, args ...any) { c.add(Note, path, format, args...) }
+
+// mostAlike is how many routes are listed for the same finding.
+const mostAlike = 3
+
+func (c *checker) add(level Level, path, format string, args ...any) {
+	f := finding(level, path, format, args...)
+	setting, in := strings.CutPrefix(path, c.route)
+	if c.route == "" || !in {
+		c.keep(f)
+		return
 	}
-	var managers []*hcmv3.HttpConnectionManager
-	for _, chain := range chains {
-		for _, f := range chain.GetFilters() {
-			m := &hcmv3.HttpConnectionManager{}
-			if f.GetTypedConfig().MessageIs(m) && c.unpack(f.GetTypedConfig().UnmarshalTo(m), l.GetName()) {
-				managers = append(managers, m)
+	group := Finding{Level: level, Path: printable(strings.TrimPrefix(setting, ": ")), Text: f.Text}
+	if c.alike[group]++; c.alike[group] <= mostAlike {
+		c.keep(f)
+	}
+}
+
+// keep adds a finding unless it is there.
+func (c *checker) keep(f Finding) {
+	if !c.seen[f] {
+		c.seen[f] = true
+		c.found = append(c.found, f)
+	}
+}
+
+// others reports how many other routes have the same finding as those that are listed.
+func (c *checker) others() {
+	var groups []Finding
+	for group, n := range c.alike {
+		if n > mostAlike {
+			groups = append(groups, Finding{group.Level, fmt.Sprintf("%d other routes: %s", n-mostAlike, group.Path), group.Text})
+		}
+	}
+	slices.SortFunc(groups, func(a, b Finding) int { return cmp.Compare(a.String(), b.String()) })
+	for _, f := range groups {
+		c.keep(f)
+	}
+}
+
+// version checks the version of a running Envoy.
+func (c *checker) version() {
+	if c.major == 0 || c.major > floorMajor || c.major == floorMajor && c.minor >= floorMinor {
+		return
+	}
+	c.bad("version", "is %d.%d, must be %d.%d or newer: an older Envoy refuses the keepalives of held requests", c.major, c.minor, floorMajor, floorMinor)
+}
+
+// guess returns the destination for which the setup seems to be made.
+func (c *checker) guess(managers []*manager) string {
+	for _, cluster := range c.clusters {
+		if c.usesDestinationMetadata(cluster) {
+			return toReplica
+		}
+	}
+	guess := toRoute
+	for _, m := range managers {
+		for _, f := range m.ours {
+			if lane(f.proc) != "" {
+				return toReplica
+			}
+			if slices.Contains(f.proc.GetMetadataOptions().GetReceivingNamespaces().GetUntyped(), pickerNamespace) {
+				guess = toEndpoint
 			}
 		}
 	}
-	return managers
+	return guess
 }
 
-func (c *checker) unpack(err error, listener string) bool {
-	if err != nil {
-		c.bad("listener "+listener, "cannot be read: %v", err)
+// ifReplica returns the level of something without which requests that go to replicas fail,
+// and others lose something.
+func (c *checker) ifReplica() Level {
+	if c.Destination == toReplica {
+		return Error
 	}
-	return err == nil
+	return Warning
 }
 
-// manager checks m if it has ext_proc filters, and returns how many it has.
-func (c *checker) manager(listener string, m *hcmv3.HttpConnectionManager) int {
-	var names []string
-	for _, f := range m.GetHttpFilters() {
-		p := &extprocv3.ExternalProcessor{}
-		if !f.GetTypedConfig().MessageIs(p) || !c.unpack(f.GetTypedConfig().UnmarshalTo(p), listener) {
-			continue
-		}
-		names = append(names, f.GetName())
-		path := "listener " + listener + ": filter " + f.GetName()
-		c.processingMode(path, p.GetProcessingMode())
-		c.extProc(path, p)
-		c.identity(path, p)
-		c.cluster(path, p.GetGrpcService())
-		c.accessLog("listener "+listener, m, p)
-	}
-	if len(names) == 0 {
-		return 0
-	}
-	path := "listener " + listener
-	c.idle(path+": stream_idle_timeout", m.GetStreamIdleTimeout(), idleDefault)
-	c.total(path+": common_http_protocol_options.max_stream_duration", m.GetCommonHttpProtocolOptions().GetMaxStreamDuration())
-	c.routes(path, m, names)
-	return len(names)
-}
-
-func (c *checker) processingMode(path string, m *extprocv3.ProcessingMode) {
-	path += ": processing_mode."
-	if is := m.GetRequestBodyMode(); is != extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED {
-		c.bad(path+"request_body_mode", "is %v, must be FULL_DUPLEX_STREAMED: any other mode cuts a hold after message_timeout", is)
-	}
-	if is := m.GetRequestHeaderMode(); is == extprocv3.ProcessingMode_SKIP {
-		c.bad(path+"request_header_mode", "is SKIP, must be SEND: no decision without the headers")
-	}
-	if is := m.GetRequestTrailerMode(); is != extprocv3.ProcessingMode_SEND {
-		c.bad(path+"request_trailer_mode", "is %v, must be SEND: the end of a request with trailers is not seen", is)
-	}
-	if is := m.GetResponseHeaderMode(); is != extprocv3.ProcessingMode_SKIP {
-		c.bad(path+"response_header_mode", "is %v, must be SKIP: holdgate ends its side of the stream after the request and does not handle answers", is)
-	}
-	if is := m.GetResponseBodyMode(); is != extprocv3.ProcessingMode_NONE {
-		c.bad(path+"response_body_mode", "is %v, must be NONE: holdgate ends its side of the stream after the request and does not handle answers", is)
-	}
-	if is := m.GetResponseTrailerMode(); is == extprocv3.ProcessingMode_SEND {
-		c.bad(path+"response_trailer_mode", "is SEND, must be SKIP: holdgate ends its side of the stream after the request and does not handle answers")
-	}
-}
-
-func (c *checker) extProc(path string, p *extprocv3.ExternalProcessor) {
-	options := p.GetMetadataOptions().GetReceivingNamespaces()
-	if !slices.Contains(options.GetUntyped(), Namespace) {
-		c.bad(path+": metadata_options.receiving_namespaces.untyped", "lacks %s: no request would find its destination", Namespace)
-	}
-	if p.GetDisableImmediateResponse() {
-		c.bad(path+": disable_immediate_response", "is true, must be false: redirects, errors and held answers are immediate responses")
-	}
-	if p.GetObservabilityMode() {
-		c.bad(path+": observability_mode", "is true, must be false: Envoy would ignore holdgate's decisions")
-	}
-}
-
-// cluster checks the circuit breaker of the cluster that ext_proc connects to.
-func (c *checker) cluster(path string, service *corev3.GrpcService) {
-	name := service.GetEnvoyGrpc().GetClusterName()
-	if name == "" {
-		c.note(path+": grpc_service", "is not an envoy_grpc service: its limits are not checked")
-		return
-	}
-	for _, cluster := range c.bootstrap.GetStaticResources().GetClusters() {
-		if cluster.GetName() == name {
-			c.maxRequests("cluster "+name+": circuit_breakers.max_requests", cluster)
-			return
-		}
-	}
-	c.note(path+": grpc_service", "cluster %s is not a static one: its max_requests is not checked, and the default of %d fails held request %d", name, requestsDefault, requestsDefault+1)
-}
-
-func (c *checker) maxRequests(path string, cluster *clusterv3.Cluster) {
-	limit := uint32(requestsDefault)
-	for _, t := range cluster.GetCircuitBreakers().GetThresholds() {
-		if t.GetPriority() == corev3.RoutingPriority_DEFAULT && t.GetMaxRequests() != nil {
-			limit = t.GetMaxRequests().GetValue()
-		}
-	}
-	finding := Finding{Path: path, Text: fmt.Sprintf("is %d, must be larger: each held request is one open stream, and request %d fails, warm or held", limit, uint64(limit)+1)}
-	if limit <= requestsDefault && !slices.Contains(c.found, finding) {
-		c.found = append(c.found, finding)
+// limit checks a time limit on a request; 0 means none.
+func (c *checker) limit(path string, is time.Duration, what string) {
+	switch {
+	case is > 0 && is <= c.Budget:
+		c.bad(path, "is %v, must be 0s: it %s", is, what)
+	case is > 0:
+		c.warn(path, "is %v, should be 0s: it %s", is, what)
 	}
 }
 
@@ -197,14 +247,20 @@ func (c *checker) idle(path string, d *durationpb.Duration, missing time.Duratio
 	if d != nil {
 		is = d.AsDuration()
 	}
-	if is > 0 && is <= c.budget {
-		c.bad(path, "is %v, must be 0s or above the hold budget of %v: it cuts a silent hold", is, c.budget)
+	if is > 0 && is <= c.Budget {
+		c.bad(path, "is %v, must be 0s or above the hold budget of %v: it cuts a silent hold", is, c.Budget)
 	}
 }
 
-// total checks a limit on the whole request; missing and 0 mean no limit.
-func (c *checker) total(path string, d *durationpb.Duration) {
-	if is := d.AsDuration(); is > 0 {
-		c.bad(path, "is %v, must be 0s or missing: it cuts holds and long answers", is)
+// lane returns the lane that an ext_proc filter names, "" for none.
+func lane(p *extprocv3.ExternalProcessor) string {
+	for _, kv := range p.GetGrpcService().GetInitialMetadata() {
+		if kv.GetKey() == LaneMetadata {
+			return kv.GetValue()
+		}
 	}
+	return ""
 }
+
+// cluster returns a cluster by its name, nil if the setup does not have it.
+func (c *checker) cluster(name string) *clusterv3.Cluster { return c.clusters[name] }

@@ -22,31 +22,32 @@ var answerConditions = []string{"5xx", "gateway-error", "retriable-4xx", "retria
 // then.
 func (c *checker) retries(path string, p *routev3.RetryPolicy) {
 	path += ": retry_policy"
+	conditions := retryConditions
+	if c.Destination != toReplica {
+		conditions = routeRetryConditions
+	}
 	if p == nil {
-		c.bad(path, "is missing, must have retry_on %s: a request whose engine refuses the connection or dies before its answer ends with 503 in place of another try", retryConditions)
+		c.add(c.ifReplica(), path, "is missing, must have retry_on %s: a request whose engine refuses the connection or dies before its answer ends with 503 in place of another try", conditions)
 		return
 	}
 	on := strings.Split(strings.ReplaceAll(p.GetRetryOn(), " ", ""), ",")
 	for _, condition := range answerConditions {
 		if slices.Contains(on, condition) && (condition != retryOnHeaders || !retriesOnlyNotTaken(p)) {
-			c.bad(path+".retry_on", "has %s, must be %s: an engine's own error is taken for a failed try, and the request runs twice", condition, retryConditions)
+			c.add(c.ifReplica(), path+".retry_on", "has %s, must be %s: an engine's own error is taken for a failed try, and the request runs twice", condition, conditions)
 		}
 	}
-	for _, need := range []struct{ condition, engine string }{
-		{"connect-failure", "refuses the connection"},
-		{"reset", "dies before its answer"},
-	} {
-		if !slices.Contains(on, need.condition) && !slices.Contains(on, "5xx") {
-			c.bad(path+".retry_on", "lacks %s: a request whose engine %s ends with 503 in place of another try", need.condition, need.engine)
-		}
+	if !slices.Contains(on, "connect-failure") && !slices.Contains(on, "5xx") {
+		c.add(c.ifReplica(), path+".retry_on", "lacks connect-failure: a request whose engine refuses the connection ends with 503 in place of another try")
 	}
-	if d := p.GetPerTryTimeout().AsDuration(); d > 0 {
-		c.bad(path+".per_try_timeout", "is %v, must be missing: it ends answers that take longer to begin or to arrive, and the engine gets the request again", d)
+	if c.Destination == toReplica && !slices.Contains(on, "reset") && !slices.Contains(on, "5xx") {
+		c.bad(path+".retry_on", "lacks reset: a request whose engine dies before its answer ends with 503 in place of another try")
 	}
-	if d := p.GetPerTryIdleTimeout().AsDuration(); d > 0 {
-		c.bad(path+".per_try_idle_timeout", "is %v, must be missing: it cuts answers with longer pauses", d)
-	}
+	c.limit(path+".per_try_timeout", p.GetPerTryTimeout().AsDuration(), "ends answers that take longer to begin or to arrive, and the engine gets the request again")
+	c.limit(path+".per_try_idle_timeout", p.GetPerTryIdleTimeout().AsDuration(), "cuts answers with longer pauses")
 }
+
+// routeRetryConditions is retry_on for a gateway that routes requests itself.
+const routeRetryConditions = "connect-failure,refused-stream,reset-before-request"
 
 // retriesOnlyNotTaken reports whether response headers cause a retry only when the
 // destination did not take the request.
@@ -57,24 +58,15 @@ func retriesOnlyNotTaken(p *routev3.RetryPolicy) bool {
 // destination checks that a route connects to the destination that Holdgate names.
 func (c *checker) destination(path string, r *routev3.RouteAction) {
 	name := r.GetCluster()
-	cluster := c.static(name)
+	cluster := c.cluster(name)
 	switch {
 	case name == "":
 		c.bad(path+": cluster", "is not one cluster by its name: requests do not go to the destination that holdgate names")
-	case cluster == nil:
+	case cluster == nil && !c.running:
 		c.note(path+": cluster", "%s is not a static one: it must be the composite cluster of docs/envoy.md, or requests do not go to the destination that holdgate names", name)
-	case !c.usesDestinationMetadata(cluster):
+	case cluster == nil || !c.usesDestinationMetadata(cluster):
 		c.bad(path+": cluster", "%s does not read the destination from the metadata %s, key %s: requests go to the cluster's own hosts, whatever holdgate decides, and its slots are counted for other engines", name, Namespace, FirstKey)
 	}
-}
-
-func (c *checker) static(name string) *clusterv3.Cluster {
-	for _, cluster := range c.bootstrap.GetStaticResources().GetClusters() {
-		if cluster.GetName() == name {
-			return cluster
-		}
-	}
-	return nil
 }
 
 // usesDestinationMetadata reports whether a cluster, or the first member of a composite
@@ -85,7 +77,7 @@ func (c *checker) usesDestinationMetadata(cluster *clusterv3.Cluster) bool {
 		if config.UnmarshalTo(composite) != nil || len(composite.GetClusters()) == 0 {
 			return false
 		}
-		if cluster = c.static(composite.GetClusters()[0].GetName()); cluster == nil {
+		if cluster = c.cluster(composite.GetClusters()[0].GetName()); cluster == nil {
 			return false
 		}
 	}
@@ -97,17 +89,17 @@ func (c *checker) usesDestinationMetadata(cluster *clusterv3.Cluster) bool {
 // lanes checks that the rehold lane and the relay lane exist.
 func (c *checker) lanes() {
 	var rehold, relay bool
-	for _, l := range c.bootstrap.GetStaticResources().GetListeners() {
-		for _, m := range (&checker{}).managers(l) {
-			rehold = rehold || isRehold(m)
-			relay = relay || isRelay(m)
+	for _, l := range c.listeners {
+		for _, m := range connectionManagers(l) {
+			rehold = rehold || isRehold(m.manager)
+			relay = relay || isRelay(m.manager)
 		}
 	}
 	if !rehold {
-		c.bad("static_resources.listeners", "lack the rehold lane, which has an ext_proc filter with %s: %s in its initial_metadata: a request whose engine fails ends with 503 in place of another replica", LaneMetadata, LaneRehold)
+		c.bad("listeners", "lack the rehold lane, which has an ext_proc filter with %s: %s in its initial_metadata: a request whose engine fails ends with 503 in place of another replica", LaneMetadata, LaneRehold)
 	}
 	if !relay {
-		c.bad("static_resources.listeners", "lack the relay lane, which takes the destination from the header %s: a request that was held with keepalives ends with 502 when its model is up", DestinationHeader)
+		c.bad("listeners", "lack the relay lane, which takes the destination from the header %s: a request that was held with keepalives ends with 502 when its model is up", DestinationHeader)
 	}
 }
 
@@ -117,10 +109,8 @@ func isRehold(m *hcmv3.HttpConnectionManager) bool {
 		if !f.GetTypedConfig().MessageIs(p) || f.GetTypedConfig().UnmarshalTo(p) != nil {
 			continue
 		}
-		for _, kv := range p.GetGrpcService().GetInitialMetadata() {
-			if kv.GetKey() == LaneMetadata && kv.GetValue() == LaneRehold {
-				return true
-			}
+		if lane(p) == LaneRehold {
+			return true
 		}
 	}
 	return false

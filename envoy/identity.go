@@ -39,12 +39,10 @@ func (r *renderer) forwardedNamespaces(lane string) *extprocv3.MetadataOptions_M
 
 // identity checks that the filter sends the namespace with the identity of the caller.
 func (c *checker) identity(path string, p *extprocv3.ExternalProcessor) {
-	for _, m := range p.GetGrpcService().GetInitialMetadata() {
-		if m.GetKey() == LaneMetadata && m.GetValue() == LaneRehold {
-			return
-		}
+	if lane(p) == LaneRehold {
+		return
 	}
-	namespace, _, _ := strings.Cut(c.identityMetadata, "/")
+	namespace, _, _ := strings.Cut(c.IdentityMetadata, "/")
 	sent := p.GetMetadataOptions().GetForwardingNamespaces().GetUntyped()
 	if namespace != "" && !slices.Contains(sent, namespace) {
 		c.bad(path+": metadata_options.forwarding_namespaces.untyped", "lacks %s: no request would have an identity", namespace)

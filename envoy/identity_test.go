@@ -28,11 +28,11 @@ func TestAnIdentityThatIsNotSentIsFound(t *testing.T) {
 	for name, c := range map[string]struct{ render, check, want string }{
 		"sent":      {"auth/claims", "auth/claims", ""},
 		"not asked": {"auth", "", ""},
-		"another":   {"other", "auth", "listener edge: filter envoy.filters.http.ext_proc: metadata_options.forwarding_namespaces.untyped: lacks auth: no request would have an identity"},
+		"another":   {"other", "auth", "error: listener edge: filter envoy.filters.http.ext_proc: metadata_options.forwarding_namespaces.untyped: lacks auth: no request would have an identity"},
 	} {
 		b, err := Render(Config{EdgeListen: "127.0.0.1:0", LanesDir: "/run/hg", IdentityMetadata: c.render})
 		require.NoError(t, err)
-		found := Check(b, time.Minute, c.check)
+		found := Check(SetupOf(b), CheckOptions{Budget: time.Minute, IdentityMetadata: c.check}).Findings
 		if c.want == "" {
 			require.Empty(t, found, name)
 			continue

@@ -43,7 +43,12 @@ func NewAdmin(at string) *Admin {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}
 	}
-	return &Admin{client: &http.Client{Transport: transport}, base: strings.TrimSuffix(at, "/")}
+	client := &http.Client{
+		Transport: transport,
+		// An Envoy redirects nobody.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return &Admin{client: client, base: strings.TrimSuffix(at, "/")}
 }
 
 // AddTo adds the load of this Envoy to l.
@@ -78,22 +83,38 @@ func (a *Admin) active(ctx context.Context) (int, error) {
 }
 
 func (a *Admin) get(ctx context.Context, path string, to any) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, http.NoBody)
+	text, err := a.answer(ctx, path, loadLimit)
 	if err != nil {
 		return fmt.Errorf("asking Envoy for its requests: %w", err)
 	}
-	resp, err := a.client.Do(r)
-	if err != nil {
-		return fmt.Errorf("asking Envoy for its requests: %w", err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("asking Envoy for its requests: it answered %s", resp.Status)
-	}
-	if err := json.UnmarshalRead(io.LimitReader(resp.Body, loadLimit), to); err != nil {
+	if err := json.Unmarshal(text, to); err != nil {
 		return fmt.Errorf("reading Envoy's answer: %w", err)
 	}
 	return nil
+}
+
+// answer returns an answer of at most limit bytes.
+func (a *Admin) answer(ctx context.Context, path string, limit int64) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := a.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answered %d", resp.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(text)) > limit {
+		return nil, fmt.Errorf("it answered with more than %d bytes", limit)
+	}
+	return text, nil
 }
 
 // clusterList is the part of /clusters that is used.

@@ -52,11 +52,9 @@ func TestARenderedBootstrapWithTLSIsReadBack(t *testing.T) {
 	require.NoError(t, err)
 	text, err := YAML(want)
 	require.NoError(t, err)
-	got, notes, err := Parse(text)
-	require.NoError(t, err)
-	require.Empty(t, notes)
+	got := parsed(t, text)
 	requireSame(t, want, got, "TLS")
-	require.Empty(t, Check(got, tlsConfig.withDefaults().HoldMax, ""))
+	require.Empty(t, Check(SetupOf(got), CheckOptions{Budget: tlsConfig.withDefaults().HoldMax}).Findings)
 	for _, line := range []string{"path: /etc/envoy/edge-tls.yaml", "path: /etc/envoy/extproc-tls.yaml", "path: /etc/envoy/extproc-ca.yaml", "exact: holdgate.models.svc", "sni: holdgate.models.svc", "- h2"} {
 		require.Contains(t, string(text), line)
 	}

@@ -3,13 +3,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -198,96 +194,5 @@ func writeOut(cmd *cobra.Command, file string, text []byte) error {
 	if err := regular.Write(file, text, 0o644); err != nil { // it holds no secret, and Envoy may run as another user
 		return fmt.Errorf("writing what was rendered: %w", err)
 	}
-	return nil
-}
-
-func newEnvoyCheckCommand() *cobra.Command {
-	var (
-		budget   time.Duration
-		identity string
-	)
-	cmd := &cobra.Command{
-		Use:   "check FILE",
-		Short: "Report what in an Envoy bootstrap would break held requests",
-		Long: "Check reads a bootstrap (- is standard input), lets the real Envoy validate it when\n" +
-			"there is one (HOLDGATE_ENVOY, else PATH), and prints what would break held\n" +
-			"requests. It fails when there is such a thing.",
-		Args: oneFile,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if budget <= 0 {
-				return usageError{fmt.Errorf("--wake-hold-budget: must be above 0, is %v", budget)}
-			}
-			if identity != "" {
-				if _, err := envoy.IdentityPath(identity); err != nil {
-					return usageError{fmt.Errorf("--identity-metadata: %w", err)}
-				}
-			}
-			text, err := readIn(cmd, args[0])
-			if err != nil {
-				return err
-			}
-			return checkBootstrap(cmd, text, budget, identity)
-		},
-	}
-	cmd.Flags().DurationVar(&budget, "wake-hold-budget", 5*time.Minute, "longest hold, as given to holdgate serve")
-	cmd.Flags().StringVar(&identity, "identity-metadata", "", "`namespace` that says who sent a request, as given to holdgate serve")
-	return cmd
-}
-
-func readIn(cmd *cobra.Command, file string) ([]byte, error) {
-	if file == "-" {
-		text, err := io.ReadAll(cmd.InOrStdin())
-		if err != nil {
-			return nil, fmt.Errorf("reading standard input: %w", err)
-		}
-		return text, nil
-	}
-	text, err := os.ReadFile(file) //nolint:gosec // the user names the file.
-	if err != nil {
-		return nil, fmt.Errorf("reading the bootstrap: %w", err)
-	}
-	return text, nil
-}
-
-// checkBootstrap prints the findings about a bootstrap and returns an error if one of them is
-// not a note.
-func checkBootstrap(cmd *cobra.Command, text []byte, budget time.Duration, identity string) error {
-	out := cmd.OutOrStdout()
-	b, findings, err := envoy.Parse(text)
-	if err != nil {
-		return err
-	}
-	findings = append(findings, envoy.Check(b, budget, identity)...)
-	problems := 0
-	for _, f := range findings {
-		fmt.Fprintln(out, f)
-		if !f.Note {
-			problems++
-		}
-	}
-	validation := validateBootstrap(cmd.Context(), out, text)
-	if problems > 0 {
-		return errors.Join(fmt.Errorf("%d of the settings would break held requests", problems), validation)
-	}
-	if validation == nil {
-		fmt.Fprintln(out, "ok")
-	}
-	return validation
-}
-
-// validateBootstrap runs Envoy, if it is installed, to validate a bootstrap.
-func validateBootstrap(ctx context.Context, out io.Writer, text []byte) error {
-	binary, err := envoy.Find(ctx)
-	if errors.Is(err, envoy.ErrNoBinary) {
-		fmt.Fprintf(out, "not validated: %v\n", err)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := binary.Validate(ctx, text); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "valid for Envoy %s\n", binary.Version)
 	return nil
 }
