@@ -126,6 +126,29 @@ func (p *pool) pick(f Filter) (best *replica, state word, o Outcome) {
 	return best, state, o
 }
 
+// least returns the addresses of at most n replicas that fit, the least loaded first, without
+// address not.
+func (p *pool) least(f Filter, n int, not string) []string {
+	addresses, loads := make([]string, 0, n+1), make([]int64, 0, n+1)
+	for _, rep := range p.replicas {
+		w, address := rep.gate.load(), rep.info.Address
+		if w.closed() || address == not || slices.Contains(addresses, address) || f != nil && !f.Fits(rep.info) {
+			continue
+		}
+		load := full
+		if free := rep.free(w); free > 0 {
+			load = rep.gate.loadOf(w.share(), free)
+		}
+		at := 0
+		for at < len(loads) && loads[at] <= load {
+			at++
+		}
+		addresses, loads = slices.Insert(addresses, at, address), slices.Insert(loads, at, load)
+		addresses, loads = addresses[:min(n, len(addresses))], loads[:min(n, len(loads))]
+	}
+	return addresses
+}
+
 // capacity returns the total of the replicas of t that fit; a nil Filter fits all.
 func (r *routing) capacity(t target.Target, f Filter) (c Capacity) {
 	p := r.poolOf(t)

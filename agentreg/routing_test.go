@@ -5,6 +5,7 @@ package agentreg
 import (
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -83,6 +84,29 @@ func TestTakeFromTakesOnlyWhatFits(t *testing.T) {
 	require.Equal(t, Full, o)
 	_, o = r.TakeFrom(llama, inRegion("ap"))
 	require.Equal(t, None, o)
+}
+
+func TestOthersAreTheLeastLoadedFirst(t *testing.T) {
+	t.Parallel()
+	r := New(Options{Log: zerolog.Nop()})
+	for i, id := range []string{"a", "b", "c", "d"} {
+		offline(t, r, aHello(named(id), func(h *pb.Hello) { h.Address, h.Slots = "127.0.0.1:800"+strconv.Itoa(i), 2 }))
+	}
+	offline(t, r, aHello(named("c2"), func(h *pb.Hello) { h.Address, h.Slots = "127.0.0.1:8002", 2 }))
+	take := func(id string) *Slot {
+		slot, o := r.TakeFrom(llama, only(id))
+		require.Equal(t, Taken, o)
+		return slot
+	}
+	a := take("a")
+	take("b")
+	take("c")
+	take("c")
+	take("c2")
+	require.Equal(t, []string{"127.0.0.1:8003", "127.0.0.1:8001"}, a.Others(llama, nil, 2), "d is idle, and b half full")
+	require.Equal(t, []string{"127.0.0.1:8003", "127.0.0.1:8001", "127.0.0.1:8002"}, a.Others(llama, nil, 9), "each address once, without its own")
+	require.Equal(t, []string{"127.0.0.1:8001"}, a.Others(llama, only("b"), 2))
+	require.Empty(t, a.Others(target.Target{Model: "other"}, nil, 2))
 }
 
 func TestAFullCacheIsALoad(t *testing.T) {

@@ -32,6 +32,16 @@ func (r *Registry) TakeFrom(t target.Target, f Filter) (*Slot, Outcome) {
 // Agent returns the agent whose slot this is.
 func (s *Slot) Agent() *AgentInfo { return s.replica.info }
 
+// Others returns the addresses of at most n other replicas of t in routing that fit, the least
+// loaded first; a nil Filter fits all.
+func (s *Slot) Others(t target.Target, f Filter, n int) []string {
+	p := s.registry.routing.poolOf(t)
+	if p == nil {
+		return nil
+	}
+	return p.least(f, n, s.replica.info.Address)
+}
+
 // Release frees the slot. Calls after the first do nothing.
 func (s *Slot) Release() {
 	if !s.released.CompareAndSwap(false, true) {

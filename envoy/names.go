@@ -50,6 +50,18 @@ const (
 	MaxRequestHeaderBytes = 64 << 10
 )
 
+// The names of the endpoint picker protocol of the Gateway API inference extension.
+const (
+	// PickedHeader is the header, and the key in the dynamic metadata PickedNamespace, with the
+	// addresses to which a gateway sends the request: ip:port, several separated by commas.
+	PickedHeader    = "x-gateway-destination-endpoint"
+	PickedNamespace = "envoy.lb"
+	// HintNamespace and HintKey are where a gateway says to which addresses a request may be
+	// sent.
+	HintNamespace = "envoy.lb.subset_hint"
+	HintKey       = "x-gateway-destination-endpoint-subset"
+)
+
 // LaneMetadata is the key of the gRPC initial metadata of an ext_proc stream that names
 // its listener. No client can set it.
 const LaneMetadata = "x-holdgate-lane"

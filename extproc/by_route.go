@@ -17,17 +17,32 @@ import (
 	"github.com/holdgate/holdgate/internal/ticket"
 )
 
-// A request by route goes where a gateway's own route leads: the router only decides when. A
-// held one whose answer has begun with a keepalive is sent back to the gateway by the relay,
-// with a ticket, and passes the filter there a second time: see comeBack. Any other goes on
-// itself.
+// Destination is how a request is sent on.
+type Destination uint8
+
+// The destinations.
+const (
+	// ToReplica: by the clusters of Holdgate's own bootstrap to the address of its grant.
+	ToReplica Destination = iota
+	// ByRoute: where a gateway's own route leads. The router only decides when.
+	ByRoute
+	// AsPicker: to the addresses that the router names to a gateway.
+	AsPicker
+)
+
+// A held request through a gateway whose answer has begun with a keepalive is sent back to the
+// gateway by the relay, with a ticket, and passes the filter there a second time: see comeBack.
+// Any other goes on itself.
+
+// throughGateway reports whether a gateway sends the request on, by its own clusters.
+func (d Destination) throughGateway() bool { return d != ToReplica }
 
 // gatewayNotTaken is the status with which a gateway answers that it has no engine.
 const gatewayNotTaken = "503"
 
 // canRelay reports whether there is a way by which the request can be relayed.
 func (p *pass) canRelay() bool {
-	if p.byRoute {
+	if p.to.throughGateway() {
 		return p.s.d.Gateway != nil
 	}
 	return p.s.d.Relay != nil
@@ -53,7 +68,7 @@ func (s *Server) logTells(from string) {
 // flags returns Envoy's response flags of an answer of the relay lane. An answer that comes
 // through a gateway has none: a header of this name would be an engine's.
 func (r *relay) flags(resp *http.Response) string {
-	if r.p.byRoute {
+	if r.p.to.throughGateway() {
 		return ""
 	}
 	return resp.Header.Get(envoy.FlagsHeader)
@@ -62,10 +77,14 @@ func (r *relay) flags(resp *http.Response) string {
 // addTicket gives a request of the relay its ticket.
 func (r *relay) addTicket(req *http.Request) error {
 	p, at := r.p, r.grant.Replica()
-	text, err := p.s.d.Tickets.Sign(&ticket.Claims{
+	claims := ticket.Claims{
 		RequestID: p.flight.id, Model: p.req.Model, AgentID: at.ID, Engine: at.Engine,
 		Method: req.Method, PathAndQuery: req.URL.Opaque, Body: sha256.Sum256(p.upload.held), Size: req.ContentLength,
-	})
+	}
+	if p.to == AsPicker {
+		claims.Address = at.Address
+	}
+	text, err := p.s.d.Tickets.Sign(&claims)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ import (
 const gatewayBody = `{"model":"m"}`
 
 // routeAll makes a gateway choose where requests go.
-func (r *rig) routeAll() { r.byRoute = true }
+func (r *rig) routeAll() { r.to = ByRoute }
 
 // viaGateway sends a request as a gateway does, which names no lane.
 func (r *rig) viaGateway(t *testing.T, ms ...*extprocv3.ProcessingRequest) *extproctest.Exchange {

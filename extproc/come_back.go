@@ -52,7 +52,7 @@ func (p *pass) readReturned(t *ticket.Accepted) error {
 	return t.CheckBody(p.upload.body.Sum()) //nolint:wrapcheck // its text is for the caller
 }
 
-// passOn sends the request on as the gateway routes it, without what its engine must not see.
+// passOn sends the request on as the gateway routes it, or to the replica whose slot it has, without what its engine must not see.
 // The relay has left the caller's keys in it, because filters of the gateway may need them.
 func (p *pass) passOn(t *ticket.Accepted) {
 	forward, e := p.s.d.Decider.Returned(t.Model, holdstate.Replica{ID: t.AgentID, Engine: t.Engine})
@@ -69,6 +69,12 @@ func (p *pass) passOn(t *ticket.Accepted) {
 	}
 	if string(p.head.requestID) != t.RequestID { // the gateway may have replaced it
 		f.Set = append(f.Set, [2]string{headerRequestID, t.RequestID})
+	}
+	switch {
+	case t.Address != "":
+		p.s.pick(&f, &p.head, t.Address)
+	case p.strangerPicks():
+		f.Remove = append(f.Remove, envoy.PickedHeader)
 	}
 	if p.upload.trailers {
 		p.forwardWhole(&f)

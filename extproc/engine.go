@@ -39,11 +39,11 @@ var keyHeaders = [...]string{headerAuthorization, headerAPIKey}
 
 // engine returns how the request is changed for the engine of a grant. In the rehold lane
 // the request arrives as it was changed for an earlier engine, so the flight stores the
-// client's host, and that keys were replaced. By a route, host, path and TLS are the
+// client's host, and that keys were replaced. Through a gateway, host, path and TLS are the
 // gateway's.
-func (fl *flight) engine(g holdstate.Grant, model string, h *head, byRoute bool) Engine {
+func (fl *flight) engine(g holdstate.Grant, model string, h *head, to Destination) Engine {
 	e := fl.call.Engine(model, g)
-	if byRoute {
+	if to.throughGateway() {
 		e.Host, e.Prefix, e.TLS, e.SNI = "", "", "", ""
 	}
 	if e.KeyHeader != "" {
@@ -57,7 +57,7 @@ func (fl *flight) engine(g holdstate.Grant, model string, h *head, byRoute bool)
 
 // engine returns how the request is changed for the engine of a grant.
 func (p *pass) engine(g holdstate.Grant) Engine {
-	return p.flight.engine(g, p.req.Model, &p.head, p.byRoute)
+	return p.flight.engine(g, p.req.Model, &p.head, p.to)
 }
 
 // keys sets the engine's own key, and with strip removes all other keys.

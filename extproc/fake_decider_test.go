@@ -54,7 +54,11 @@ func (r *rig) Authenticate(c Credentials) (Call, *refusal.Refusal) {
 	return call, nil
 }
 
-func (r *rig) ByRoute(string) bool { return r.byRoute }
+func (r *rig) Destination(string) Destination { return r.to }
+
+func (r *rig) Picked(g holdstate.Grant) string { return g.Replica().Address + r.others }
+
+func (r *rig) Picks() bool { return r.to == AsPicker || r.picks }
 
 func (r *rig) Returned(model string, at holdstate.Replica) (Forward, Engine) {
 	r.mu.Lock()

@@ -19,9 +19,9 @@ type flight struct {
 	envoy   string // the address that Envoy called from
 	call    Call   // nil until its first pass has authenticated it
 	forward Forward
-	clocks  clocks // of its first pass
-	host    string // the client's, stored when an engine's replaces it; empty: it did not
-	byRoute bool   // a gateway chooses where it goes; set before it has a slot
+	clocks  clocks      // of its first pass
+	host    string      // the client's, stored when an engine's replaces it; empty: it did not
+	to      Destination // set before it has a slot
 
 	mu        sync.Mutex
 	rec       Record

@@ -35,6 +35,7 @@ type head struct {
 	failed        string   // in the rehold lane: Envoy's description of the attempt that failed
 	stream        string   // Envoy's name of the request
 	via           string   // Envoy's names of the requests that this one is a copy of
+	picked        bool     // it names where a gateway is to send it
 	ticket        string   // of a request that the relay has sent through a gateway
 	count         int      // number of headers, including those that Envoy has added
 	size          int      // of their names and values, in bytes
@@ -94,6 +95,8 @@ func readHead(block wire.HeaderBlock) head {
 		case envoy.TicketHeader:
 			h.ticket += string(value) // of two, neither is valid
 			h.private = append(h.private, envoy.TicketHeader)
+		case envoy.PickedHeader:
+			h.picked = true
 		case envoy.ViaHeader:
 			h.via += string(value) + ","
 		case "traceparent":

@@ -50,8 +50,8 @@ func (s *Server) Correct(first, second Look) {
 	byAddress := map[string][]carriedAttempt{}
 	for _, a := range carried {
 		address := a.grant.Replica().Address
-		if a.fl.byRoute {
-			continue // the replica may be the gateway itself, which sends its requests elsewhere
+		if a.fl.to.throughGateway() {
+			continue // the gateway may have sent it elsewhere
 		}
 		byAddress[address] = append(byAddress[address], a)
 	}

@@ -31,7 +31,7 @@ type pass struct {
 	flight *flight
 	req    Request
 
-	byRoute   bool          // a gateway chooses where the request goes
+	to        Destination
 	prefixed  bool          // the path has the prefix of the engine of an earlier attempt
 	carried   bool          // Envoy carries the answer, and its access log ends the flight
 	gone      chan struct{} // closed when the client has left; nil until watch
@@ -89,9 +89,15 @@ func (p *pass) run() error {
 // answer gets a decision on the request and executes it. A request whose wait ended without
 // a slot, and without a reason to refuse it, is decided again.
 func (p *pass) answer() error {
-	// Holdgate's own bootstrap, which names its lanes, has no routes of its own.
-	if p.lane == "" && p.flight.call.ByRoute(p.req.Model) {
-		p.byRoute, p.flight.byRoute = true, true
+	if p.lane == "" { // Holdgate's own bootstrap, which names its lanes, sends requests to replicas
+		p.to = p.flight.call.Destination(p.req.Model)
+		p.flight.to = p.to
+	}
+	if p.to == AsPicker {
+		if p.s.sentHere(&p.head) {
+			return p.refuse(refusal.LoopDetected(p.req.Model))
+		}
+		p.req.Hint = p.hint()
 	}
 	for {
 		d := p.flight.call.Decide(&p.req)
@@ -115,6 +121,9 @@ func (p *pass) answer() error {
 // wait waits for a slot and answers the request with it. again is true when the wait
 // ended without a slot and the request must be decided again.
 func (p *pass) wait(d Decision) (again bool, err error) {
+	if d.Held {
+		p.req.Hint = nil // it was of a moment without replicas, and may be large
+	}
 	w := &wait{p: p, waiter: d.Waiter, held: d.Held, impatient: d.Impatient, answer: answer{p: p, waiter: d.Waiter}}
 	defer w.close()
 	w.start(d)
@@ -131,7 +140,7 @@ func (p *pass) wait(d Decision) (again bool, err error) {
 			return true, nil
 		}
 		p.timing = w.timing()
-		if !w.answer.hasKeepalives() || p.byRoute && !w.answer.committed {
+		if !w.answer.hasKeepalives() || p.to.throughGateway() && !w.answer.committed {
 			w.waiter.Report(holdstate.Done)
 			w.note()
 			return false, p.serve(s.Grant)

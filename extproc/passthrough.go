@@ -10,7 +10,7 @@ import (
 // passThrough lets a request pass unchanged, message by message. It is for an Envoy that
 // serves other applications too.
 func (p *pass) passThrough() {
-	if !p.send(wire.PassHeaders()) || p.first.End {
+	if !p.send(p.passHeaders()) || p.first.End {
 		return
 	}
 	for begun := false; ; {

@@ -18,6 +18,9 @@ func (p *pass) refuse(r *refusal.Refusal) error {
 	if p.req.Endpoint != nil {
 		api = p.req.Endpoint.API
 	}
+	if p.to == AsPicker {
+		r = r.ByPicker()
+	}
 	p.noteRefusal(r)
 	more := p.cors.headers()
 	if p.rateLimit != "" {

@@ -49,7 +49,7 @@ func (r *relay) run() (again bool, err error) {
 	ctx, cancel := context.WithCancel(p.gs.Context())
 	defer cancel()
 	r.engine = p.engine(r.grant)
-	if p.byRoute {
+	if p.to.throughGateway() {
 		r.engine.NotTaken = cmp.Or(r.engine.NotTaken, gatewayNotTaken)
 	}
 	res, left := r.untilHead(r.call(ctx), cancel)
@@ -101,7 +101,7 @@ func (r *relay) refuse(why *refusal.Refusal) error {
 func (r *relay) call(ctx context.Context) <-chan result {
 	results := make(chan result, 1)
 	req, to := r.request(ctx), r.p.s.d.Relay
-	if r.p.byRoute {
+	if r.p.to.throughGateway() {
 		to = r.p.s.d.Gateway
 		if err := r.addTicket(req); err != nil {
 			results <- result{err: err}

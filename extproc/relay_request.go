@@ -63,7 +63,7 @@ func (r *relay) request(ctx context.Context) *http.Request {
 			req.Host = string(value)
 		case !httpguts.ValidHeaderFieldName(n), !httpguts.ValidHeaderFieldValue(string(value)):
 		case n == "content-encoding" && p.upload.rewritten, n == headerOrigin && p.cors.on:
-		case fl.forward.StripKeys && !p.byRoute && (n == headerAuthorization || n == headerAPIKey):
+		case fl.forward.StripKeys && !p.to.throughGateway() && (n == headerAuthorization || n == headerAPIKey):
 		case n == "accept-encoding", n == "content-length", n == "expect", n == headerRequestID, hopByHop[n],
 			strings.HasPrefix(n, ":"), strings.HasPrefix(n, wakePrefix), strings.HasPrefix(n, ownPrefix):
 		default:
@@ -75,7 +75,7 @@ func (r *relay) request(ctx context.Context) *http.Request {
 	}
 	req.Header.Set("Accept-Encoding", "identity")
 	req.Header.Set(headerRequestID, fl.id)
-	if p.byRoute {
+	if p.to.throughGateway() {
 		return req.WithContext(ctx)
 	}
 	r.engine.relay(req, fl.host)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/hint"
 	"github.com/holdgate/holdgate/internal/refusal"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -51,6 +52,8 @@ type Request struct {
 	// Patience is how long the client waits for its answer; negative: unknown.
 	Patience time.Duration
 	Seq      uint64 // its place among the waiters in an earlier wait; 0: none
+	// Hint has the addresses to which the request may be sent; nil: to any.
+	Hint *hint.Hint
 
 	body *body.Body
 }
@@ -97,6 +100,8 @@ type Decider interface {
 	// Returned returns how a request that came back through a gateway is changed for the
 	// engine at a replica.
 	Returned(model string, at holdstate.Replica) (Forward, Engine)
+	// Picks reports whether the router chooses as a picker for some model.
+	Picks() bool
 }
 
 // Call is the decision's handle for one request. It lives as long as the flight, and
@@ -113,9 +118,11 @@ type Call interface {
 	Decide(r *Request) Decision
 	// Recheck returns a refusal when the caller's key is no longer valid.
 	Recheck() *refusal.Refusal
-	// ByRoute reports whether a gateway chooses where the requests of a model go, and the
-	// router only when.
-	ByRoute(model string) bool
+	// Destination returns how the requests of a model are sent on.
+	Destination(model string) Destination
+	// Picked returns the addresses that a gateway is told for a request with a grant, separated
+	// by commas: that of the grant, and others for the case that it fails.
+	Picked(g holdstate.Grant) string
 	// Engine returns how the engine of a grant for a model wants its requests.
 	Engine(model string, g holdstate.Grant) Engine
 	// Models returns the body of the answer to GET /v1/models; model is empty for the

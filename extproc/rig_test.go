@@ -64,8 +64,10 @@ type rig struct {
 	notReady     string
 	revoked      *refusal.Refusal
 
-	byRoute        bool     // the destination of all models
-	returned       []string // the model and the replica of each request that came back
+	to             Destination // of all models
+	picks          bool        // another model's destination is AsPicker
+	others         string      // added to what Picked returns
+	returned       []string    // the model and the replica of each request that came back
 	stripReturned  bool
 	ticketsRefused []string // by class
 	noted          []string // by Noted

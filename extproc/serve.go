@@ -13,7 +13,7 @@ import (
 // serve lets Envoy carry the request to a replica, and its answer back.
 func (p *pass) serve(g holdstate.Grant) error {
 	e := p.engine(g)
-	if p.byRoute && !p.s.logs.tell(p.flight.envoy) {
+	if p.to.throughGateway() && !p.s.logs.tell(p.flight.envoy) {
 		defer p.sentOn(g)
 	} else if !p.flight.carry(g) {
 		p.left() // Envoy has ended the request already
@@ -25,13 +25,10 @@ func (p *pass) serve(g holdstate.Grant) error {
 		Metadata: wire.HeaderList{
 			{envoy.ModeKey, envoy.ModeNative},
 			{envoy.ContentLengthKey, strconv.FormatInt(p.upload.body.Size(), 10)},
-			{envoy.FirstKey, g.Replica().Address},
 		},
 		Remove: p.head.private,
 	}
-	if p.byRoute {
-		f.Metadata = f.Metadata[:2] // no destination
-	}
+	p.destination(&f, g)
 	if p.rateLimit != "" {
 		f.Metadata = append(f.Metadata, [2]string{envoy.RateLimitKey, p.rateLimit})
 	}
@@ -53,6 +50,20 @@ func (p *pass) serve(g holdstate.Grant) error {
 		p.forward(f.Encode())
 	}
 	return nil
+}
+
+// destination says where Envoy is to send the request.
+func (p *pass) destination(f *wire.ForwardHead, g holdstate.Grant) {
+	switch p.to {
+	case ToReplica:
+		f.Metadata = append(f.Metadata, [2]string{envoy.FirstKey, g.Replica().Address})
+	case ByRoute:
+		if p.strangerPicks() {
+			f.Remove = append(f.Remove, envoy.PickedHeader)
+		}
+	case AsPicker:
+		p.s.pick(f, &p.head, p.flight.call.Picked(g))
+	}
 }
 
 // forward sends the answer to the headers and then the body as received. It returns no

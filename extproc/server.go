@@ -3,6 +3,7 @@
 package extproc
 
 import (
+	"crypto/rand"
 	"net/http"
 	"runtime/debug"
 	"sync"
@@ -66,6 +67,7 @@ type Server struct {
 	holds   atomic.Int64 // open passes whose request waits or has waited
 	bodies  memory
 	logs    logStreams
+	name    string    // random: this process among those that requests pass
 	noLog   sync.Once // requests were sent on without a slot
 	moving  chan struct{}
 	closing chan struct{}
@@ -73,7 +75,7 @@ type Server struct {
 
 // New makes a server.
 func New(o Options, d Deps) *Server {
-	return &Server{o: o, d: d, bodies: newMemory(o.MaxBodyBytesTotal, o.MaxRequestBytes), moving: make(chan struct{}), closing: make(chan struct{})}
+	return &Server{o: o, d: d, name: rand.Text(), bodies: newMemory(o.MaxBodyBytesTotal, o.MaxRequestBytes), moving: make(chan struct{}), closing: make(chan struct{})}
 }
 
 // Register adds the services to g, which must have been made with ServerOptions.

@@ -97,8 +97,14 @@ func (*router) Resolve(name string) string { return name }
 // Recheck implements extproc.Call.
 func (*router) Recheck() *refusal.Refusal { return nil }
 
-// ByRoute implements extproc.Call.
-func (*router) ByRoute(string) bool { return false }
+// Destination implements extproc.Call.
+func (*router) Destination(string) extproc.Destination { return extproc.ToReplica }
+
+// Picked implements extproc.Call.
+func (*router) Picked(g holdstate.Grant) string { return g.Replica().Address }
+
+// Picks implements extproc.Decider.
+func (*router) Picks() bool { return false }
 
 // Engine implements extproc.Call.
 func (*router) Engine(string, holdstate.Grant) extproc.Engine { return extproc.Engine{} }

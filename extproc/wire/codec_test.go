@@ -301,15 +301,19 @@ func headResponse(f *ForwardHead) *extprocv3.ProcessingResponse {
 	for _, kv := range f.Metadata {
 		entries[kv[0]] = structpb.NewStringValue(kv[1])
 	}
+	namespaces := map[string]*structpb.Value{envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: entries})}
+	if f.Picked != "" {
+		namespaces[envoy.PickedNamespace] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			envoy.PickedHeader: structpb.NewStringValue(f.Picked),
+		}})
+	}
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
 				SetHeaders: f.Set.options(), RemoveHeaders: f.Remove,
 			}, ClearRouteCache: f.Reroute},
 		}},
-		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-			envoy.Namespace: structpb.NewStructValue(&structpb.Struct{Fields: entries}),
-		}},
+		DynamicMetadata: &structpb.Struct{Fields: namespaces},
 	}
 }
 
@@ -331,6 +335,8 @@ func TestForwardHeadAgreesWithTheGeneratedTypes(t *testing.T) {
 		"many":           {Metadata: many, Set: many, Remove: names},
 		"for a page":     {Metadata: HeaderList{{"mode", "native"}, {"cors_origin", ""}}, Remove: []string{"origin"}, Reroute: true},
 		"only removals":  {Metadata: HeaderList{{"mode", "native"}}, Remove: names},
+		"picked":         {Metadata: HeaderList{{"mode", "native"}}, Picked: "10.0.0.1:8000,[fd00::1]:8000"},
+		"long picked":    {Metadata: HeaderList{{"mode", "native"}}, Picked: long},
 		"rerouted":       {Metadata: HeaderList{{"mode", "native"}, {"tls", "system"}}, Reroute: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -367,6 +373,11 @@ func TestEmptyAnswersAgreeWithTheGeneratedTypes(t *testing.T) {
 	requireProto(t, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
 		RequestHeaders: &extprocv3.HeadersResponse{},
 	}}, unmarshalled(t, PassHeaders()))
+	requireProto(t, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
+		RequestHeaders: &extprocv3.HeadersResponse{Response: &extprocv3.CommonResponse{
+			HeaderMutation: &extprocv3.HeaderMutation{RemoveHeaders: []string{"a"}},
+		}},
+	}}, unmarshalled(t, PassWithout("a")))
 	requireProto(t, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{
 		RequestTrailers: &extprocv3.TrailersResponse{},
 	}}, unmarshalled(t, ForwardTrailers()))

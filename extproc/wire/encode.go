@@ -38,6 +38,8 @@ const (
 	fieldMapValue               = 2
 	fieldStringValue            = 3 // Value.string_value
 	fieldStructValue            = 5 // Value.struct_value
+	fieldListValue              = 6 // Value.list_value
+	fieldListValues             = 1 // ListValue.values
 )
 
 // ForwardHead is the answer to the headers of a request that Envoy is to carry.
@@ -46,6 +48,9 @@ type ForwardHead struct {
 	Set      HeaderList
 	Remove   []string
 	Reroute  bool // Envoy must choose the route again, by the metadata
+	// Picked are the addresses, separated by commas, to which a gateway is to send the request:
+	// dynamic metadata in envoy.PickedNamespace; empty: none.
+	Picked string
 }
 
 // Encode returns a HeadersResponse with the dynamic metadata.
@@ -113,7 +118,24 @@ func (f *ForwardHead) appendMetadata(out []byte) []byte {
 		entries = appendEntry(entries, scratch[2][:0], kv[0], value)
 	}
 	value := appendBytes(scratch[1][:0], fieldStructValue, entries)
-	return appendBytes(out, fieldDynamicMetadata, appendEntry(scratch[2][:0], scratch[3][:0], envoy.Namespace, value))
+	namespaces := appendEntry(scratch[2][:0], scratch[3][:0], envoy.Namespace, value)
+	if f.Picked != "" {
+		namespaces = f.appendPicked(namespaces)
+	}
+	return appendBytes(out, fieldDynamicMetadata, namespaces)
+}
+
+// appendPicked appends the entry of envoy.PickedNamespace.
+func (f *ForwardHead) appendPicked(out []byte) []byte {
+	var scratch [2][512]byte
+	entry := appendEntry(scratch[0][:0], scratch[1][:0], envoy.PickedHeader, appendString(nil, fieldStringValue, f.Picked))
+	return appendEntry(out, scratch[1][:0], envoy.PickedNamespace, appendBytes(nil, fieldStructValue, entry))
+}
+
+// PassWithout returns the answer that lets the headers of a request pass without one of them.
+func PassWithout(name string) *Outbound {
+	common := appendBytes(nil, fieldHeaderMutation, appendString(nil, fieldRemoveHeaders, name))
+	return &Outbound{data: mem.BufferSlice{mem.SliceBuffer(appendBytes(nil, fieldHeadersResponse, appendBytes(nil, fieldCommonResponse, common)))}}
 }
 
 // PassHeaders returns the answer that lets the headers of a request pass unchanged.

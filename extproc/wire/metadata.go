@@ -27,6 +27,43 @@ func StructAt(metadata []byte, path []string) *structpb.Struct {
 	return at
 }
 
+// EachString calls f with each string of the list under a key of a namespace of encoded Metadata,
+// or with the only string there. found is false if there is neither. text is valid during the
+// call.
+func EachString(metadata []byte, namespace, key string, f func(text []byte)) (found bool) {
+	if len(metadata) == 0 {
+		return false
+	}
+	eachUnder(metadata, namespace, func(fields []byte) {
+		eachUnder(fields, key, func(value []byte) {
+			each(value, func(num protowire.Number, v []byte, _ uint64) {
+				switch num {
+				case fieldStringValue:
+					found = true
+					f(v)
+				case fieldListValue:
+					found = true
+					each(v, func(num protowire.Number, item []byte, _ uint64) {
+						if num == fieldListValues {
+							eachText(item, f)
+						}
+					})
+				}
+			})
+		})
+	})
+	return found
+}
+
+// eachText calls f with the string of a Value, if it has one.
+func eachText(value []byte, f func(text []byte)) {
+	each(value, func(num protowire.Number, v []byte, _ uint64) {
+		if num == fieldStringValue {
+			f(v)
+		}
+	})
+}
+
 // eachUnder calls f for each value of key in the map that is the first field of msg. It
 // reads Metadata.filter_metadata and Struct.fields.
 func eachUnder(msg []byte, key string, f func(value []byte)) {

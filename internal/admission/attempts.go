@@ -3,10 +3,12 @@
 package admission
 
 import (
+	"slices"
 	"time"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/internal/access"
+	"github.com/holdgate/holdgate/internal/hint"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/target"
 )
@@ -20,6 +22,8 @@ type Attempts struct {
 	Target target.Target
 	Key    *access.Key
 	Tokens int64 // the footprint
+	// Hint has the addresses to which the request may be sent; nil: to any.
+	Hint *hint.Hint
 
 	lastOpen   int              // the index of the last step of the policy that it may use
 	tries      map[string]int64 // by step: the number of replicas that gave no answer
@@ -125,12 +129,12 @@ func (a *Attempts) tryOpen(steps []policy.Step, try func(*policy.Step) agentreg.
 }
 
 // filter returns a filter for the replicas that the request may be sent to now: those that
-// match, except during the pause after a death. match may be nil, and a nil filter fits all
-// replicas.
+// match and are in its hint, except during the pause after a death. match may be nil, and a nil
+// filter fits all replicas.
 func (a *Attempts) filter(match *policy.Match) agentreg.Filter {
 	switch {
-	case a.deaths != nil:
-		return unpaused{match, a.deaths}
+	case a.deaths != nil || a.Hint != nil:
+		return restricted{match, a.deaths, a.Hint}
 	case match != nil:
 		return matching{match}
 	}
@@ -143,13 +147,26 @@ type matching struct{ match *policy.Match }
 // Fits is part of agentreg.Filter.
 func (m matching) Fits(r *agentreg.AgentInfo) bool { return m.match.Fits(r.Engine, r.Region, r.Labels) }
 
-// unpaused fits the replicas that match, all for a nil match, and are not in a pause.
-type unpaused struct {
+// restricted fits the replicas that match, all for a nil match, are in the hint, and not in a
+// pause.
+type restricted struct {
 	match  *policy.Match
 	deaths map[string]death
+	hint   *hint.Hint
 }
 
 // Fits is part of agentreg.Filter.
-func (u unpaused) Fits(r *agentreg.AgentInfo) bool {
-	return !time.Now().Before(u.deaths[r.Address].until) && (u.match == nil || matching{u.match}.Fits(r))
+func (u restricted) Fits(r *agentreg.AgentInfo) bool {
+	return (u.deaths == nil || !time.Now().Before(u.deaths[r.Address].until)) &&
+		(u.match == nil || matching{u.match}.Fits(r)) && u.hint.Fits(r.Address)
+}
+
+// Hinted reports whether a replica in routing is one that the request may be sent to by its hint,
+// in some step of the policy.
+func (a *Attempts) Hinted() bool {
+	has := func(match *policy.Match) bool {
+		return a.capacity.registry.CapacityFrom(a.Target, restricted{match: match, hint: a.Hint}).Replicas > 0
+	}
+	steps := a.policy().Steps
+	return len(steps) == 0 && has(nil) || slices.ContainsFunc(steps, func(s policy.Step) bool { return has(&s.Match) })
 }

@@ -70,6 +70,8 @@ func (a *Attempts) take(try func(agentreg.Filter) agentreg.Outcome) (step string
 			return "", holdstate.Taken
 		case a.paused():
 			return "", holdstate.Later
+		case a.Hint != nil && a.hasFree():
+			return "", holdstate.Unfit
 		}
 		return "", holdstate.Full
 	}
@@ -79,11 +81,14 @@ func (a *Attempts) take(try func(agentreg.Filter) agentreg.Outcome) (step string
 		return taken.Name, holdstate.Taken
 	case a.paused():
 		return "", holdstate.Later
-	case a.capacity.registry.Capacity(a.Target).Free > 0:
+	case a.hasFree():
 		return "", holdstate.Unfit
 	}
 	return "", holdstate.Full
 }
+
+// hasFree reports whether any replica of the target has a free slot.
+func (a *Attempts) hasFree() bool { return a.capacity.registry.Capacity(a.Target).Free > 0 }
 
 // Next is part of holdstate.Claim. It lets the request use the next step with a replica.
 func (a *Attempts) Next() bool {

@@ -3,10 +3,12 @@
 package admission
 
 import (
+	"slices"
 	"time"
 
 	"github.com/holdgate/holdgate/agentreg"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/policy"
 )
 
 // Grant is a slot together with its request's reservation. It is a holdstate.Grant.
@@ -22,6 +24,33 @@ type Grant struct {
 func (g *Grant) Replica() holdstate.Replica {
 	a := g.Agent()
 	return holdstate.Replica{ID: a.ID, Engine: a.Engine, Region: a.Region, Address: a.Address}
+}
+
+// maxPicked is how many addresses Picked returns.
+const maxPicked = 3
+
+// Picked returns the address of the grant and those of other replicas that the request may be sent
+// to, in the order in which they are to be tried.
+func (g *Grant) Picked() []string {
+	a := g.attempts
+	picked := append(make([]string, 0, maxPicked), g.Agent().Address)
+	add := func(match *policy.Match) {
+		for _, address := range g.Others(a.Target, a.filter(match), maxPicked) {
+			if len(picked) < maxPicked && !slices.Contains(picked, address) {
+				picked = append(picked, address)
+			}
+		}
+	}
+	steps := a.policy().Steps
+	if len(steps) == 0 {
+		add(nil)
+	}
+	for i := range steps {
+		if !a.usedUp(&steps[i]) {
+			add(&steps[i].Match)
+		}
+	}
+	return picked
 }
 
 // Failed is part of holdstate.Grant. After a death it has the waiters updated when the pause

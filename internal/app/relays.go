@@ -40,11 +40,18 @@ func (a *App) warnOfSilentHolds() {
 	if a.c.WakeKeepalive == 0 {
 		return
 	}
-	usual, silent := policy.Destination(a.c.Destination), policy.Route
-	advice := "set --relay to the URL of the gateway's listener for clients"
 	if a.c.Gateway() != nil {
-		silent, advice = policy.Replica, "their keepalives need the relay lane of Holdgate's own bootstrap as --relay"
+		a.warnOfSilent(policy.Replica, "their keepalives need the relay lane of Holdgate's own bootstrap as --relay")
+		return
 	}
+	for _, silent := range []policy.Destination{policy.Route, policy.Endpoint} {
+		a.warnOfSilent(silent, "set --relay to the URL of the gateway's listener for clients")
+	}
+}
+
+// warnOfSilent logs the models with a destination.
+func (a *App) warnOfSilent(silent policy.Destination, advice string) {
+	usual := policy.Destination(a.c.Destination)
 	var models []string
 	for _, model := range a.policies().Models() {
 		if usual != silent && a.policies().Destination(model, usual) == silent {

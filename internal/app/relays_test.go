@@ -34,7 +34,7 @@ func loaded(t *testing.T, flags ...string) (a *App, log *bytes.Buffer, err error
 func TestTheStartSaysWhichHoldsAreSilent(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("models: {a: {destination: route}, b: {destination: replica}, c: {}}"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("models: {a: {destination: route}, b: {destination: replica}, c: {}, d: {destination: endpoint}}"), 0o600))
 	const policy, byRoute, gateway = "--policy-file=", "--destination=route", "--relay=https://gateway.example.com"
 	for name, c := range map[string]struct {
 		flags []string
@@ -43,6 +43,8 @@ func TestTheStartSaysWhichHoldsAreSilent(t *testing.T) {
 		"the default":                     {nil, ""},
 		"no keepalives anyway":            {[]string{byRoute, "--wake-keepalive=0s"}, ""},
 		"all by route":                    {[]string{byRoute}, `"destination":"route","models":[],"all_others":true`},
+		"all as a picker":                 {[]string{"--destination=endpoint"}, `"destination":"endpoint","models":[],"all_others":true`},
+		"a model as a picker":             {[]string{policy + file}, `"destination":"endpoint","models":["d"],"all_others":false`},
 		"all by route, with the gateway":  {[]string{byRoute, gateway}, ""},
 		"the gateway only":                {[]string{gateway}, `"destination":"replica","models":[],"all_others":true`},
 		"a model by route":                {[]string{policy + file}, `"destination":"route","models":["a"],"all_others":false`},

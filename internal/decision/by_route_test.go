@@ -15,14 +15,20 @@ import (
 
 func TestAPolicySaysHowAModelsRequestsAreSentOn(t *testing.T) {
 	t.Parallel()
-	for usual, all := range map[policy.Destination]bool{"": false, policy.Replica: false, policy.Route: true} {
-		bubble(t, setup{policy: "a: {destination: route}, b: {destination: replica}", Destination: usual}, func(r *rig) {
+	for usual, all := range map[policy.Destination]extproc.Destination{
+		"": extproc.ToReplica, policy.Replica: extproc.ToReplica, policy.Route: extproc.ByRoute, policy.Endpoint: extproc.AsPicker,
+	} {
+		const text = "a: {destination: route}, b: {destination: replica}, c: {destination: endpoint}"
+		bubble(t, setup{policy: text, Destination: usual}, func(r *rig) {
 			c := r.calls("")
-			require.True(r.t, c.ByRoute("a"))
-			require.False(r.t, c.ByRoute("b"))
-			require.Equal(r.t, all, c.ByRoute("m"))
+			require.Equal(r.t, extproc.ByRoute, c.Destination("a"))
+			require.Equal(r.t, extproc.ToReplica, c.Destination("b"))
+			require.Equal(r.t, extproc.AsPicker, c.Destination("c"))
+			require.Equal(r.t, all, c.Destination("m"))
+			require.True(r.t, r.Picks())
 			r.setPolicy("a: {}")
-			require.Equal(r.t, all, c.ByRoute("a"), "the policy has changed")
+			require.Equal(r.t, all, c.Destination("a"), "the policy has changed")
+			require.Equal(r.t, all == extproc.AsPicker, r.Picks())
 		})
 	}
 }

@@ -44,6 +44,10 @@ func (r *run) decide() verdict {
 	r.trace.step(stepServedHere)
 	r.trace.replicas()
 	if replicas := r.o.Registry.Serving(t); replicas > 0 {
+		if !r.hinted() {
+			r.trace.why("the gateway allows no replica of the model")
+			return refuse(refusal.NotHinted(t.Model))
+		}
 		if refused := r.charge(replicas); refused != nil {
 			return refuse(refused)
 		}
@@ -97,6 +101,15 @@ func (r *run) decide() verdict {
 	refused := r.absent(here && !p.ScaleFromZero)
 	r.trace.notServed(refused)
 	return refuse(refused)
+}
+
+// hinted reports whether the gateway allows a replica in routing, if it restricts the request.
+func (r *run) hinted() bool {
+	if r.req.Hint == nil {
+		return true
+	}
+	r.waiting() // sets the attempts
+	return r.call.attempts.Hinted()
 }
 
 // charge counts the request against the quotas of its key.

@@ -3,9 +3,12 @@
 package decision
 
 import (
+	"strings"
+
 	"github.com/holdgate/holdgate/agentreg/agent/engines"
 	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
+	"github.com/holdgate/holdgate/internal/admission"
 	"github.com/holdgate/holdgate/internal/policy"
 )
 
@@ -20,10 +23,31 @@ func (d *Decider) Returned(model string, at holdstate.Replica) (extproc.Forward,
 	return extproc.Forward{StripKeys: d.strips()}, d.engine(model, at)
 }
 
-// ByRoute is part of extproc.Call.
-func (c *call) ByRoute(model string) bool {
-	return c.d.o.Policies().Destination(model, c.d.o.Destination) == policy.Route
+// Destination is part of extproc.Call.
+func (c *call) Destination(model string) extproc.Destination {
+	switch c.d.o.Policies().Destination(model, c.d.o.Destination) {
+	case policy.Route:
+		return extproc.ByRoute
+	case policy.Endpoint:
+		return extproc.AsPicker
+	case policy.Replica:
+	}
+	return extproc.ToReplica
 }
+
+// Picked is part of extproc.Call. The request needs its hint no more, and may run for long.
+func (c *call) Picked(g holdstate.Grant) string {
+	slot, real := g.(*admission.Grant)
+	if !real {
+		return g.Replica().Address
+	}
+	picked := strings.Join(slot.Picked(), ",")
+	c.attempts.Hint = nil
+	return picked
+}
+
+// Picks is part of extproc.Decider.
+func (d *Decider) Picks() bool { return d.o.Policies().Uses(policy.Endpoint, d.o.Destination) }
 
 func (d *Decider) engine(model string, at holdstate.Replica) (e extproc.Engine) {
 	o := &d.o

@@ -22,7 +22,10 @@ func (r *run) hold(p sitemap.Placement) verdict {
 	if budget <= 0 { // the client does not want to wait at all
 		return r.notHeld(holdstate.ErrExpired, holdstate.OutcomeExpired)
 	}
-	w, err := r.do.hold(r.waiting())
+	q := r.waiting()
+	// The hint is of this moment, in which there is no replica that it could name.
+	r.call.attempts.Hint = nil
+	w, err := r.do.hold(q)
 	switch {
 	case errors.Is(err, holdstate.ErrFull):
 		return r.notHeld(err, holdstate.OutcomeFull)

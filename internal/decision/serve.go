@@ -49,7 +49,7 @@ func (r *run) waiting() holdstate.Request {
 		// of the policy may add one while the request waits.
 		*a = r.o.Capacity.Attempts(r.req.Target(), r.call.key, r.req.Footprint())
 	}
-	a.Target = r.req.Target()
+	a.Target, a.Hint = r.req.Target(), r.req.Hint
 	return holdstate.Request{
 		Target: a.Target, Key: r.call.key.QueueKey(), KeyID: r.call.key.ID, Tenant: r.call.key.Tenant, ClientIDs: r.req.ClientIDs, Bytes: r.req.BodySize,
 		Seq: cmp.Or(r.req.Seq, r.call.seq), Retry: a.Unanswered(), Counted: r.call.held, Claim: r.do.claim(),

@@ -20,8 +20,8 @@ func TestParseRefuses(t *testing.T) {
 	}{
 		"nothing": {"", []string{"must not be empty"}},
 		"another destination": {
-			"models: {a: {destination: endpoint}, b: {destination: [route]}}",
-			[]string{"models.a.destination: must be replica or route (line 1)", "models.b.destination: must be a string, in quotes where it looks like something else, is a list (line 1)"},
+			"models: {a: {destination: gateway}, b: {destination: [route]}}",
+			[]string{"models.a.destination: must be replica, route or endpoint (line 1)", "models.b.destination: must be a string, in quotes where it looks like something else, is a list (line 1)"},
 		},
 		"a comment":           {"# models:\n", []string{"must not be empty"}},
 		"an empty document":   {"---\n", []string{"must not be empty"}},

@@ -36,15 +36,18 @@ const (
 	Replica Destination = "replica"
 	// Route: as the gateway routes it. The router only decides when.
 	Route Destination = "route"
+	// Endpoint: to the address of a replica, which the router names to the gateway as an
+	// endpoint picker does.
+	Endpoint Destination = "endpoint"
 )
 
 // CheckDestination returns an error unless s is a destination.
 func CheckDestination(s string) error {
 	switch Destination(s) {
-	case Replica, Route:
+	case Replica, Route, Endpoint:
 		return nil
 	}
-	return errors.New("must be " + string(Replica) + " or " + string(Route))
+	return errors.New("must be " + string(Replica) + ", " + string(Route) + " or " + string(Endpoint))
 }
 
 // Step is a group of replicas. It is tried when no replica of an earlier step has a free
@@ -110,6 +113,22 @@ func (p *Policy) Destination(model string, usual Destination) Destination {
 		return m.Destination
 	}
 	return usual
+}
+
+// Uses reports whether the requests of some model are sent on to d, where usual is how they are
+// sent on otherwise.
+func (p *Policy) Uses(d, usual Destination) bool {
+	if usual == d {
+		return true
+	}
+	if p != nil {
+		for _, m := range p.models {
+			if m.Destination == d {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Models returns the models that the file names, in alphabetical order.

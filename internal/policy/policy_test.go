@@ -70,6 +70,17 @@ func TestDestination(t *testing.T) {
 	}
 }
 
+func TestUses(t *testing.T) {
+	t.Parallel()
+	p := parse(t, "models: {a: {destination: route}, b: {destination: replica}, c: {}}")
+	var none *Policy
+	require.True(t, p.Uses(Route, Replica))
+	require.False(t, p.Uses(Endpoint, Replica))
+	require.True(t, p.Uses(Endpoint, Endpoint))
+	require.True(t, none.Uses(Endpoint, Endpoint))
+	require.False(t, none.Uses(Route, Replica))
+}
+
 func TestFits(t *testing.T) {
 	t.Parallel()
 	labels := map[string]string{"gpu": "h100", "rack": "7"}

@@ -26,10 +26,22 @@ type Refusal struct { //nolint:errname // it is an answer that is returned as an
 	Allow      string // of a 405
 
 	site   string       // of a redirect
+	shed   bool         // of a model that is up, because of load
 	engine *engineError // nil for an error of the router
 }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%d %s: %s", r.Status, r.Code, r.Message) }
+
+// ByPicker returns the refusal as the endpoint picker protocol has it: a request that is refused
+// because of the load of a model that is up gets 429, because 503 says that there is no engine.
+func (r *Refusal) ByPicker() *Refusal {
+	if !r.shed {
+		return r
+	}
+	shed := *r
+	shed.Status = http.StatusTooManyRequests
+	return &shed
+}
 
 // facts are the values for a row's text and Retry-After.
 type facts struct {
@@ -52,7 +64,7 @@ func (r *row) refusal(f facts) *Refusal {
 			return f.detail
 		}
 	})
-	return &Refusal{Status: r.status, Code: r.code, Message: message, RetryAfter: seconds}
+	return &Refusal{Status: r.status, Code: r.code, Message: message, RetryAfter: seconds, shed: r.shed}
 }
 
 // maxShown limits how much of a model's name a message shows.

@@ -19,6 +19,8 @@ type row struct {
 	cause error
 	// held restricts cause to requests that were held before.
 	held bool
+	// shed: the model is up, and the load is the cause: see Refusal.ByPicker.
+	shed bool
 	// label is the metric label for requests that were turned away from a model that is
 	// up.
 	label string
@@ -228,14 +230,20 @@ var (
 	_ = add(row{
 		status: 503, code: "model_waking", retryAfter: 30,
 		text:  "model $model woke up but is still at capacity; retry in $retry",
-		cause: holdstate.ErrGateFull, held: true, label: "no_room",
+		cause: holdstate.ErrGateFull, held: true, shed: true, label: "no_room",
 	})
 	// The replicas and the queue of the model are full.
 	_ = add(row{
 		status: 503, code: "no_capacity", retryAfter: 1,
 		text:  "all replicas of model $model are busy; retry in $retry",
-		when:  "all replicas are busy and the queue is full, or the memory for bodies is used up",
-		cause: holdstate.ErrNoQueue, label: "queue_full",
+		when:  "all replicas are busy and the queue is full; the memory for bodies is used up; or a gateway allows none of the replicas",
+		cause: holdstate.ErrNoQueue, shed: true, label: "queue_full",
+	})
+	// NotHinted reports that the gateway restricts the request to addresses of which none is that
+	// of a replica of the model.
+	NotHinted = ofModel(row{
+		status: 503, code: "no_capacity", retryAfter: 1,
+		text: "no replica of model $model is among the endpoints that the gateway allows; retry in $retry",
 	})
 	// NoMemory reports that the memory for request bodies is used up.
 	NoMemory = plain(row{

@@ -61,6 +61,9 @@ type Claims struct {
 	// Model is what the request is for, and AgentID and Engine describe the replica whose slot
 	// it has.
 	Model, AgentID, Engine string
+	// Address is that of the replica, to which a gateway is to send the request; empty: it
+	// goes where the gateway's route leads.
+	Address string
 
 	Method       string
 	PathAndQuery string
@@ -77,6 +80,7 @@ type wire struct {
 	Model     string `json:"model"`
 	AgentID   string `json:"agent"`
 	Engine    string `json:"engine"`
+	Address   string `json:"address,omitempty"`
 	Head      string `json:"head"`
 	Body      string `json:"body"`
 	Size      int64  `json:"size"`
@@ -125,7 +129,7 @@ func (o *Office) Sign(c *Claims) (string, error) {
 	now := time.Now()
 	text, err := jwt.NewWithClaims(jwt.SigningMethodHS256, wire{
 		ID: rand.Text(), IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(Life)),
-		RequestID: c.RequestID, Model: c.Model, AgentID: c.AgentID, Engine: c.Engine,
+		RequestID: c.RequestID, Model: c.Model, AgentID: c.AgentID, Engine: c.Engine, Address: c.Address,
 		Head: hop.EncodeSum(hop.HeadSum(c.Method, c.PathAndQuery)), Body: hop.EncodeSum(c.Body), Size: c.Size,
 	}).SignedString(o.signing)
 	if err != nil {
@@ -142,6 +146,7 @@ func (o *Office) Sign(c *Claims) (string, error) {
 type Accepted struct {
 	RequestID              string
 	Model, AgentID, Engine string
+	Address                string
 	Size                   int64
 
 	body string
@@ -168,7 +173,7 @@ func (o *Office) Accept(text, method, pathAndQuery string) (*Accepted, error) {
 	if !o.use(w.ID) {
 		return nil, ErrUsed
 	}
-	return &Accepted{RequestID: w.RequestID, Model: w.Model, AgentID: w.AgentID, Engine: w.Engine, Size: w.Size, body: w.Body}, nil
+	return &Accepted{RequestID: w.RequestID, Model: w.Model, AgentID: w.AgentID, Engine: w.Engine, Address: w.Address, Size: w.Size, body: w.Body}, nil
 }
 
 // CheckBody checks that the ticket is for a body with this SHA-256.
