@@ -32,6 +32,7 @@ type router struct {
 	changes map[target.Target]int
 	failed  []string
 	serving []string
+	lost    []string
 	onFail  func(model string)
 }
 
@@ -49,6 +50,7 @@ func newRouter(t *testing.T, options ...grpc.ServerOption) *router {
 				rt.onFail(model)
 			}
 		},
+		OnLost:    func(a *AgentInfo) { rt.mu.Lock(); rt.lost = append(rt.lost, a.ID); rt.mu.Unlock() },
 		OnServing: func(a *AgentInfo) { rt.mu.Lock(); rt.serving = append(rt.serving, a.ID); rt.mu.Unlock() },
 	})
 	srv := grpc.NewServer(append(rt.ServerOptions(), options...)...)
@@ -67,6 +69,13 @@ func (rt *router) failures() []string {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	return append([]string(nil), rt.failed...)
+}
+
+// losses returns how many agents have left routing although nobody asked for it.
+func (rt *router) losses() int {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return len(rt.lost)
 }
 
 // instance makes a UUID of a number.

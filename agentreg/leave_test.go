@@ -64,6 +64,65 @@ func TestByeKeepsTheStreamUntilNothingIsInFlight(t *testing.T) {
 	})
 }
 
+// An agent that leaves routing because it was asked to is not lost.
+func TestAReplicaThatLeavesUnaskedIsLost(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		leaves func(rt *router, a *scripted)
+		lost   int
+	}{
+		"its stream ends": {func(_ *router, a *scripted) { a.end() }, 1},
+		"it is silent":    {func(_ *router, _ *scripted) { time.Sleep(protocol.DefaultLiveness) }, 1},
+		"it connects again": {func(rt *router, _ *scripted) {
+			rt.connect(aHello(canWake, idle(time.Minute)))
+		}, 1},
+		"another one has its id": {func(rt *router, _ *scripted) {
+			rt.connect(aHello(canWake, idle(time.Minute), restarted))
+		}, 1},
+		"its engine does not answer": {func(_ *router, a *scripted) { a.status(pb.State_STATE_SERVING, unhealthy) }, 1},
+		"its engine ended":           {func(_ *router, a *scripted) { a.status(pb.State_STATE_ASLEEP) }, 1},
+		"it says Bye":                {func(_ *router, a *scripted) { a.bye() }, 0},
+		"it is idle": {func(rt *router, a *scripted) {
+			for range 20 {
+				time.Sleep(5 * time.Second)
+				a.status(pb.State_STATE_SERVING)
+			}
+			require.Zero(a.t, rt.Serving(llama))
+			a.status(pb.State_STATE_ASLEEP)
+			a.end()
+		}, 0},
+		"the router ends": {func(rt *router, _ *scripted) { rt.Drain() }, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rt := newRouter(t)
+				a := rt.connect(aHello(canWake, idle(time.Minute)))
+				require.Equal(t, 1, rt.Serving(llama))
+				tt.leaves(rt, a)
+				synctest.Wait()
+				require.Equal(t, tt.lost, rt.losses())
+			})
+		})
+	}
+}
+
+// A backend that is not checked any more has left because nobody needs it.
+func TestABackendThatIsNotCheckedIsNotLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rt := newRouter(t)
+		a := rt.connect(aHello())
+		a.status(pb.State_STATE_ASLEEP)
+		require.Zero(t, rt.Serving(llama))
+		require.Zero(t, rt.losses())
+		a.status(pb.State_STATE_SERVING)
+		a.status(pb.State_STATE_SERVING, unhealthy)
+		require.Equal(t, 1, rt.losses())
+	})
+}
+
 func TestLeavingAgentMayEndItsStreamBeforeItsRequests(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(rt *router, a *scripted){

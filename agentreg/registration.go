@@ -73,6 +73,9 @@ func (a *registration) updateRouting() (entered bool) {
 		a.session.tell() // requests may wait already
 	} else {
 		a.replica.gate.close()
+		if !r.draining && !a.sentAway() {
+			r.due.lost = append(r.due.lost, a.replica.info)
+		}
 	}
 	r.routing.publish(a.replica, want)
 	r.due.changed = append(r.due.changed, a.replica.targets...)

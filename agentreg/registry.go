@@ -36,6 +36,10 @@ type Options struct {
 	// OnServing is called when an agent entered routing, before OnChange is called for
 	// its targets.
 	OnServing func(a *AgentInfo)
+	// OnLost is called when an agent left routing although nobody asked for it: its stream ended,
+	// it was silent, its engine does not answer or has ended. An engine that another router put to
+	// sleep counts, because it looks the same.
+	OnLost func(a *AgentInfo)
 	// OnFewer is called when at two heartbeats in a row an agent's engine had fewer
 	// requests than this router has slots taken there: no more than most. first is
 	// the time of the first of the two heartbeats.
@@ -90,6 +94,7 @@ func New(o Options) *Registry {
 // and made after it is unlocked.
 type callbacks struct {
 	serving []*AgentInfo
+	lost    []*AgentInfo
 	changed []target.Target
 	failed  []wakeFailure
 	fewer   []fewer
@@ -112,11 +117,8 @@ func (r *Registry) update(change func()) {
 	due := r.due
 	r.due = callbacks{}
 	r.mu.Unlock()
-	if r.opts.OnServing != nil {
-		for _, a := range due.serving {
-			r.opts.OnServing(a)
-		}
-	}
+	each(due.serving, r.opts.OnServing)
+	each(due.lost, r.opts.OnLost)
 	r.changed(due.changed)
 	if r.opts.OnFewer != nil {
 		for _, f := range due.fewer {
@@ -127,6 +129,16 @@ func (r *Registry) update(change func()) {
 		for _, f := range due.failed {
 			r.opts.OnWakeFailed(f.model, f.reason)
 		}
+	}
+}
+
+// each calls f for each of the agents; a nil f is not called.
+func each(agents []*AgentInfo, f func(*AgentInfo)) {
+	if f == nil {
+		return
+	}
+	for _, a := range agents {
+		f(a)
 	}
 }
 

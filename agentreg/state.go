@@ -59,6 +59,12 @@ func (s *state) routable() bool {
 		!s.toldToSleep && !s.attempt.open && !s.probe.failed && !s.leaving && !s.left && !s.closing
 }
 
+// sentAway reports whether an agent that has left routing was to leave it: it said Bye, was sent a
+// Sleep, makes room in its group, or is a backend that is not checked any more.
+func (s *state) sentAway() bool {
+	return s.leaving || s.toldToSleep || s.closing || !s.hello.canWake && s.reported == pb.State_STATE_ASLEEP
+}
+
 // upOrWaking reports whether the agent serves or is about to.
 func (s *state) upOrWaking() bool { return s.routed || s.waking() }
 

@@ -60,7 +60,7 @@ func (p *Process) probe(ctx context.Context, adminFile string) error {
 	}
 	admin := NewAdmin(at)
 	admin.client.Timeout = time.Second
-	if _, err := admin.text(ctx, "/ready"); err != nil {
+	if err := admin.Ready(ctx); err != nil {
 		return err
 	}
 	listeners, err := admin.text(ctx, "/listeners?format=json")
@@ -73,6 +73,12 @@ func (p *Process) probe(ctx context.Context, adminFile string) error {
 	}
 	p.admin, p.edge = at, edge
 	return nil
+}
+
+// Ready returns nil if Envoy answers that it is ready.
+func (a *Admin) Ready(ctx context.Context) error {
+	_, err := a.text(ctx, "/ready")
+	return err
 }
 
 // text returns a page of the admin interface.

@@ -108,6 +108,21 @@ func (m *Machine) Learned(name string) (seconds int, learned bool) {
 	return spread(left), true
 }
 
+// WakeTimes returns how long a wake of the model should take, by the 90th percentile of its last
+// wakes, 0 while fewer than three were measured; and for how long its current wake has been
+// running, 0 if there is none.
+func (m *Machine) WakeTimes(name string) (expected, running time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.wakes.find(name); h != nil {
+		expected = h.p90
+	}
+	if mod := m.models[name]; mod != nil && mod.wake.running {
+		running = time.Since(mod.wake.since)
+	}
+	return expected, running
+}
+
 // spread returns d in whole seconds, rounded up, less a random part of up to a tenth.
 func spread(d time.Duration) int {
 	seconds := int((min(d, maxRetry*time.Second) + time.Second - 1) / time.Second)

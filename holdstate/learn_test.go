@@ -65,6 +65,30 @@ func TestRetryAfterIsThirtyUntilThreeWakesWereSeen(t *testing.T) {
 	})
 }
 
+func TestTheTimesOfAWake(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		times := func() []time.Duration {
+			expected, running := r.WakeTimes("llama")
+			return []time.Duration{expected, running}
+		}
+		for range 3 {
+			require.Equal(t, []time.Duration{0, 0}, times())
+			r.wakeUp(t, llama, 4*time.Second)
+		}
+		require.Equal(t, []time.Duration{4 * time.Second, 0}, times())
+		w := r.hold(t, Request{Target: llama})
+		pass(9 * time.Second)
+		require.Equal(t, []time.Duration{4 * time.Second, 9 * time.Second}, times())
+		w.Report(Leave)
+		pass(20 * time.Second)
+		require.Equal(t, []time.Duration{4 * time.Second, 29 * time.Second}, times(), "the model is still wanted")
+		pass(11 * time.Second)
+		require.Equal(t, []time.Duration{4 * time.Second, 0}, times())
+	})
+}
+
 func TestRetryAfterIsWhatIsLeftOfTheWake(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, r *rig) {

@@ -118,7 +118,7 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 func (a *App) wire() (err error) {
 	c, files := a.c, reload.NewMetrics(a.c.MetricsPrefix, a.prometheus)
 	a.metrics = observe.NewMetrics(a.prometheus, observe.Options{
-		Prefix: c.MetricsPrefix, Tenants: a.tenants, Identities: c.IdentityMetadata != "",
+		Prefix: c.MetricsPrefix, Tenants: a.tenants, Held: func() []string { return a.placements().Held() }, Identities: c.IdentityMetadata != "",
 	})
 	if c.Takeover {
 		a.others = newOthers(a.log)
@@ -178,7 +178,7 @@ func (a *App) wire() (err error) {
 		return err
 	}
 	a.data = a.newData(identityPath)
-	a.envoys = newEnvoys(c.EnvoyAdmin, a.data, a.log)
+	a.envoys = a.newEnvoys()
 	a.envoy = grpc.NewServer(slices.Concat(envoyLimits(), tls, extproc.ServerOptions())...)
 	a.data.Register(a.envoy)
 	healthpb.RegisterHealthServer(a.envoy, envoyHealth{notReady: a.notReady})

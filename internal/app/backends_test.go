@@ -132,7 +132,7 @@ func TestABackendsModelIsHeldServedAndLeftAlone(t *testing.T) {
 			pass(time.Hour)
 			require.Zero(r.t, e.asked.Load(), name)
 			require.Equal(r.t, "asleep", r.state("m"))
-			require.Zero(r.t, r.demand("m")+r.wanted("m")+r.count("hivenet_map_loaded"))
+			require.Zero(r.t, r.demand("m")+r.wanted("m"))
 
 			one := r.chat("m", off...)
 			require.Empty(r.t, one.all())

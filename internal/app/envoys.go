@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 
 	"github.com/holdgate/holdgate/agentreg"
@@ -24,8 +26,10 @@ const (
 )
 
 // envoys are the Envoys of --envoy-admin. By their numbers of active requests, log entries that
-// were lost are found.
+// were lost are found. The gauge up says which of them answer.
 type envoys struct {
+	up     *prometheus.GaugeVec // by address; nil: there are no Envoys
+	names  []string             // their addresses
 	admins []*envoy.Admin
 	data   *extproc.Server
 	log    zerolog.Logger
@@ -33,20 +37,48 @@ type envoys struct {
 	silent bool         // the last reading failed
 }
 
-func newEnvoys(addresses []string, data *extproc.Server, log zerolog.Logger) *envoys {
-	e := &envoys{data: data, log: log}
+func (a *App) newEnvoys() *envoys {
+	addresses := a.c.EnvoyAdmin
+	e := &envoys{data: a.data, log: a.log, names: addresses}
+	if len(addresses) > 0 {
+		e.up = promauto.With(a.prometheus).NewGaugeVec(prometheus.GaugeOpts{
+			Name: a.c.MetricsPrefix + "envoy_up",
+			Help: "1 while the Envoy of --envoy-admin answers that it is ready.",
+		}, []string{"envoy"})
+	}
 	for _, address := range addresses {
 		e.admins = append(e.admins, envoy.NewAdmin(address))
 	}
 	return e
 }
 
-// watch compares the numbers while there are requests, until ctx ends. Before, it ends what
-// closeConnections of an earlier process has begun.
+// watch looks which Envoys are up, and compares the numbers while there are requests, until ctx
+// ends. Before, it ends what closeConnections of an earlier process has begun.
 func (e *envoys) watch(ctx context.Context) {
 	// An Envoy that does not answer has not started yet, and keeps connections.
 	_ = e.each(ctx, (*envoy.Admin).KeepConnections)
-	every(ctx, compareEvery, func(now time.Time) { e.compare(ctx, now) })
+	e.look(ctx)
+	every(ctx, compareEvery, func(now time.Time) {
+		e.look(ctx)
+		e.compare(ctx, now)
+	})
+}
+
+// look sets the gauge of each Envoy.
+func (e *envoys) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var all sync.WaitGroup
+	for i, admin := range e.admins {
+		all.Go(func() {
+			up := 0.0
+			if admin.Ready(ctx) == nil {
+				up = 1
+			}
+			e.up.WithLabelValues(e.names[i]).Set(up)
+		})
+	}
+	all.Wait()
 }
 
 // closeConnections makes the Envoys close their clients' connections after the answers that run

@@ -5,10 +5,12 @@ package app
 import (
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -52,6 +54,29 @@ func getModels() *extprocv3.ProcessingRequest {
 			{Key: ":method", RawValue: []byte("GET")}, {Key: ":path", RawValue: []byte("/v1/models")},
 		}},
 	}}}
+}
+
+// The gauge of an Envoy follows whether it is ready.
+func TestTheGaugeOfAnEnvoySaysWhetherItAnswers(t *testing.T) {
+	t.Parallel()
+	var ready atomic.Bool
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !ready.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(admin.Close)
+	a := newApp(t, "--envoy-admin="+admin.URL)
+	up := func() float64 {
+		a.envoys.look(t.Context())
+		return testutil.ToFloat64(a.envoys.up.WithLabelValues(admin.URL))
+	}
+	require.Zero(t, up())
+	ready.Store(true)
+	require.InDelta(t, 1, up(), 0)
+	admin.Close()
+	require.Zero(t, up())
+	require.NoError(t, a.audit.Close())
 }
 
 // A router that shuts down has its Envoys close connections, and the next one ends that.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -62,8 +63,10 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 		r.App.metrics.Woke("m", time.Second)
 		r.App.metrics.Queued("m", time.Second)
 		r.App.metrics.Rejected("m", holdstate.ErrNoQueue)
+		r.App.machine.SetTimes("m", []time.Duration{1, 2, 3})
+		r.App.envoys.up.WithLabelValues("http://127.0.0.1:1").Set(1)
 		checkMetrics(r.t, r.App, documented)
-	}, "--auth-file", auth, "--policy-file", limits)
+	}, "--auth-file", auth, "--policy-file", limits, "--envoy-admin=http://127.0.0.1:1")
 }
 
 // The metrics that a router has with --shared only are in the docs, too.
@@ -140,6 +143,34 @@ func TestDemandHasNoSeriesWithoutAMap(t *testing.T) {
 	n, err = testutil.GatherAndCount(a.prometheus, "acme_wake_holds_total")
 	require.NoError(t, err)
 	require.Equal(t, 7, n, "every outcome from the start")
+}
+
+// A router without a site needs no map, so an alert on a missing one must not see it.
+func TestARouterWithoutASiteSaysNothingOfAMap(t *testing.T) {
+	t.Parallel()
+	n, err := testutil.GatherAndCount(newApp(t, "--site-id=").prometheus, "hivenet_map_loaded")
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
+// The first failed wake is an increase, and what a wake took is known while the next one runs.
+func TestWakesThatFailOrTakeLongAreSeen(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		require.Zero(r.t, r.count("hivenet_wake_failures_total", "m"))
+		r.machine.SetTimes("m", []time.Duration{time.Second, 2 * time.Second, 3 * time.Second})
+		require.Equal(r.t, 3, r.count("hivenet_wake_expected_seconds", "m"))
+		require.Zero(r.t, r.count("hivenet_wake_running_seconds", "m"))
+		ask := r.chat("m")
+		time.Sleep(40 * time.Second)
+		require.Equal(r.t, 40, r.count("hivenet_wake_running_seconds", "m"))
+		require.NoError(r.t, r.wakeFailed("m", "no GPU"))
+		synctest.Wait()
+		require.Contains(r.t, ask.all(), "no GPU")
+		require.Zero(r.t, r.count("hivenet_wake_running_seconds", "m"))
+		require.Equal(r.t, 1, r.count("hivenet_wake_failures_total", "m"))
+		time.Sleep(time.Minute)
+	})
 }
 
 func TestAFileThatCannotBeUsedRefusesTheStart(t *testing.T) {

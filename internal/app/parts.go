@@ -40,6 +40,7 @@ func (a *App) newRegistry() (*agentreg.Registry, error) {
 		SlotWaiters:  func(t target.Target) int { return a.machine.SlotWaiters(t) },
 		OnFewer:      a.engineHasFewer,
 		OnWakeFailed: func(model, reason string) { a.notifiers.wakeRefused(model, reason) },
+		OnLost:       a.metrics.Lost,
 		OnServing: func(agent *agentreg.AgentInfo) {
 			a.metrics.Serving(agent)
 			for _, model := range agent.Models {
@@ -184,7 +185,9 @@ func (a *App) newData(identityPath []string) *extproc.Server {
 func (a *App) register() {
 	prefix := a.c.MetricsPrefix
 	a.prometheus.MustRegister(
-		observe.NewDemand(prefix, a.holdable, a.ownNeeds(), a.siteNeeds()),
+		observe.NewDemand(observe.DemandOptions{
+			Prefix: prefix, HasMap: a.c.SiteID != "", Holdable: a.holdable, Own: a.ownNeeds(), Site: a.siteNeeds(), Times: a.machine.WakeTimes,
+		}),
 		observe.NewLoad(prefix, a.capacity, a.registry, a.machine),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

@@ -51,6 +51,7 @@ func (a *App) woke(model string, took time.Duration) {
 
 // wakeHasFailed ends the waiters of a model whose wake failed, on all routers of the site.
 func (a *App) wakeHasFailed(model, reason string) {
+	a.metrics.WakeFailed(model)
 	a.machine.Fail(model, reason)
 	a.events.Add(events.Event{Type: events.Failed, Model: model, Reason: reason})
 	if a.fails != nil {

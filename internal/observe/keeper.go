@@ -116,6 +116,8 @@ func (l *models) forget(now, before time.Time, known func(model string) bool, re
 func (m *Metrics) remove(model string) {
 	m.queued.DeleteLabelValues(model)
 	m.wakes.DeleteLabelValues(model)
+	m.failures.remove(model)
+	m.losses.remove(model)
 	for _, reason := range refusal.Labels() {
 		m.rejections.DeleteLabelValues(reason, model)
 	}

@@ -183,15 +183,20 @@ func TestTheSeriesOfAModelThatIsGoneAreRemoved(t *testing.T) {
 			s.Woke(model, time.Second)
 			s.Queued(model, time.Second)
 			s.Rejected(model, holdstate.ErrNoQueue)
+			s.WakeFailed(model)
+			s.Lost(&agentreg.AgentInfo{Models: []string{model}})
 			s.recent.Touch(model)
 		}
 		series := func() []int {
-			return []int{testutil.CollectAndCount(s.wakes), testutil.CollectAndCount(s.queued), testutil.CollectAndCount(s.rejections)}
+			return []int{
+				testutil.CollectAndCount(s.wakes), testutil.CollectAndCount(s.queued), testutil.CollectAndCount(s.rejections),
+				testutil.CollectAndCount(s.failures), testutil.CollectAndCount(s.losses),
+			}
 		}
 		pass(9 * time.Minute)
-		require.Equal(t, []int{2, 2, 2}, series())
+		require.Equal(t, []int{2, 2, 2, 2, 2}, series())
 		pass(3 * time.Minute)
-		require.Equal(t, []int{1, 1, 1}, series())
+		require.Equal(t, []int{1, 1, 1, 1, 1}, series())
 		require.True(t, s.recent.Within("stays", time.Hour, time.Now()))
 		require.False(t, s.recent.Within("gone", time.Hour, time.Now()))
 	})

@@ -26,6 +26,8 @@ type Options struct {
 	Prefix string
 	// Tenants returns the tenants that are known before they send a request, sorted.
 	Tenants func() []string
+	// Held returns the models whose requests may be held; nil: there are none.
+	Held func() []string
 	// Identities: requests may come from tenants that Tenants does not return.
 	Identities bool
 }
@@ -43,7 +45,10 @@ type Metrics struct {
 	tokens   *prometheus.CounterVec
 	tickets  *prometheus.CounterVec
 	tenants  tenantLabels
-	models   models // the models with a series of wakes, rejections or queued
+	models   models // the models with a series of what follows
+
+	failures *counts // of wakes
+	losses   *counts // of replicas
 
 	// rejections and queued are about models that are up.
 	rejections *prometheus.CounterVec
@@ -101,7 +106,9 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 			Help: "Requests whose header x-holdgate-pass was not accepted, by reason.",
 		}, []string{"reason"}),
 	}
-	reg.MustRegister(m.routed)
+	m.failures = newCounts(o.Prefix+"wake_failures_total", "Wakes of the model that failed.", o.Held)
+	m.losses = newCounts(o.Prefix+"replica_losses_total", "Replicas of the model that left routing although nobody asked for it.", nil)
+	reg.MustRegister(m.routed, m.failures, m.losses)
 	for _, outcome := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(outcome.String())
 	}
@@ -168,8 +175,27 @@ func (m *Metrics) Woke(model string, took time.Duration) {
 	m.wakes.WithLabelValues(model).Observe(took.Seconds())
 }
 
-// Serving creates the routed series of an agent's models.
-func (m *Metrics) Serving(agent *agentreg.AgentInfo) { m.routed.addAgent(agent) }
+// WakeFailed counts a failed wake.
+func (m *Metrics) WakeFailed(model string) {
+	m.models.note(model)
+	m.failures.add(model, 1)
+}
+
+// Serving creates the series of an agent's models that begin with its registration.
+func (m *Metrics) Serving(agent *agentreg.AgentInfo) {
+	m.routed.addAgent(agent)
+	m.countLosses(agent, 0)
+}
+
+// Lost counts an agent that left routing although nobody asked for it.
+func (m *Metrics) Lost(agent *agentreg.AgentInfo) { m.countLosses(agent, 1) }
+
+func (m *Metrics) countLosses(agent *agentreg.AgentInfo, n uint64) {
+	for _, model := range agent.Models {
+		m.models.note(model)
+		m.losses.add(model, n)
+	}
+}
 
 // routedTo counts the first slot that a request got.
 func (m *Metrics) routedTo(r *extproc.Request, g holdstate.Grant) {
