@@ -21,6 +21,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/holdgate/holdgate/envoy"
 )
 
 // tool returns the path of a program that `make tools-test` installs.
@@ -37,13 +39,15 @@ type prometheus struct {
 	url string
 }
 
-// startPrometheus starts a Prometheus that scrapes a target five times a second.
-func startPrometheus(t *testing.T, target string) *prometheus {
+// startPrometheus starts a Prometheus that scrapes a target and evaluates files of rules five times
+// a second.
+func startPrometheus(t *testing.T, target string, rules ...string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
-		"global: {scrape_interval: 200ms, scrape_timeout: 200ms}\nscrape_configs: [{job_name: holdgate, static_configs: [{targets: [%q]}]}]\n", target), 0o600))
+		"global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}\nrule_files: [%s]\n"+
+			"scrape_configs: [{job_name: holdgate, static_configs: [{targets: [%q]}]}]\n", strings.Join(rules, ", "), target), 0o600))
 	address := closedPort(t)
 	p := startProgram(t, tool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+address, "--log.level=warn")
@@ -111,9 +115,22 @@ func exampleQuery(t *testing.T) (query string, activation float64) {
 // startServe starts holdgate as a user does, with an Envoy in front.
 func startServe(t *testing.T, flags ...string) (s *site, serve *process, ports map[string]string) {
 	t.Helper()
+	s, serve, ports, _ = startServeIn(t, socketDir(t), flags...)
+	return s, serve, ports
+}
+
+// socketDir returns a directory whose path is short enough for sockets.
+func socketDir(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "hg")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// startServeIn is startServe with its sockets in a directory.
+func startServeIn(t *testing.T, dir string, flags ...string) (s *site, serve *process, ports map[string]string, front *envoy.Process) {
+	t.Helper()
 	serve = start(t, append([]string{
 		"serve", "--site-id", "here", "--extproc-listen", "unix://" + dir + "/extproc.sock", "--relay", "unix://" + dir + "/relay.sock",
 		"--agents-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--ports-file", dir + "/ports.json",
@@ -122,7 +139,8 @@ func startServe(t *testing.T, flags ...string) (s *site, serve *process, ports m
 	text, err := os.ReadFile(dir + "/ports.json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &ports))
-	return &site{t: t, url: "http://" + startEnvoy(t, dir, &buffer{}, backendCAs(t, flags)...).EdgeAddr(), http: newHTTPClient(t)}, serve, ports
+	front = startEnvoy(t, dir, &buffer{}, backendCAs(t, flags)...)
+	return &site{t: t, url: "http://" + front.EdgeAddr(), http: newHTTPClient(t)}, serve, ports, front
 }
 
 // The shipped query has the values that KEDA's Prometheus trigger needs, through the

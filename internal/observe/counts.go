@@ -21,7 +21,7 @@ type counts struct {
 	n  map[string]uint64
 }
 
-// newCounts returns the collector; a nil zeros stands for no models.
+// newCounts returns the collector; without zeros, which is nil then, no model has a series before.
 func newCounts(name, help string, zeros func() []string) *counts {
 	if zeros == nil {
 		zeros = func() []string { return nil }

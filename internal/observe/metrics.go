@@ -107,7 +107,7 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 		}, []string{"reason"}),
 	}
 	m.failures = newCounts(o.Prefix+"wake_failures_total", "Wakes of the model that failed.", o.Held)
-	m.losses = newCounts(o.Prefix+"replica_losses_total", "Replicas of the model that left routing although nobody asked for it.", nil)
+	m.losses = newCounts(o.Prefix+"replica_losses_total", "Replicas of the model that left routing although nobody asked for it.", o.Held)
 	reg.MustRegister(m.routed, m.failures, m.losses)
 	for _, outcome := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(outcome.String())

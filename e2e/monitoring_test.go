@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json/v2"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/polltest"
+)
+
+// promtool runs promtool in the directory of the examples.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), tool(t, "promtool"), args...)
+	c.Dir = filepath.Join(root(t), "examples", "monitoring")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// Prometheus reads the examples, each alert fires on its fault, and each query of the dashboard is
+// valid.
+func TestTheExamplesOfMonitoringAreValid(t *testing.T) {
+	promtool(t, "check", "config", "prometheus.yaml")
+	promtool(t, "check", "rules", "rules.yaml")
+	promtool(t, "test", "rules", "rules_test.yaml")
+
+	text, err := os.ReadFile(filepath.Join(root(t), "examples", "monitoring", "dashboard.json"))
+	require.NoError(t, err)
+	var d struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	require.NoError(t, json.Unmarshal(text, &d, json.MatchCaseInsensitiveNames(true)))
+	type record struct {
+		Record, Expr string
+	}
+	var queries []record
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			queries = append(queries, record{fmt.Sprint("q:", len(queries)), strings.ReplaceAll(target.Expr, "$__rate_interval", "1m")})
+		}
+	}
+	require.Greater(t, len(queries), 30)
+	asRules, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": queries}}})
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "queries.yaml")
+	require.NoError(t, os.WriteFile(path, asRules, 0o600))
+	promtool(t, "check", "rules", path)
+}
+
+// shortRules returns the path of the shipped rules with waits of 1 s and windows of 10 s: 15 minutes
+// are too long for a test. Nothing else is changed.
+func shortRules(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), "examples", "monitoring", "rules.yaml"))
+	require.NoError(t, err)
+	short := strings.NewReplacer("[15m]", "[10s]", "for: 1m", "for: 1s", "for: 30s", "for: 1s").Replace(string(text))
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(short), 0o600))
+	return path
+}
+
+// fires waits until an alert fires, and others do not.
+func (p *prometheus) fires(alert string) {
+	p.t.Helper()
+	p.requireSteady(alert+" fires", `count(ALERTS{alertname="`+alert+`", alertstate="firing"})`, func(v float64) bool { return v == 1 })
+}
+
+// silent waits until no alert but these fires.
+func (p *prometheus) silent(but ...string) {
+	p.t.Helper()
+	p.requireSteady("no other alert fires", `count(ALERTS{alertname!~"`+strings.Join(but, "|")+`", alertstate="firing"}) or vector(0)`,
+		func(v float64) bool { return v == 0 })
+}
+
+// The shipped alerts fire on faults of a real router, and are silent while nothing is wrong.
+func TestTheAlertsFireOnRealFaults(t *testing.T) {
+	dir := socketDir(t)
+	s, serve, ports, front := startServeIn(t, dir, "--envoy-admin", "unix://"+filepath.Join(dir, envoy.AdminSocket),
+		"--wake-hold-max", "3", "--wake-hold-budget", "2s", "--wake-linger", "0s")
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	p := startPrometheus(t, ports["admin"], shortRules(t))
+	p.fires("HoldgateMapMissing")
+	admin := &site{t: t, url: "http://" + ports["admin"], admin: ports["admin"], http: newHTTPClient(t)}
+	require.Equal(t, http.StatusOK, admin.putMap(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`).status)
+	p.silent("none")
+	p.requireSteady("Envoy is up", "hivenet_envoy_up", func(v float64) bool { return v == 1 })
+
+	// Three are held until their budget ends, the others find no place.
+	var asked []<-chan result
+	for range 9 {
+		asked = append(asked, s.start(t.Context(), chatPath, chatBody("m", false)))
+	}
+	p.fires("HoldgateHoldLimitsTooLow")
+	for _, answer := range asked {
+		require.GreaterOrEqual(t, (<-answer).status, 400)
+	}
+	p.fires("HoldgateHoldBudgetTooShort")
+	require.Equal(t, http.StatusAccepted, admin.post("/v1/wake/m/failed", `{"reason":"no GPU"}`).status)
+	p.fires("HoldgateWakeFailing")
+
+	engine := newEngine(t, nil)
+	for range 5 {
+		a := start(t, "agent", "--router", ports["agents"], "--engine", "custom", "--backend-url", "http://"+engine.addr(),
+			"--health-path", "/", "--model", "m", "--capability", "llm", "--capacity", "4")
+		polltest.Until(t, "the agent serves", func() bool { return strings.Contains(admin.metrics(), `hivenet_agent_slots{`) })
+		require.NoError(t, a.cmd.Process.Kill())
+		polltest.Until(t, "the agent is gone", func() bool { return !strings.Contains(admin.metrics(), `hivenet_agent_slots{`) })
+	}
+	p.fires("HoldgateReplicaFlapping")
+	p.silent("HoldgateHold.*", "HoldgateWakeFailing", "HoldgateReplicaFlapping")
+
+	require.NoError(t, front.Stop(5*time.Second))
+	p.fires("HoldgateNoEnvoy")
+	require.NoError(t, serve.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, serve.ends())
+	p.fires("HoldgateRouterDown")
+}
