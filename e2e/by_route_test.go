@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -47,8 +46,13 @@ func requireNoneOfOurs(t *testing.T, header http.Header) {
 // A gateway routes the requests; the router only says when. Warm and held, relayed and
 // native, each body reaches the engine once, byte for byte, and with the id in the answer.
 func TestByRouteAnEngineGetsEachBodyOnce(t *testing.T) {
-	// Behind a body with trailers Envoy must buffer it, here up to 32 KiB.
-	shapes := slices.DeleteFunc(bodyShapes(33, 16<<10, 64<<10+1, 1<<20+1<<19), func(b bodyShape) bool { return b.trailers && b.size > 32<<10 })
+	shapes := bodyShapes(33, 16<<10, 64<<10+1, 1<<20+1<<19)
+	withTrailers := 0 // which Envoy passes on over HTTP/2 alone
+	for _, b := range shapes {
+		if b.trailers && b.http2 {
+			withTrailers++
+		}
+	}
 	body := func(n int) string { return paddedBody("m", n) }
 	for name, headers := range map[string][]string{"relayed": nil, "native": {"X-Wake-Keepalive", "off"}} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +74,7 @@ func TestByRouteAnEngineGetsEachBodyOnce(t *testing.T) {
 			if headers == nil {
 				require.Len(t, shapes, relayed)
 			} else {
-				require.Zero(t, relayed)
+				require.Equal(t, withTrailers, relayed)
 			}
 			requireExact(t, e, shapes, body)
 			requireAnswered(t, http.StatusOK, s.sendShapes(chatPath, shapes, body, headers...))

@@ -35,6 +35,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	runAsPicker()
 	goleak.VerifyTestMain(m,
 		// Two goroutines never end: the one whose thread starts children, and the
 		// library's that removes old audit files.

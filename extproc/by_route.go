@@ -48,6 +48,22 @@ func (p *pass) canRelay() bool {
 	return p.s.d.Relay != nil
 }
 
+// relaysTrailers reports whether the request is relayed although nothing of its answer was
+// sent, because it has trailers. Another full-duplex filter behind this one, such as an
+// endpoint picker's, answers the trailers after it has sent the body on, and then Envoy (1.37.0
+// to 1.40.0) sends the body a second time where the route has a retry policy. The relay sends
+// none.
+func (p *pass) relaysTrailers() bool { return p.to == ByRoute && p.upload.trailers && p.canRelay() }
+
+// relayAtOnce relays a request that has not waited. again is true when it must be decided
+// again.
+func (p *pass) relayAtOnce(g holdstate.Grant) (again bool, err error) {
+	p.watch()
+	p.upload.hold()
+	r := &relay{p: p, answer: &answer{p: p}, grant: g}
+	return r.run()
+}
+
 // sentOn ends a request that was sent on through a gateway that does not tell when it ends.
 func (p *pass) sentOn(g holdstate.Grant) {
 	p.flight.note(func(r *Record) { r.carried(g) })

@@ -389,3 +389,66 @@ func TestTheGatewayIsCalledAtItsAddress(t *testing.T) {
 	var unknown *tls.CertificateVerificationError
 	require.ErrorAs(t, err, &unknown)
 }
+
+// withTrailers returns a request that ends with trailers.
+func withTrailers(headers ...string) []*extprocv3.ProcessingRequest {
+	ms := extproctest.Request(chatPath, gatewayBody, headers...)
+	ms[1].GetRequestBody().EndOfStream = false
+	return append(ms, extproctest.RequestTrailers("x-t", "1"))
+}
+
+// Another filter behind this one may make Envoy send a body with trailers twice, so such a
+// request is sent back without them, with the engine's own status.
+func TestByRouteARequestWithTrailersIsRelayed(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.routeAll()
+		r.slots.up(engineA, 1)
+		x := r.viaGateway(t, withTrailers()...)
+		back := r.engine.call(t, 1)
+		require.Equal(t, gatewayBody, string(back.body))
+		require.NotEmpty(t, back.Header.Get(envoy.TicketHeader))
+		require.Empty(t, back.Trailer)
+		require.Equal(t, 1, r.slots.taken())
+
+		// The gateway found no engine: it is decided again, and waits without keepalives.
+		_ = back.respond(503, "Content-Type", "text/plain").Close()
+		synctest.Wait()
+		require.Zero(t, r.slots.taken())
+		require.Empty(t, x.Events())
+		elapse(interval - time.Second)
+		r.slots.up(engineA, 1)
+		w := r.engine.call(t, 2).respond(429, "X-E", "1")
+		_, _ = io.WriteString(w, "busy")
+		_ = w.Close()
+		x.RequireEnded(t, "14s head 429", `14s "busy"`, `14s "" end`)
+		require.Equal(t, 1, r.routedNow())
+		elapse(logWait)
+		require.Len(t, r.records, 1)
+		require.Equal(t, 429, r.records[0].Status)
+	})
+	for name, leave := range leavings {
+		bubble(t, func(r *rig) {
+			t := r.t
+			r.routeAll()
+			r.slots.up(engineA, 1)
+			x := r.viaGateway(t, withTrailers()...)
+			r.engine.call(t, 1)
+			leave(x)
+			_ = x.End()
+			elapse(logWait)
+			require.Zero(t, r.slots.taken(), name)
+			require.Equal(t, StatusClientGone, r.records[0].Status, name)
+		})
+	}
+	bubble(t, func(r *rig) { // without the gateway's URL it goes on itself
+		t := r.t
+		r.routeAll()
+		r.d.Gateway = nil
+		r.slots.up(engineA, 1)
+		x := r.viaGateway(t, withTrailers()...)
+		require.ErrorIs(t, x.End(), io.EOF)
+		require.Contains(t, x.Events()[0], "serve on ")
+	})
+}

@@ -103,6 +103,10 @@ func (p *pass) answer() error {
 		d := p.flight.call.Decide(&p.req)
 		p.rateLimit = d.RateLimit
 		switch {
+		case d.Grant != nil && p.relaysTrailers():
+			if again, err := p.relayAtOnce(d.Grant); !again {
+				return err
+			}
 		case d.Grant != nil:
 			return p.serve(d.Grant)
 		case d.Waiter != nil:
@@ -140,7 +144,7 @@ func (p *pass) wait(d Decision) (again bool, err error) {
 			return true, nil
 		}
 		p.timing = w.timing()
-		if !w.answer.hasKeepalives() || p.to.throughGateway() && !w.answer.committed {
+		if !p.relaysTrailers() && (!w.answer.hasKeepalives() || p.to.throughGateway() && !w.answer.committed) {
 			w.waiter.Report(holdstate.Done)
 			w.note()
 			return false, p.serve(s.Grant)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/holdstate"
@@ -19,7 +20,7 @@ import (
 // answer on. It owns the grant.
 type relay struct {
 	p       *pass
-	waiter  *holdstate.Waiter
+	waiter  *holdstate.Waiter // nil: the request has not waited
 	answer  *answer
 	grant   holdstate.Grant
 	engine  Engine
@@ -66,7 +67,7 @@ func (r *relay) run() (again bool, err error) {
 		_ = res.resp.Body.Close() // before the slot is released
 		return r.failed(failNotTaken)
 	case flags == "":
-		r.waiter.Report(holdstate.Done)
+		r.report(holdstate.Done)
 		p.upload.free() // the engine has the whole request, or does not want it
 		return false, r.passOn(ctx, res.resp)
 	case hasFlag(flags, "UPE"):
@@ -91,9 +92,16 @@ func (r *relay) callFailed(err error) error {
 	return r.refuse(refusal.BackendError(r.p.req.Model))
 }
 
+// report reports an event to the waiter, if there is one.
+func (r *relay) report(e holdstate.Event) {
+	if r.waiter != nil {
+		r.waiter.Report(e)
+	}
+}
+
 // refuse ends the request with a refusal.
 func (r *relay) refuse(why *refusal.Refusal) error {
-	r.waiter.Report(holdstate.Done)
+	r.report(holdstate.Done)
 	return r.answer.fail(why)
 }
 
@@ -140,7 +148,7 @@ func (r *relay) untilHead(results <-chan result, cancel context.CancelFunc) (res
 // left ends the attempt of a client that left before the engine's head.
 func (r *relay) left() {
 	r.p.left()
-	r.waiter.Report(holdstate.Leave)
+	r.report(holdstate.Leave)
 }
 
 // failed gives the replica up. again is true unless the request must not be sent to another
@@ -149,7 +157,7 @@ func (r *relay) failed(how failure) (again bool, err error) {
 	if why := r.p.flight.giveUp(r.grant, how, r.p.req.Model); why != nil {
 		return false, r.refuse(why)
 	}
-	r.waiter.Report(holdstate.Back)
+	r.report(holdstate.Back)
 	return true, nil
 }
 
@@ -164,7 +172,7 @@ func (r *relay) passOn(ctx context.Context, resp *http.Response) error {
 		if !r.answer.begin(resp) {
 			return nil
 		}
-	case isError && p.req.Stream:
+	case isError && (p.req.Stream || notJSON(resp)): // the head that was sent promises events or JSON
 		resp.Body = body.DecodedAnswer(resp)
 		return r.passError(resp)
 	default:
@@ -191,6 +199,13 @@ func (r *relay) passOn(ctx context.Context, resp *http.Response) error {
 			return nil
 		}
 	}
+}
+
+// notJSON reports whether an answer says that it is something else, as the errors of proxies in
+// front of engines do.
+func notJSON(resp *http.Response) bool {
+	contentType := resp.Header.Get("Content-Type")
+	return contentType != "" && !strings.Contains(contentType, "json")
 }
 
 // leftDuringAnswer records that the client left, unless it has the whole answer.
