@@ -265,6 +265,7 @@ func TestByRouteSlots(t *testing.T) {
 			if log != "" {
 				s.eventually(told, func() bool { return strings.Contains(s.log.String(), told) })
 			}
+			require.Contains(t, s.get("http://"+s.app.AdminAddr()+"/v1/status"), fmt.Sprintf(`"log":%v}`, log != ""), "the status lists the gateway")
 			first := s.start(t.Context(), chatPath, chatBody("m", false), "X-Wait", "1")
 			s.eventually("it runs", func() bool { return e.count() == 2 })
 			second := s.start(t.Context(), chatPath, chatBody("m", false))

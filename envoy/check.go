@@ -4,7 +4,6 @@ package envoy
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -31,15 +30,6 @@ const (
 	toRoute    = "route"
 	toEndpoint = "endpoint"
 )
-
-// CheckDestination returns an error unless s is a destination.
-func CheckDestination(s string) error {
-	switch s {
-	case toReplica, toRoute, toEndpoint:
-		return nil
-	}
-	return errors.New("must be " + toReplica + ", " + toRoute + " or " + toEndpoint)
-}
 
 // Level is how bad a finding is.
 type Level string
@@ -214,7 +204,7 @@ func (c *checker) guess(managers []*manager) string {
 			if lane(f.proc) != "" {
 				return toReplica
 			}
-			if slices.Contains(f.proc.GetMetadataOptions().GetReceivingNamespaces().GetUntyped(), pickerNamespace) {
+			if slices.Contains(f.proc.GetMetadataOptions().GetReceivingNamespaces().GetUntyped(), PickedNamespace) {
 				guess = toEndpoint
 			}
 		}

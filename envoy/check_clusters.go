@@ -114,5 +114,5 @@ func readsEndpoint(cluster *clusterv3.Cluster) bool {
 }
 
 func isPickerMetadata(key *metadatav3.MetadataKey) bool {
-	return key.GetKey() == pickerNamespace && len(key.GetPath()) == 1 && isPickerKey(key.GetPath()[0].GetKey())
+	return key.GetKey() == PickedNamespace && len(key.GetPath()) == 1 && isPickerKey(key.GetPath()[0].GetKey())
 }

@@ -92,11 +92,11 @@ func (c *checker) namespaces(path string, o *extprocv3.MetadataOptions) {
 	if c.Destination != toEndpoint {
 		return
 	}
-	if !slices.Contains(receiving, pickerNamespace) {
-		c.warn(path+"receiving_namespaces.untyped", "lacks %s: the endpoint is only in the header %s, and not in the metadata", pickerNamespace, pickerKey)
+	if !slices.Contains(receiving, PickedNamespace) {
+		c.warn(path+"receiving_namespaces.untyped", "lacks %s: the endpoint is only in the header %s, and not in the metadata", PickedNamespace, PickedHeader)
 	}
-	if !slices.Contains(o.GetForwardingNamespaces().GetUntyped(), pickerHint) {
-		c.note(path+"forwarding_namespaces.untyped", "lacks %s: holdgate does not learn to which endpoints a request is restricted", pickerHint)
+	if !slices.Contains(o.GetForwardingNamespaces().GetUntyped(), HintNamespace) {
+		c.note(path+"forwarding_namespaces.untyped", "lacks %s: holdgate does not learn to which endpoints a request is restricted", HintNamespace)
 	}
 }
 
@@ -216,12 +216,5 @@ func (c *checker) picker(path string, p *extprocv3.ExternalProcessor) {
 	}
 }
 
-// Words of the protocol between Envoy and an endpoint picker.
-const (
-	pickerNamespace = "envoy.lb"
-	pickerHint      = "envoy.lb.subset_hint"
-	pickerKey       = "x-gateway-destination-endpoint"
-)
-
 // isPickerKey reports whether a header or a key of metadata has the endpoint of a request.
-func isPickerKey(s string) bool { return strings.EqualFold(s, pickerKey) }
+func isPickerKey(s string) bool { return strings.EqualFold(s, PickedHeader) }

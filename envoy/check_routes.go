@@ -155,7 +155,7 @@ func (c *checker) upstream(at string, m *manager, r *routev3.RouteAction) {
 		}
 		c.engines("cluster "+name+": ", cluster)
 		if c.Destination == toEndpoint && !readsEndpoint(cluster) {
-			c.bad(at+": cluster", "%s does not take its endpoint from %s: requests go to other endpoints than those that holdgate names", name, pickerKey)
+			c.bad(at+": cluster", "%s does not take its endpoint from %s: requests go to other endpoints than those that holdgate names", name, PickedHeader)
 		}
 	}
 }

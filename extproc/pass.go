@@ -181,6 +181,9 @@ func (p *pass) begin() (begun bool) {
 		p.flight = p.s.flights.start(p.head.requestID, p.head.stream, envoyOf(p.gs.Context()))
 		p.flight.clocks = p.head.clocks
 	}
+	if p.lane == "" {
+		p.s.gateways.note(p.flight.envoy, p.flight.arrived)
+	}
 	p.head.clocks = p.flight.clocks
 	p.req.ID = p.flight.id
 	p.req.Arrived = p.flight.arrived

@@ -67,10 +67,12 @@ type Server struct {
 	holds   atomic.Int64 // open passes whose request waits or has waited
 	bodies  memory
 	logs    logStreams
-	name    string    // random: this process among those that requests pass
-	noLog   sync.Once // requests were sent on without a slot
-	moving  chan struct{}
-	closing chan struct{}
+	// gateways are the Envoys whose streams name no lane.
+	gateways gateways
+	name     string    // random: this process among those that requests pass
+	noLog    sync.Once // requests were sent on without a slot
+	moving   chan struct{}
+	closing  chan struct{}
 }
 
 // New makes a server.

@@ -22,7 +22,7 @@ func newCheckCommand() *cobra.Command {
 			if err := readSettings(cmd, &c, file); err != nil {
 				return err
 			}
-			for _, warning := range c.Warnings() {
+			for _, warning := range app.Warnings(&c) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning: "+warning)
 			}
 			if err := app.Check(&c); err != nil {

@@ -13,6 +13,7 @@ func TestCheckWarnsOfSettingsThatAreSeldomMeant(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
 		"--wake-hold-max=999":  "",
+		"--destination=route":  "warning: destination route: held requests of models whose policy names no destination get no keepalives: set --relay to the URL of the gateway's listener for clients\n",
 		"--wake-hold-max=1000": "warning: --wake-hold-max is 1000 and --wake-hold-max-total is 1000: ",
 	} {
 		var out, warnings bytes.Buffer

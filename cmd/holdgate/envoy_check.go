@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/settings"
 )
 
@@ -69,7 +70,7 @@ func validCheckOptions(o envoy.CheckOptions) error {
 		}
 	}
 	if o.Destination != "" {
-		if err := envoy.CheckDestination(o.Destination); err != nil {
+		if err := policy.CheckDestination(o.Destination); err != nil {
 			return fmt.Errorf("--destination: %w", err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/admin/client"
+	"github.com/holdgate/holdgate/internal/policy"
 )
 
 func newExplainCommand() *cobra.Command {
@@ -82,6 +83,9 @@ func show[T any](cmd *cobra.Command, c *client.Client, call client.Call, asJSON 
 
 func printExplanation(out io.Writer, e *admin.Explanation) {
 	fmt.Fprintf(out, "%s\n\n", verdict(e))
+	if e.Destination != "" && e.Destination != string(policy.Replica) {
+		fmt.Fprintf(out, "from a gateway it is sent on by the destination %s\n\n", e.Destination)
+	}
 	switch e.Scope {
 	case admin.ScopeSite:
 		fmt.Fprint(out, "quotas, hold limits and demand are those of all routers of the site\n\n")

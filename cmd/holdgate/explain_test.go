@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -86,6 +87,11 @@ func TestExplainPrintsEachDecision(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, out)
 	}
+	for destination, want := range map[string]string{"replica": "serve\n\n", "route": "serve\n\nfrom a gateway it is sent on by the destination route\n\n"} {
+		out, err := runAgainst(t, explains(admin.Explanation{Decision: admin.DecisionServe, Destination: destination}, new(admin.ExplainQuery)), "explain", "--model", "m")
+		require.NoError(t, err)
+		require.Equal(t, want, out)
+	}
 	out, err := runAgainst(t, explains(admin.Explanation{Model: "m"}, new(admin.ExplainQuery)), "explain", "--model", "m", "--json")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"model":"m","kind":"","hops":0,"decision":"","steps":[]}`, out)
@@ -116,8 +122,9 @@ func TestStatusPrintsTables(t *testing.T) {
 	d := admin.Deps{Status: func() *admin.Status {
 		return &admin.Status{
 			NotReady: "it rains", SiteID: "here", InFlight: 3,
-			Map:    &admin.MapStatus{Generation: 7, Source: "pushed", AgeSeconds: 90, Models: 1, Holdable: 1},
-			Models: []admin.ModelStatus{{Model: "llama", State: "waking", Asleep: 2, Waking: true, Demand: 4, Wanted: true, Waits: "waits for room"}},
+			Map:      &admin.MapStatus{Generation: 7, Source: "pushed", AgeSeconds: 90, Models: 1, Holdable: 1},
+			Models:   []admin.ModelStatus{{Model: "llama", State: "waking", Asleep: 2, Waking: true, Demand: 4, Wanted: true, Waits: "waits for room", Destination: "route"}},
+			Gateways: []admin.GatewayStatus{{Envoy: "10.0.0.1", Requests: 7, LastSeen: time.Now(), Log: true}, {Envoy: "10.0.0.2", Requests: 1, LastSeen: time.Now().Add(-time.Minute)}},
 			Agents: []admin.AgentStatus{
 				{ID: "a-1", State: "serving", Routing: true, Healthy: true, Models: []string{"llama", "m"}, Kinds: []string{"chat"}, Address: "[::1]:8000", Engine: "vllm", Slots: 8, InFlight: 3, Signals: admin.Signals{Running: new(uint32(4)), Waiting: new(uint32(1)), KVUse: new(0.416)}},
 				{ID: "a-2", State: "asleep", Models: []string{"m"}, Address: "10.0.0.1:80", Engine: "custom", Slots: 1, Error: "no\nGPU"},
@@ -132,13 +139,17 @@ site      here
 map       generation 7, pushed 1m30s ago, 1 model of which 1 may be held here, 0 hints
 requests  3 in flight
 
-MODEL  STATE   SERVING  ASLEEP  AGENT WOKEN  DEMAND  WANTED  NOTE
-llama  waking  0        2       yes          4       yes     waits for room
+MODEL  STATE   SERVING  ASLEEP  AGENT WOKEN  DEMAND  WANTED  DESTINATION  NOTE
+llama  waking  0        2       yes          4       yes     route        waits for room
 
 AGENT  STATE    ROUTING  IN USE  ADDRESS      ENGINE  LOAD                          MODELS   KINDS  NOTE
 a-1    serving  yes      3/8     [::1]:8000   vllm    4 running, 1 waiting, KV 42%  llama,m  chat   -
 a-2    asleep   no       0/1     10.0.0.1:80  custom  -                             m               the last wake failed: "no\nGPU"
 a-3    serving  no       1/1     10.0.0.2:80  custom  -                             m               makes room in group gpu0
+
+GATEWAY   REQUESTS  LAST      ACCESS LOG  NOTE
+10.0.0.1  7         0s ago    yes         -
+10.0.0.2  1         1m0s ago  no          its requests have no slots once they are sent on
 `, out)
 	out, err = runAgainst(t, admin.Deps{Status: func() *admin.Status { return &admin.Status{Ready: true} }}, "status")
 	require.NoError(t, err)

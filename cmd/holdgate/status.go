@@ -101,6 +101,7 @@ func printStatus(out io.Writer, s *admin.Status) {
 	_ = w.Flush()
 	printModels(out, w, s.Models)
 	printAgents(out, w, s.Agents)
+	printGateways(out, w, s.Gateways)
 }
 
 func describeMap(m *admin.MapStatus) string {
@@ -117,9 +118,9 @@ func printModels(out io.Writer, w *tabwriter.Writer, models []admin.ModelStatus)
 		return
 	}
 	fmt.Fprintln(out)
-	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tAGENT WOKEN\tDEMAND\tWANTED\tNOTE")
+	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tAGENT WOKEN\tDEMAND\tWANTED\tDESTINATION\tNOTE")
 	for _, m := range models {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yesNo(m.Waking), m.Demand, yesNo(m.Wanted), cmp.Or(m.Waits, "-"))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yesNo(m.Waking), m.Demand, yesNo(m.Wanted), cmp.Or(m.Destination, "-"), cmp.Or(m.Waits, "-"))
 	}
 	_ = w.Flush()
 }
@@ -133,6 +134,23 @@ func printAgents(out io.Writer, w *tabwriter.Writer, agents []admin.AgentStatus)
 	for _, a := range agents {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.State, yesNo(a.Routing), a.InFlight, a.Slots,
 			a.Address, a.Engine, load(a.Signals), strings.Join(a.Models, ","), strings.Join(a.Kinds, ","), note(a))
+	}
+	_ = w.Flush()
+}
+
+// printGateways prints the Envoys that the router's own bootstrap did not make.
+func printGateways(out io.Writer, w *tabwriter.Writer, gateways []admin.GatewayStatus) {
+	if len(gateways) == 0 {
+		return
+	}
+	fmt.Fprintln(out)
+	fmt.Fprintln(w, "GATEWAY\tREQUESTS\tLAST\tACCESS LOG\tNOTE")
+	for _, g := range gateways {
+		what := "-"
+		if !g.Log {
+			what = "its requests have no slots once they are sent on"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%v ago\t%s\t%s\n", g.Envoy, g.Requests, time.Since(g.LastSeen).Round(time.Second), yesNo(g.Log), what)
 	}
 	_ = w.Flush()
 }

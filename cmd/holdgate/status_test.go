@@ -44,8 +44,8 @@ func TestStatusPrintsTheRoutersOfTheSite(t *testing.T) {
 		"abcdefgh pod-2 1.2 1h0m0s draining 0 0 generation 8, another one -",
 		"short pod-3 1.3 1h0m0s not ready 0 0 none no map",
 		"",
-		"MODEL STATE SERVING ASLEEP AGENT WOKEN DEMAND WANTED NOTE",
-		"m waking 0 0 no 3 yes -",
+		"MODEL STATE SERVING ASLEEP AGENT WOKEN DEMAND WANTED DESTINATION NOTE",
+		"m waking 0 0 no 3 yes - -",
 	}, lines)
 
 	d.SiteStatus = func() *admin.SiteStatus {

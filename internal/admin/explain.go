@@ -44,8 +44,11 @@ type Explanation struct {
 	Hops   int    `json:"hops"`
 	// Scope says for which routers quotas, hold limits and demand are counted; empty: the router
 	// shares no state.
-	Scope    string `json:"scope,omitzero"`
-	Decision string `json:"decision"`
+	Scope string `json:"scope,omitzero"`
+	// Destination is how a request that comes from a gateway is sent on. From the router's own
+	// bootstrap every request goes to a replica.
+	Destination string `json:"destination,omitzero"`
+	Decision    string `json:"decision"`
 	// Status is the status of a redirect or a refusal, otherwise 0.
 	Status     int    `json:"status,omitzero"`
 	Code       string `json:"code,omitzero"`

@@ -21,6 +21,9 @@ type Status struct {
 	// HoldTimes are how long requests were held since the start, the shortest first, from the
 	// first time that occurred to the last.
 	HoldTimes []HoldTime `json:"hold_times,omitzero"`
+	// Gateways are the Envoys that called of late and that the router's own bootstrap did not
+	// make.
+	Gateways []GatewayStatus `json:"gateways,omitzero"`
 	// Siblings are the other sites of the map.
 	Siblings []SiblingStatus `json:"siblings,omitzero"`
 }
@@ -119,6 +122,20 @@ type ModelStatus struct {
 	WakeSeconds float64   `json:"wake_seconds,omitzero"`
 	// Waits describes the room in a group that the model waits for; empty: none.
 	Waits string `json:"waits,omitzero"`
+	// Destination is how its requests are sent on from a gateway; empty for a model that only
+	// other routers know.
+	Destination string `json:"destination,omitzero"`
+}
+
+// GatewayStatus is an Envoy that calls the router and that the router's own bootstrap did not
+// make.
+type GatewayStatus struct {
+	Envoy    string    `json:"envoy"`
+	Requests uint64    `json:"requests"`
+	LastSeen time.Time `json:"last_seen"`
+	// Log reports whether its access log tells when requests have ended. Without it they have
+	// no slots once they are sent on.
+	Log bool `json:"log"`
 }
 
 // Signals are the engine's own numbers; nil if it does not report them.

@@ -198,6 +198,6 @@ func (a *App) newStatus() observe.Status {
 	return observe.Status{
 		SiteID: a.c.SiteID, NotReady: a.notReady, Warning: a.warning, InFlight: a.InFlight, Demand: a.ownNeeds().Demand, Wanted: a.ownNeeds().Wanted,
 		Models: a.decider.Models, Agents: a.registry.Agents, Maps: a.maps,
-		WakingSince: a.states.WakingSince, WakeTime: a.machine.WakeTime, Waiting: a.machine.Groups, HoldTimes: a.metrics.HoldTimes,
+		WakingSince: a.states.WakingSince, WakeTime: a.machine.WakeTime, Waiting: a.machine.Groups, HoldTimes: a.metrics.HoldTimes, Gateways: a.gateways,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,7 +51,7 @@ func TestTheStartSaysWhichHoldsAreSilent(t *testing.T) {
 		"a model by route":                {[]string{policy + file}, `"destination":"route","models":["a"],"all_others":false`},
 		"a model to a replica by gateway": {[]string{policy + file, byRoute, gateway}, `"destination":"replica","models":["b"],"all_others":false`},
 	} {
-		_, log, err := loaded(t, c.flags...)
+		a, log, err := loaded(t, c.flags...)
 		require.NoError(t, err, name)
 		if c.want == "" {
 			require.Empty(t, log.String(), name)
@@ -58,7 +59,18 @@ func TestTheStartSaysWhichHoldsAreSilent(t *testing.T) {
 			require.Contains(t, log.String(), c.want, name)
 			require.Contains(t, log.String(), "get no keepalives", name)
 		}
+		require.Len(t, Warnings(a.c), strings.Count(log.String(), "get no keepalives"), "the check says the same")
 	}
+	a, _, err := loaded(t, policy+file)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		`destination endpoint: held requests of ["d"] get no keepalives: set --relay to the URL of the gateway's listener for clients`,
+		`destination route: held requests of ["a"] get no keepalives: set --relay to the URL of the gateway's listener for clients`,
+	}, Warnings(a.c))
+	require.NoError(t, os.WriteFile(file, []byte("["), 0o600))
+	require.Empty(t, Warnings(a.c), "that is an error of the check")
+	a.c.PolicyFile += ".missing"
+	require.Empty(t, Warnings(a.c))
 }
 
 func TestTheRelayIsALaneOrAGateway(t *testing.T) {

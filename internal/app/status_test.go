@@ -40,6 +40,26 @@ func temporary(t *testing.T, text string) string {
 	return path
 }
 
+func TestTheDestinationIsVisible(t *testing.T) {
+	t.Parallel()
+	file := temporary(t, "models: {m: {destination: replica}}")
+	a := newApp(t, "--destination=route", "--policy-file="+file)
+	for model, want := range map[string]string{"m": "replica", "other": "route"} {
+		e, err := a.decider.Explain(admin.ExplainQuery{Model: model})
+		require.NoError(t, err)
+		require.Equal(t, want, e.Destination)
+	}
+	_, err := a.maps.Push([]byte(statusMap), true)
+	require.NoError(t, err)
+	for _, m := range a.status().Models {
+		want := "route"
+		if m.Model == "m" {
+			want = "replica"
+		}
+		require.Equal(t, want, m.Destination, m.Model)
+	}
+}
+
 func TestStatusShowsModelsAndAgents(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, &admin.Status{
@@ -62,12 +82,12 @@ func TestStatusShowsModelsAndAgents(t *testing.T) {
 		require.Equal(t, []string{"b", "c"}, []string{s.Siblings[0].Site, s.Siblings[1].Site})
 		require.Equal(t, "cold", s.Siblings[0].Hints[0].State)
 		require.Equal(t, []admin.ModelStatus{
-			{Model: "both", State: "asleep"},
-			{Model: "cold", State: "waking", Demand: 1, Wanted: true},
-			{Model: "far", State: "elsewhere"},
-			{Model: "fixed", State: "asleep"},
-			{Model: "m", State: "warm", Serving: 1},
-			{Model: "new", State: "warm", Serving: 1},
+			{Model: "both", State: "asleep", Destination: "replica"},
+			{Model: "cold", State: "waking", Demand: 1, Wanted: true, Destination: "replica"},
+			{Model: "far", State: "elsewhere", Destination: "replica"},
+			{Model: "fixed", State: "asleep", Destination: "replica"},
+			{Model: "m", State: "warm", Serving: 1, Destination: "replica"},
+			{Model: "new", State: "warm", Serving: 1, Destination: "replica"},
 		}, s.Models)
 		require.Len(t, s.Agents, 1)
 		require.Equal(t, []string{"a", "serving", "127.0.0.1:8000"}, []string{s.Agents[0].ID, s.Agents[0].State, s.Agents[0].Address})

@@ -25,7 +25,7 @@ func (d *Decider) Returned(model string, at holdstate.Replica) (extproc.Forward,
 
 // Destination is part of extproc.Call.
 func (c *call) Destination(model string) extproc.Destination {
-	switch c.d.o.Policies().Destination(model, c.d.o.Destination) {
+	switch c.d.destination(model) {
 	case policy.Route:
 		return extproc.ByRoute
 	case policy.Endpoint:
@@ -33,6 +33,11 @@ func (c *call) Destination(model string) extproc.Destination {
 	case policy.Replica:
 	}
 	return extproc.ToReplica
+}
+
+// destination returns how the requests of a model are sent on from a gateway.
+func (d *Decider) destination(model string) policy.Destination {
+	return d.o.Policies().Destination(model, d.o.Destination)
 }
 
 // Picked is part of extproc.Call. The request needs its hint no more, and may run for long.

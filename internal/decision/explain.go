@@ -24,7 +24,7 @@ func (d *Decider) Explain(q admin.ExplainQuery) (*admin.Explanation, error) {
 	r := &extproc.Request{Endpoint: &extproc.Endpoint{Kind: q.Kind}, Patience: -1}
 	r.Model = c.Resolve(q.Model)
 	t := &trace{Decider: d, asked: q.Model, target: r.Target()}
-	e := &admin.Explanation{Model: r.Model, Kind: q.Kind.String(), KeyID: key.ID, Tenant: key.Tenant, Hops: q.Hops, Scope: d.scope()}
+	e := &admin.Explanation{Model: r.Model, Kind: q.Kind.String(), KeyID: key.ID, Tenant: key.Tenant, Hops: q.Hops, Scope: d.scope(), Destination: string(d.destination(r.Model))}
 
 	var v verdict
 	if refused := t.key(key); refused != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json/v2"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/internal/policy"
 )
 
 // modelEntry is a model as OpenAI's models API lists it, with its state.
@@ -48,6 +49,8 @@ type Model struct {
 
 	State  string // warm, waking, asleep or elsewhere
 	Wanted bool
+	// Destination is how its requests are sent on from a gateway.
+	Destination policy.Destination
 }
 
 func (m Model) entry() modelEntry {
@@ -90,7 +93,7 @@ func (d *Decider) Known(model string) bool {
 }
 
 func (d *Decider) view(p Placements, s agentreg.ModelState) Model {
-	m := Model{ModelState: s, State: "asleep", Wanted: d.o.Machine.Wanted(s.Model)}
+	m := Model{ModelState: s, State: "asleep", Wanted: d.o.Machine.Wanted(s.Model), Destination: d.destination(s.Model)}
 	switch {
 	case m.Serving > 0:
 		m.State = "warm"

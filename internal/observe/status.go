@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/decision"
@@ -29,6 +30,7 @@ type Status struct {
 	WakeTime    func(model string) time.Duration
 	Waiting     func() []holdstate.Group
 	HoldTimes   func() []admin.HoldTime
+	Gateways    func() []extproc.Gateway
 }
 
 // The longest lists of a status.
@@ -45,10 +47,17 @@ func (s Status) Now() *admin.Status {
 	}
 	status := &admin.Status{
 		Ready: reason == "", NotReady: reason, Warning: warning, SiteID: s.SiteID, InFlight: s.InFlight(),
-		Map: s.mapStatus(), Models: s.models(), Agents: s.agents(), HoldTimes: s.HoldTimes(), Siblings: s.siblings(),
+		Map: s.mapStatus(), Models: s.models(), Agents: s.agents(), HoldTimes: s.HoldTimes(), Siblings: s.siblings(), Gateways: s.gateways(),
 	}
 	status.Waiting, status.WaitingMore = s.waiting()
 	return status
+}
+
+func (s Status) gateways() (list []admin.GatewayStatus) {
+	for _, g := range s.Gateways() {
+		list = append(list, admin.GatewayStatus{Envoy: g.Envoy, Requests: g.Requests, LastSeen: g.LastSeen, Log: g.Log})
+	}
+	return list
 }
 
 func (s Status) waiting() (list []admin.WaitStatus, more int) {
@@ -97,7 +106,7 @@ func (s Status) models() []admin.ModelStatus {
 		list = append(list, admin.ModelStatus{
 			Model: m.Model, State: m.State, Serving: m.Serving, Asleep: m.Asleep, Waking: m.Waking,
 			Demand: s.Demand(m.Model), Wanted: wanted, Waits: waits,
-			WakingSince: s.WakingSince(m.Model), WakeSeconds: s.WakeTime(m.Model).Seconds(),
+			WakingSince: s.WakingSince(m.Model), WakeSeconds: s.WakeTime(m.Model).Seconds(), Destination: string(m.Destination),
 		})
 	}
 	return list

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/agentreg"
+	"github.com/holdgate/holdgate/extproc"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/admin"
 	"github.com/holdgate/holdgate/internal/decision"
@@ -30,7 +31,9 @@ func TestTheStatusSaysThatAModelIsWantedByAnyProcess(t *testing.T) {
 		Agents: func() []agentreg.AgentStatus { return nil }, Maps: sitemap.NewStore("here", nil),
 		WakingSince: func(string) time.Time { return time.Time{} }, WakeTime: func(string) time.Duration { return 0 },
 		Waiting: func() []holdstate.Group { return nil }, HoldTimes: func() []admin.HoldTime { return nil },
+		Gateways: func() []extproc.Gateway { return []extproc.Gateway{{Envoy: "10.0.0.1", Requests: 2, Log: true}} },
 	}
+	require.Equal(t, []admin.GatewayStatus{{Envoy: "10.0.0.1", Requests: 2, Log: true}}, s.Now().Gateways)
 	require.Equal(t, []admin.ModelStatus{
 		{Model: "idle", State: "asleep", Demand: 2},
 		{Model: "m", State: "waking", Demand: 2, Wanted: true},
