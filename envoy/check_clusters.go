@@ -27,7 +27,7 @@ func (c *checker) holdgateCluster(path string, cluster *clusterv3.Cluster) {
 		c.bad(path+"typed_extension_protocol_options", "does not say that the cluster has HTTP/2, which gRPC needs")
 	}
 	if cluster.GetOutlierDetection() != nil {
-		c.warn(path+"outlier_detection", "is set, should be missing: a hold that ends with an error of its stream counts as a failure, and all requests then miss holdgate")
+		c.warn(path+"outlier_detection", "is set, should be missing: a holdgate that could not be reached may be left out for base_ejection_time, 30s by default, although it is back")
 	}
 	c.limit(path+"common_http_protocol_options.max_stream_duration", maxStream(cluster), "cuts holds, each of which is one stream")
 	if n, known := c.hosts[cluster.GetName()]; known && n == 0 {
