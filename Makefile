@@ -2,8 +2,8 @@
 #
 # Requires Go 1.21 or newer, which downloads the Go version below by itself, and
 # Python 3.10 or newer with venv. The tests also require a C compiler for the race
-# detector, and apt-get, or Prometheus, nginx and HAProxy on PATH; they use Node if it
-# is installed. tools/setup.sh installs everything else below .tools/.
+# detector, and apt-get, or Prometheus, nginx, HAProxy and Chromium on PATH; they use Node
+# if it is installed. tools/setup.sh installs everything else below .tools/.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c

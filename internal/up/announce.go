@@ -22,7 +22,7 @@ func (r *run) announce() {
 	if r.ports.Admin != usualAdmin {
 		status += " --admin http://" + r.ports.Admin
 	}
-	fmt.Fprintf(r.Out, "What runs: %s\n", status)
+	fmt.Fprintf(r.Out, "Watch it: http://%s/ or %s\n", r.ports.Admin, status)
 	fmt.Fprintln(r.Out, "Each model sleeps until its first request. Try:")
 	for i := range r.File.Models {
 		fmt.Fprintf(r.Out, "  %s\n", r.File.Models[i].curl(base))
