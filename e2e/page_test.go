@@ -73,9 +73,9 @@ func TestThePageFollowsAWake(t *testing.T) {
 	p.accessible()
 	require.Equal(t, true, p.eval(`window.stays === true`), "the page was loaded again")
 
-	// The stream of events ends with the page, and comes back with it.
 	a.leave()
-	p.says("#live", "m is asleep")
+	p.says("#live", "m is waking") // the button said for how long it is wanted
+	p.says("main tr:has(.starting)", "m")
 	require.Empty(t, p.complaints())
 	p.open("about:blank")
 	s.atRest()

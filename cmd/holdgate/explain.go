@@ -4,15 +4,12 @@ package main
 
 import (
 	"cmp"
-	"encoding/json/jsontext"
-	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -23,10 +20,9 @@ import (
 
 func newExplainCommand() *cobra.Command {
 	var (
-		flags            adminFlags
+		flags            viewFlags
 		model, kind, key string
 		hops             int
-		asJSON           bool
 	)
 	cmd := &cobra.Command{
 		Use:   "explain --model M",
@@ -38,16 +34,12 @@ func newExplainCommand() *cobra.Command {
 			if model == "" {
 				return usageError{errors.New("--model is required")}
 			}
-			c, err := flags.client()
-			if err != nil {
-				return err
-			}
 			query := url.Values{"model": {model}, "kind": {kind}, "hops": {strconv.Itoa(hops)}}
 			if key != "" {
 				query.Set("key", key)
 			}
 			call := client.Call{Method: http.MethodGet, Path: "/v1/explain", Query: query}
-			return show(cmd, c, call, asJSON, printExplanation)
+			return show(cmd, &flags, call, printExplanation)
 		},
 	}
 	flags.register(cmd)
@@ -55,30 +47,9 @@ func newExplainCommand() *cobra.Command {
 	cmd.Flags().StringVar(&kind, "kind", "chat", "chat, embedding or rerank")
 	cmd.Flags().StringVar(&key, "key", "", "`id` of the caller's key; without it the request has none")
 	cmd.Flags().IntVar(&hops, "hops", 0, "how often the request was redirected before")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as the router gave it")
+	_ = cmd.RegisterFlagCompletionFunc("model", completeModels(&flags.adminFlags))
+	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"chat", "embedding", "rerank"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-// show makes a call and prints the response, as JSON or with the function table.
-func show[T any](cmd *cobra.Command, c *client.Client, call client.Call, asJSON bool, table func(io.Writer, *T)) error {
-	answer, err := c.Do(cmd.Context(), call)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		text := jsontext.Value(answer.Body)
-		if err := text.Indent(); err != nil {
-			return fmt.Errorf("reading the router's answer: %w", err)
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s\n", text)
-		return nil
-	}
-	var v T
-	if err := json.Unmarshal(answer.Body, &v); err != nil {
-		return fmt.Errorf("reading the router's answer: %w", err)
-	}
-	table(cmd.OutOrStdout(), &v)
-	return nil
 }
 
 func printExplanation(out io.Writer, e *admin.Explanation) {
@@ -92,13 +63,13 @@ func printExplanation(out io.Writer, e *admin.Explanation) {
 	case admin.ScopeRouter:
 		fmt.Fprint(out, "quotas, hold limits and demand are those of this router, because the server of --shared does not answer\n\n")
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := newTable(out)
 	for _, s := range e.Steps {
 		mark := " "
 		if s.Taken {
 			mark = ">"
 		}
-		fmt.Fprintf(w, "%s %s\t%s\n", mark, s.Step, s.Why)
+		fmt.Fprintf(w, "%s %s\t%s\n", mark, cell(s.Step), cell(s.Why))
 	}
 	_ = w.Flush()
 	if len(e.Siblings) == 0 {
@@ -111,7 +82,7 @@ func printExplanation(out io.Writer, e *admin.Explanation) {
 		if c.Home > 0 {
 			home = strconv.Itoa(c.Home)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.Site, home, cmp.Or(c.State, "-"), c.Why)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(c.Site), home, cmp.Or(c.State, "-"), cell(c.Why))
 	}
 	_ = w.Flush()
 }

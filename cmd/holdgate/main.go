@@ -53,7 +53,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
-	addCommands(root, newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newCheckCommand(), newMapCommand(), newWakeCommand(), newExplainCommand(), newStatusCommand(), newKeygenCommand(), newVersionCommand())
+	addCommands(root, newServeCommand(), newUpCommand(), newAgentCommand(), newEnvoyCommand(), newCheckCommand(), newMapCommand(), newWakeCommand(), newExplainCommand(), newStatusCommand(), newHoldsCommand(), newAgentsCommand(), newEventsCommand(), newKeygenCommand(), newVersionCommand())
 	return root
 }
 

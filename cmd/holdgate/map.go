@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdgate/holdgate/internal/admin/client"
+	"github.com/holdgate/holdgate/internal/local"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -23,8 +24,31 @@ type adminFlags struct {
 }
 
 func (f *adminFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.url, "admin", "http://127.0.0.1:9003", "`URL` of the router's admin API, http://host:port or unix:///path")
+	cmd.Flags().StringVar(&f.url, "admin", "", "`URL` of the router's admin API, http://host:port or unix:///path. By default that of the router that this user runs on this machine, if it is found below $XDG_RUNTIME_DIR, else "+usualAdmin)
 	cmd.Flags().StringVar(&f.tokenFile, "token-file", "", "`file` with the token for the admin API")
+}
+
+// usualAdmin is the address of the admin API of a router with the default settings.
+const usualAdmin = "http://127.0.0.1:9003"
+
+// address returns the address of the router: the one of --admin, else of the only one that this
+// user runs here.
+func (f *adminFlags) address() (string, error) {
+	if f.url != "" {
+		return f.url, nil
+	}
+	found, err := local.Find()
+	switch {
+	case err != nil:
+		return "", usageError{fmt.Errorf("--admin is not given: %w", err)}
+	case len(found.Admins) > 1:
+		return "", usageError{fmt.Errorf("several routers run here: choose one with --admin: %s", strings.Join(found.Admins, ", "))}
+	case len(found.Admins) == 1:
+		return found.Admins[0], nil
+	case len(found.Unsafe) > 0:
+		return "", usageError{fmt.Errorf("--admin is not given, and what names a router here is not used: %s", strings.Join(found.Unsafe, "; "))}
+	}
+	return usualAdmin, nil
 }
 
 func (f *adminFlags) client() (*client.Client, error) {
@@ -32,7 +56,11 @@ func (f *adminFlags) client() (*client.Client, error) {
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--token-file: %w", err)}
 	}
-	c, err := client.New(f.url, token)
+	address, err := f.address()
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(address, token)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--admin: %w", err)}
 	}

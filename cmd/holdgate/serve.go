@@ -5,8 +5,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/rs/zerolog"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/holdgate/holdgate/internal/app"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/local"
 )
 
 func newServeCommand() *cobra.Command {
@@ -79,6 +82,11 @@ func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
 	if err := a.Start(ctx); err != nil {
 		return err
 	}
+	here, err := local.Announce(adminURL(c.AdminListen, a.AdminAddr()))
+	if err != nil {
+		log.Warn().Err(err).Msg("commands of this user do not find this router without --admin")
+	}
+	defer here.Close()
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
 	defer signal.Stop(signals)
@@ -91,6 +99,22 @@ func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
 		log.Error().Err(err).Msg("shutting down")
 	}
 	return failure
+}
+
+// adminURL returns the URL by which programs of this machine call an admin API that listens at an
+// address. listen is the setting.
+func adminURL(listen, address string) string {
+	if strings.HasPrefix(listen, "unix://") {
+		return listen
+	}
+	at, err := netip.ParseAddrPort(address)
+	switch {
+	case err != nil || !at.Addr().IsUnspecified():
+		return "http://" + address
+	case at.Addr().Is4():
+		return fmt.Sprintf("http://127.0.0.1:%d", at.Port())
+	}
+	return fmt.Sprintf("http://[::1]:%d", at.Port())
 }
 
 // untilEnd waits until ctx ends, a server fails, or the last request after a takeover has ended. On

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strings"
 	"text/tabwriter"
@@ -15,39 +14,34 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdgate/holdgate/internal/admin"
-	"github.com/holdgate/holdgate/internal/admin/client"
 )
 
 func newStatusCommand() *cobra.Command {
 	var (
-		flags        adminFlags
-		asJSON, site bool
+		flags viewFlags
+		site  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show a router's map, models and agents, or all routers of a site",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := flags.client()
-			if err != nil {
-				return err
-			}
-			call := client.Call{Method: http.MethodGet, Path: "/v1/status"}
+			call := statusCall()
 			if site {
 				call.Query = url.Values{"site": {"1"}}
-				return show(cmd, c, call, asJSON, printSiteStatus)
+				return show(cmd, &flags, call, printSiteStatus)
 			}
-			return show(cmd, c, call, asJSON, printStatus)
+			return show(cmd, &flags, call, printStatus)
 		},
 	}
 	flags.register(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as the router gave it")
+	flags.registerWatch(cmd)
 	cmd.Flags().BoolVar(&site, "site", false, "show all routers of the site, which share their state, and the models with the demand of all")
 	return cmd
 }
 
 func printSiteStatus(out io.Writer, s *admin.SiteStatus) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := newTable(out)
 	fmt.Fprintf(w, "site\t%s\n", cmp.Or(s.SiteID, "none"))
 	fmt.Fprintf(w, "map\t%s\n", describeMap(s.Map))
 	if s.Alone != "" {
@@ -93,14 +87,17 @@ func printStatus(out io.Writer, s *admin.Status) {
 	case s.Warning != "":
 		state = "ready, but " + s.Warning
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := newTable(out)
 	fmt.Fprintf(w, "router\t%s\n", state)
 	fmt.Fprintf(w, "site\t%s\n", cmp.Or(s.SiteID, "none: nothing is redirected, and only models of backends are held"))
 	fmt.Fprintf(w, "map\t%s\n", describeMap(s.Map))
 	fmt.Fprintf(w, "requests\t%d in flight\n", s.InFlight)
 	_ = w.Flush()
 	printModels(out, w, s.Models)
-	printAgents(out, w, s.Agents)
+	if len(s.Agents) > 0 {
+		fmt.Fprintln(out)
+		printAgents(w, out, s.Agents)
+	}
 	printGateways(out, w, s.Gateways)
 }
 
@@ -118,22 +115,20 @@ func printModels(out io.Writer, w *tabwriter.Writer, models []admin.ModelStatus)
 		return
 	}
 	fmt.Fprintln(out)
-	fmt.Fprintln(w, "MODEL\tSTATE\tSERVING\tASLEEP\tAGENT WOKEN\tDEMAND\tWANTED\tDESTINATION\tNOTE")
+	fmt.Fprintln(w, "MODEL\t"+paint(plainColor, "STATE")+"\tSERVING\tASLEEP\tAGENT WOKEN\tDEMAND\tWANTED\tDESTINATION\tNOTE")
 	for _, m := range models {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\t%s\n", m.Model, m.State, m.Serving, m.Asleep, yesNo(m.Waking), m.Demand, yesNo(m.Wanted), cmp.Or(m.Destination, "-"), cmp.Or(m.Waits, "-"))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\t%s\n", cell(m.Model), paintState(m.State), m.Serving, m.Asleep, yesNo(m.Waking), m.Demand,
+			yesNo(m.Wanted), cmp.Or(m.Destination, "-"), modelNote(out, &m))
 	}
 	_ = w.Flush()
 }
 
-func printAgents(out io.Writer, w *tabwriter.Writer, agents []admin.AgentStatus) {
-	if len(agents) == 0 {
-		return
-	}
-	fmt.Fprintln(out)
-	fmt.Fprintln(w, "AGENT\tSTATE\tROUTING\tIN USE\tADDRESS\tENGINE\tLOAD\tMODELS\tKINDS\tNOTE")
+func printAgents(w *tabwriter.Writer, out io.Writer, agents []admin.AgentStatus) {
+	fmt.Fprintln(w, "AGENT\t"+paint(plainColor, "STATE")+"\tROUTING\tIN USE\tADDRESS\tENGINE\tLOAD\tMODELS\tKINDS\tNOTE")
 	for _, a := range agents {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.State, yesNo(a.Routing), a.InFlight, a.Slots,
-			a.Address, a.Engine, load(a.Signals), strings.Join(a.Models, ","), strings.Join(a.Kinds, ","), note(a))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s%d/%d\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(a.ID), paintState(a.State), yesNo(a.Routing),
+			bar(out, float64(a.InFlight), float64(a.Slots)), a.InFlight, a.Slots,
+			cell(a.Address), cell(a.Engine), load(a.Signals), cell(strings.Join(a.Models, ",")), strings.Join(a.Kinds, ","), cell(note(a)))
 	}
 	_ = w.Flush()
 }
@@ -150,9 +145,26 @@ func printGateways(out io.Writer, w *tabwriter.Writer, gateways []admin.GatewayS
 		if !g.Log {
 			what = "its requests have no slots once they are sent on"
 		}
-		fmt.Fprintf(w, "%s\t%d\t%v ago\t%s\t%s\n", g.Envoy, g.Requests, time.Since(g.LastSeen).Round(time.Second), yesNo(g.Log), what)
+		fmt.Fprintf(w, "%s\t%d\t%v ago\t%s\t%s\n", cell(g.Envoy), g.Requests, time.Since(g.LastSeen).Round(time.Second), yesNo(g.Log), what)
 	}
 	_ = w.Flush()
+}
+
+// modelNote returns what a model waits for, or how long its wake has taken; "-" for neither.
+func modelNote(out io.Writer, m *admin.ModelStatus) string {
+	switch {
+	case m.Waits != "":
+		return cell(m.Waits)
+	case m.WakingSince.IsZero():
+		return "-"
+	}
+	elapsed := time.Since(m.WakingSince).Round(time.Second)
+	text := fmt.Sprintf("starting for %v", elapsed)
+	if m.WakeSeconds > 0 {
+		usual := time.Duration(m.WakeSeconds * float64(time.Second)).Round(time.Second)
+		text = bar(out, elapsed.Seconds(), usual.Seconds()) + text + fmt.Sprintf(" of about %v", usual)
+	}
+	return text
 }
 
 // load returns the load that an engine reports.

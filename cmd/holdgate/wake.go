@@ -46,6 +46,7 @@ func newWakeCommand() *cobra.Command {
 		},
 	}
 	flags.register(cmd)
+	cmd.ValidArgsFunction = completeModels(&flags)
 	cmd.Flags().DurationVar(&span, "for", 5*time.Minute, "how long the model stays wanted, at most 1h")
 	return cmd
 }
