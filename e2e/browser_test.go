@@ -210,11 +210,17 @@ func (p *tab) eval(script string) any {
 	return out.Result.Value
 }
 
+// is reports whether a script returns true.
+func (p *tab) is(script string) bool {
+	p.t.Helper()
+	return p.eval(script) == true
+}
+
 // until waits until a script returns true.
 func (p *tab) until(script string) {
 	p.t.Helper()
 	polltest.Within(p.t, 15*time.Second, script, func() bool {
-		if p.eval(script) == true {
+		if p.is(script) {
 			return true
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -14,32 +14,39 @@ import (
 func TestWhatHappensToARequestIsNoted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		do   func(t *testing.T, r *rig)
+		do   func(r *rig)
 		want []string
 	}{
-		"served at once": {func(t *testing.T, r *rig) {
+		"served at once": {func(r *rig) {
+			t := r.t
 			r.slots.up(engineA, 1)
 			r.ends(t, r.served(t))
 		}, nil},
-		"held until its budget ends": {func(t *testing.T, r *rig) {
+		"held until its budget ends": {func(r *rig) {
+			t := r.t
 			r.ask(t, chat(false))
 			elapse(budget)
 		}, []string{"held m", "refused m model_waking"}},
-		"held, after a keepalive": {func(t *testing.T, r *rig) {
+		"held, after a keepalive": {func(r *rig) {
+			t := r.t
 			r.ask(t, chat(true))
 			elapse(budget)
 		}, []string{"held m", "refused m model_waking"}},
-		"left": {func(t *testing.T, r *rig) {
+		"left": {func(r *rig) {
+			t := r.t
 			x := r.ask(t, chat(false))
 			x.Reset()
 		}, []string{"held m", "left m"}},
-		"refused": {func(t *testing.T, r *rig) {
+		"refused": {func(r *rig) {
+			t := r.t
 			r.ask(t, extproctest.Request(chatPath, `{"model":"other"}`))
 		}, []string{"refused other model_not_found"}},
-		"refused without a model": {func(t *testing.T, r *rig) {
+		"refused without a model": {func(r *rig) {
+			t := r.t
 			r.ask(t, extproctest.Request(chatPath, `nonsense`))
 		}, []string{"refused  request_invalid"}},
-		"redirected": {func(t *testing.T, r *rig) {
+		"redirected": {func(r *rig) {
+			t := r.t
 			r.decide = func(*Request) Decision {
 				return Decision{Redirect: &Redirect{Site: "b", Location: "https://b.example.com"}}
 			}
@@ -49,7 +56,7 @@ func TestWhatHappensToARequestIsNoted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
-				c.do(r.t, r)
+				c.do(r)
 				elapse(logWait)
 				require.Equal(t, c.want, r.noted)
 			})

@@ -6,6 +6,7 @@ import (
 	"encoding/json/v2"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -91,11 +92,11 @@ func eventLine(e *events.Event) string {
 	case e.Site != "":
 		words = append(words, "to", cell(e.Site))
 	case e.Status != 0:
-		words = append(words, fmt.Sprint(e.Status))
+		words = append(words, strconv.Itoa(e.Status))
 	case e.Requests > 0:
 		words = append(words, count(e.Requests, "request"))
 	case e.Events > 0:
-		words = append(words, fmt.Sprint(e.Events), "events")
+		words = append(words, strconv.FormatUint(e.Events, 10), "events")
 	}
 	if e.Reason != "" {
 		words = append(words, cell(e.Reason))

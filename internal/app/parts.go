@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/holdgate/holdgate/agentreg"
@@ -189,6 +190,9 @@ func (a *App) register() {
 			Prefix: prefix, HasMap: a.c.SiteID != "", Holdable: a.holdable, Own: a.ownNeeds(), Site: a.siteNeeds(), Times: a.machine.WakeTimes,
 		}),
 		observe.NewLoad(prefix, a.capacity, a.registry, a.machine),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: prefix + "event_readers", Help: "Clients of the admin API that read events now.",
+		}, func() float64 { return float64(a.events.Readers()) }),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 }

@@ -68,6 +68,7 @@
 
 	const refresh = async () => {
 		due = null;
+		if (!form.hidden && !token) return; // it asks for the token
 		if (asking) { again = true; return; }
 		asking = true;
 		refreshed = Date.now();
