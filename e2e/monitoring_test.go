@@ -7,6 +7,7 @@ package e2e
 import (
 	"encoding/json/v2"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -129,4 +130,60 @@ func TestTheAlertsFireOnRealFaults(t *testing.T) {
 	require.NoError(t, serve.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, serve.ends())
 	p.fires("HoldgateRouterDown")
+}
+
+// usageEngine answers with a usage, in several chunks.
+func usageEngine(w http.ResponseWriter, r *http.Request) {
+	body, _ := r.Context().Value(requestBody{}).(string)
+	parts := []string{`{"choices":[{"message":{"content":"\"usage\""}}],"us`, `age":{"prompt_tokens":11,"completion_tokens":7}}`}
+	kind := "application/json"
+	switch {
+	case r.URL.Path == "/v1/messages":
+		kind = "text/event-stream"
+		parts = []string{
+			"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":20,\"cache_read_input_tokens\":80,\"output_tokens\":1}}}\n\n",
+			"event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_to", "kens\":30}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+		}
+	case strings.Contains(body, `"stream":true`):
+		kind = "text/event-stream"
+		parts = []string{
+			"data: {\"choices\":[],\"usage\":null}\n\ndata: {\"choices\":[],\"usage\":", "{\"prompt_tokens\":200,\"completion_tokens\":400}}\n\ndata: [DONE]\n\n",
+		}
+	}
+	w.Header().Set("Content-Type", kind)
+	for _, p := range parts {
+		_, _ = io.WriteString(w, p)
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+// What an engine reports of the tokens is counted while its answer passes, and only then.
+func TestTheTokensOfRelayedAnswersAreCounted(t *testing.T) {
+	s, recordOf := startAudited(t, "--wake-keepalive", "200ms")
+	held := map[string]<-chan result{
+		"chat":     s.start(t.Context(), chatPath, chatBody("m", false)),
+		"stream":   s.start(t.Context(), chatPath, chatBody("m", true)),
+		"messages": s.start(t.Context(), "/v1/messages", chatBody("m", true)),
+	}
+	s.metric(`hivenet_pending_demand{model="m"}`, "3")
+	time.Sleep(500 * time.Millisecond) // keepalives
+	s.register(hello("a", newEngine(t, usageEngine).addr(), 4, "m"))
+	want := map[string][2]int{"chat": {11, 7}, "stream": {200, 400}, "messages": {100, 30}}
+	for name, answer := range held {
+		got := <-answer
+		require.Equal(t, http.StatusOK, got.status, name)
+		require.Contains(t, got.body, "usage")
+		requireFields(t, recordOf(got.header.Get("X-Request-Id")), map[string]any{
+			"tokens_in": want[name][0], "tokens_out": want[name][1], "decision": "hold", "status": 200,
+		})
+	}
+	warm := s.post(chatPath, chatBody("m", false))
+	require.Contains(t, warm.body, "usage")
+	requireFields(t, recordOf(warm.header.Get("X-Request-Id")), map[string]any{"tokens_in": 0, "tokens_out": 0, "decision": "serve"})
+	s.metric(`hivenet_tokens_total{kind="input",model="m",tenant_id="default"}`, "311")
+	s.metric(`hivenet_tokens_total{kind="output",model="m",tenant_id="default"}`, "437")
+	const chat = `gen_ai_operation_name="chat",gen_ai_provider_name="holdgate",gen_ai_request_model="m"`
+	s.metric(`gen_ai_server_time_to_first_token_seconds_count{`+chat+`}`, "2")
+	s.metric(`gen_ai_server_request_duration_seconds_count{error_type="",`+chat+`}`, "4")
+	s.atRest()
 }

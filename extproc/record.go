@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/extproc/wire"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/refusal"
@@ -36,6 +37,10 @@ type Record struct {
 	ErrorCode string            // of a refusal, or CodeRecordLost
 	Held      time.Duration
 	Queued    time.Duration
+
+	// Of an answer that the router relayed, else zero.
+	Usage      body.Usage
+	FirstToken time.Duration // from the request's arrival; 0: it was no stream
 
 	// From the log entry; zero without one.
 	WireStatus int // the status that the client got; 0: none

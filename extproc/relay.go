@@ -24,8 +24,10 @@ type relay struct {
 	answer  *answer
 	grant   holdstate.Grant
 	engine  Engine
-	failing bool      // the engine answered with an error, after which the answer is cut
-	events  lastEvent // of a stream
+	failing bool              // the engine answered with an error, after which the answer is cut
+	events  lastEvent         // of a stream
+	begun   bool              // a part of the engine's body has come
+	usage   *body.UsageReader // nil: the usage is not read
 }
 
 // result is the result of a call of the engine.
@@ -179,6 +181,8 @@ func (r *relay) passOn(ctx context.Context, resp *http.Response) error {
 		resp.Body = body.DecodedAnswer(resp)
 		r.failing = isError && r.answer.isCut()
 	}
+	r.usage = r.usageReader(resp)
+	defer r.noteUsage()
 	pieces := readPieces(ctx, resp.Body)
 	var total int64
 	for {
@@ -219,6 +223,7 @@ func (r *relay) leftDuringAnswer() {
 // read, this piece included. done is true when nothing more can be sent.
 func (r *relay) passPiece(next piece, total int64) (done bool, err error) {
 	end := errors.Is(next.err, io.EOF)
+	r.readAlong(next.data)
 	switch {
 	case total > r.p.s.o.RelayMaxBytes:
 		return true, r.answer.failBroken(fmt.Sprintf("the answer is larger than %d bytes", r.p.s.o.RelayMaxBytes))

@@ -21,11 +21,21 @@ var ErrUndecodable = errors.New("the engine's answer is compressed in a way that
 // DecodedAnswer returns the decoded body of an engine's answer. The router asks engines for
 // identity coding, but some compress all the same.
 func DecodedAnswer(resp *http.Response) io.ReadCloser {
-	coding := strings.ToLower(strings.TrimSpace(strings.Join(resp.Header.Values("Content-Encoding"), ",")))
-	if coding == "" || coding == "identity" {
+	if !IsCoded(resp) {
 		return resp.Body
 	}
-	return &decoder{Closer: resp.Body, coded: resp.Body, coding: coding}
+	return &decoder{Closer: resp.Body, coded: resp.Body, coding: codingOf(resp)}
+}
+
+// IsCoded reports whether an engine's answer is compressed.
+func IsCoded(resp *http.Response) bool {
+	coding := codingOf(resp)
+	return coding != "" && coding != "identity"
+}
+
+// codingOf returns the coding of an engine's answer, in lower case.
+func codingOf(resp *http.Response) string {
+	return strings.ToLower(strings.TrimSpace(strings.Join(resp.Header.Values("Content-Encoding"), ",")))
 }
 
 // decoder decodes a body while it is read. The first Read makes the decoder, because making

@@ -118,7 +118,8 @@ func New(c *config.Serve, log zerolog.Logger) (*App, error) {
 func (a *App) wire() (err error) {
 	c, files := a.c, reload.NewMetrics(a.c.MetricsPrefix, a.prometheus)
 	a.metrics = observe.NewMetrics(a.prometheus, observe.Options{
-		Prefix: c.MetricsPrefix, Tenants: a.tenants, Held: func() []string { return a.placements().Held() }, Identities: c.IdentityMetadata != "",
+		Prefix: c.MetricsPrefix, Tenants: a.tenants, Identities: c.IdentityMetadata != "",
+		Held: func() []string { return a.placements().Held() }, Known: func(model string) bool { return a.decider.Known(model) },
 	})
 	if c.Takeover {
 		a.others = newOthers(a.log)

@@ -162,6 +162,6 @@ func TestHistogramsHaveNativeBucketsBesideTheClassicOnes(t *testing.T) {
 			require.NotNil(r.t, h.Schema, f.GetName())
 			require.NotEmpty(r.t, h.GetBucket(), f.GetName())
 		}
-		require.Equal(r.t, 5, seen)
+		require.Equal(r.t, 6, seen)
 	})
 }

@@ -16,8 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/holdgate/holdgate/agentreg/agentregpb"
+	"github.com/holdgate/holdgate/extproc"
+	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/config"
+	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/polltest"
 	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
@@ -41,7 +44,7 @@ func documentedMetrics(t *testing.T, ofShared bool) map[string]string {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	documented := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(hivenet_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\| (.*)").FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `((?:hivenet|gen_ai|http_server)_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\| (.*)").FindAllStringSubmatch(string(text), -1) {
 		if strings.HasPrefix(row[4], "with `--shared`") == ofShared {
 			documented[row[1]] = row[2] + " " + strings.NewReplacer("`", "", ",", "", "  ", " ").Replace(strings.TrimSpace(row[3]))
 		}
@@ -65,6 +68,9 @@ func TestTheMetricsAreInTheDocs(t *testing.T) {
 		r.App.metrics.Rejected("m", holdstate.ErrNoQueue)
 		r.App.machine.SetTimes("m", []time.Duration{1, 2, 3})
 		r.App.envoys.up.WithLabelValues("http://127.0.0.1:1").Set(1)
+		observe.Observer{Metrics: r.App.metrics, Audit: r.App.audit}.Ended(&extproc.Record{
+			Request: extproc.Request{Fields: body.Fields{Model: "m"}, Endpoint: &extproc.Endpoint{}}, Status: 200, FirstToken: 1, Usage: body.Usage{Known: true},
+		})
 		checkMetrics(r.t, r.App, documented)
 	}, "--auth-file", auth, "--policy-file", limits, "--envoy-admin=http://127.0.0.1:1")
 }
@@ -97,7 +103,7 @@ func exported(t *testing.T, a *App) map[string]string {
 	families, err := a.prometheus.Gather()
 	require.NoError(t, err)
 	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), "hivenet_") {
+		if strings.HasPrefix(f.GetName(), "go_") || strings.HasPrefix(f.GetName(), "process_") {
 			continue
 		}
 		kind := strings.ToLower(f.GetType().String())

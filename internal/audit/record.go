@@ -46,6 +46,8 @@ type Record struct {
 	Duration        time.Duration
 	BytesIn         int64
 	BytesOut        int64
+	TokensIn        int64
+	TokensOut       int64
 	SourceIP        netip.Addr
 }
 
@@ -84,6 +86,8 @@ func (r *Record) appendLine(b []byte) []byte {
 	l.number("duration_ms", r.Duration.Milliseconds())
 	l.number("bytes_in", r.BytesIn)
 	l.number("bytes_out", r.BytesOut)
+	l.number("tokens_in", r.TokensIn)
+	l.number("tokens_out", r.TokensOut)
 	l.ip("source_ip", r.SourceIP)
 	return append(l.b, "}\n"...)
 }

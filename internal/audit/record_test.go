@@ -26,7 +26,7 @@ func full() *Record {
 		Decision: Hold, Outcome: "released", Status: 503, WireStatus: 200, ErrorCode: "model_waking",
 		AgentID: "gpu-1", Upstream: netip.MustParseAddrPort("10.0.0.1:8000"), Attempts: 2,
 		Held: 41*time.Second + 999*time.Microsecond, Queued: 7 * time.Millisecond, Duration: 43 * time.Second,
-		BytesIn: 1234, BytesOut: 1 << 40, SourceIP: netip.MustParseAddr("2001:db8::1"),
+		BytesIn: 1234, BytesOut: 1 << 40, TokensIn: 12, TokensOut: 34, SourceIP: netip.MustParseAddr("2001:db8::1"),
 	}
 }
 
@@ -37,12 +37,12 @@ func TestALineIsExact(t *testing.T) {
 		`"tenant_id":"acme","key_id":"acme-prod","model":"llama-3-70b","kind":"chat","path":"/v1/chat/completions",`+
 		`"decision":"hold","outcome":"released","status":503,"wire_status":200,"error_code":"model_waking",`+
 		`"agent_id":"gpu-1","upstream":"10.0.0.1:8000","attempts":2,"held_ms":41000,"queued_ms":7,"duration_ms":43000,`+
-		`"bytes_in":1234,"bytes_out":1099511627776,"source_ip":"2001:db8::1"}`+"\n", string(full().appendLine(nil)))
+		`"bytes_in":1234,"bytes_out":1099511627776,"tokens_in":12,"tokens_out":34,"source_ip":"2001:db8::1"}`+"\n", string(full().appendLine(nil)))
 
 	require.Equal(t, `before{"time":"0001-01-01T00:00:00.000Z","request_id":"","client_request_id":"","trace_id":"",`+
 		`"tenant_id":"","key_id":"","model":"","kind":"","path":"","decision":"","outcome":"","status":0,"wire_status":0,`+
 		`"error_code":"","agent_id":"","upstream":"","attempts":0,"held_ms":0,"queued_ms":0,"duration_ms":0,`+
-		`"bytes_in":0,"bytes_out":0,"source_ip":""}`+"\n", string((&Record{}).appendLine([]byte("before"))))
+		`"bytes_in":0,"bytes_out":0,"tokens_in":0,"tokens_out":0,"source_ip":""}`+"\n", string((&Record{}).appendLine([]byte("before"))))
 }
 
 // decoded is a line's fields, in the form of the standard library.
@@ -122,7 +122,7 @@ func TestAnyRecordIsOneLineOfJSON(t *testing.T) {
 		require.Less(t, len(line), 20_000)
 		require.False(t, strings.ContainsFunc(strings.TrimSuffix(string(line), "\n"), func(r rune) bool { return !strconv.IsPrint(r) }))
 		fields := decoded(t, line)
-		require.Len(t, fields, 23)
+		require.Len(t, fields, 25)
 		for i, name := range []string{
 			"request_id", "client_request_id", "trace_id", "tenant_id", "key_id", "model", "kind", "path", "decision", "outcome", "error_code", "agent_id",
 		} {

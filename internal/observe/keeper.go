@@ -43,6 +43,7 @@ func (k Keeper) forget(now time.Time) {
 	before := now.Add(-k.Keep)
 	m := k.Metrics
 	m.routed.forget(now, before, k.hasRoute(), m.hasTenant())
+	m.usage.forget(now, before, m.hasTenant())
 	if !m.o.Identities {
 		m.tenants.clear()
 	}
@@ -117,6 +118,8 @@ func (m *Metrics) remove(model string) {
 	m.queued.DeleteLabelValues(model)
 	m.wakes.DeleteLabelValues(model)
 	m.failures.remove(model)
+	m.usage.remove(model)
+	m.genAI.remove(model)
 	m.losses.remove(model)
 	for _, reason := range refusal.Labels() {
 		m.rejections.DeleteLabelValues(reason, model)

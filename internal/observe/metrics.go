@@ -28,6 +28,8 @@ type Options struct {
 	Tenants func() []string
 	// Held returns the models whose requests may be held; nil: there are none.
 	Held func() []string
+	// Known reports whether a model is known here, so that its name may be a label; nil: none is.
+	Known func(model string) bool
 	// Identities: requests may come from tenants that Tenants does not return.
 	Identities bool
 }
@@ -49,6 +51,8 @@ type Metrics struct {
 
 	failures *counts // of wakes
 	losses   *counts // of replicas
+	usage    *tokens
+	genAI    *genAI
 
 	// rejections and queued are about models that are up.
 	rejections *prometheus.CounterVec
@@ -108,7 +112,12 @@ func NewMetrics(reg prometheus.Registerer, o Options) *Metrics {
 	}
 	m.failures = newCounts(o.Prefix+"wake_failures_total", "Wakes of the model that failed.", o.Held)
 	m.losses = newCounts(o.Prefix+"replica_losses_total", "Replicas of the model that left routing although nobody asked for it.", o.Held)
-	reg.MustRegister(m.routed, m.failures, m.losses)
+	m.usage = newTokens(o.Prefix + "tokens_total")
+	reg.MustRegister(m.routed, m.failures, m.losses, m.usage)
+	if o.Known == nil {
+		o.Known = func(string) bool { return false }
+	}
+	m.genAI = newGenAI(reg, o.Known, m.models.note)
 	for _, outcome := range holdstate.Outcomes() {
 		m.holds.WithLabelValues(outcome.String())
 	}
@@ -209,4 +218,9 @@ func (m *Metrics) ended(r *extproc.Record) {
 		m.lost.Inc()
 	}
 	m.requests.WithLabelValues(r.Method, r.Route(), strconv.Itoa(r.Status)).Observe(r.Duration.Seconds())
+	m.genAI.ended(r)
+	if r.Usage.Known {
+		m.models.note(r.Request.Model)
+		m.usage.count(r.Request.Model, m.tenant(r.Request.Caller.TenantID), r.Usage)
+	}
 }

@@ -76,7 +76,8 @@ func auditRecord(r *extproc.Record) *audit.Record {
 		Time: time.Now(), RequestID: r.Request.ID, ClientRequestID: r.Request.ClientIDs[0], TraceID: r.TraceID,
 		TenantID: r.Request.Caller.TenantID, KeyID: r.Request.Caller.KeyID, Model: r.Request.Model, Path: r.Route(), Decision: audit.Decision(r.Verdict),
 		Status: r.Status, WireStatus: r.WireStatus, ErrorCode: r.ErrorCode, Attempts: r.Attempts, Upstream: r.Upstream,
-		Held: r.Held, Queued: r.Queued, Duration: r.Duration, BytesIn: r.Request.BodySize, BytesOut: r.BytesOut, SourceIP: r.Source,
+		Held: r.Held, Queued: r.Queued, Duration: r.Duration, BytesIn: r.Request.BodySize, BytesOut: r.BytesOut,
+		TokensIn: r.Usage.Input, TokensOut: r.Usage.Output, SourceIP: r.Source,
 	}
 	if r.Request.Endpoint != nil {
 		a.Kind = r.Request.Endpoint.Kind.String()
