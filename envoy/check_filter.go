@@ -211,8 +211,12 @@ func (c *checker) picker(path string, p *extprocv3.ExternalProcessor) {
 	if is := p.GetProcessingMode().GetResponseHeaderMode(); is != extprocv3.ProcessingMode_SKIP {
 		c.note(path, "is another ext_proc filter after holdgate's: its server gets the answers that holdgate makes itself, of requests that it has not seen")
 	}
-	if is := p.GetProcessingMode().GetRequestBodyMode(); is == extprocv3.ProcessingMode_BUFFERED || is == extprocv3.ProcessingMode_BUFFERED_PARTIAL {
+	switch is := p.GetProcessingMode().GetRequestBodyMode(); is {
+	case extprocv3.ProcessingMode_BUFFERED, extprocv3.ProcessingMode_BUFFERED_PARTIAL:
 		c.note(path, "is another ext_proc filter after holdgate's with the request_body_mode %v: Envoy keeps each body whole for it, and answers larger ones than its buffer with 413", is)
+	case extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED:
+		c.note(path, "is another ext_proc filter after holdgate's that gets bodies in full-duplex mode: give holdgate the --relay of this listener, or the engine gets the body of a request with trailers twice where the route has a retry policy")
+	default:
 	}
 }
 

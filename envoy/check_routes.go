@@ -133,7 +133,7 @@ func (c *checker) buffer(at string, m *manager, host *routev3.VirtualHost, r *ro
 		}
 	}
 	if limit < uint64(c.MaxRequestBytes) {
-		c.warn(at+": per_request_buffer_limit_bytes", "or what takes its place is %d, should be above the largest body of %d: larger requests are not tried again, and with trailers they are answered with 413", limit, c.MaxRequestBytes)
+		c.warn(at+": per_request_buffer_limit_bytes", "or what takes its place is %d, should be above the largest body of %d: larger requests are not tried again, and those with trailers that are not relayed are answered with 413", limit, c.MaxRequestBytes)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestWhatBreaksHoldingInAGatewayIsFound(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ from, to, want string }{
 		"version":              {"minor_number: 40", "minor_number: 36", "error: version: is 1.36, must be 1.37 or newer"},
-		"body mode":            {"FULL_DUPLEX_STREAMED", "BUFFERED", "error: " + filter + "processing_mode.request_body_mode: is BUFFERED"},
+		"body mode":            {"request_body_mode: FULL_DUPLEX_STREAMED", "request_body_mode: BUFFERED", "error: " + filter + "processing_mode.request_body_mode: is BUFFERED"},
 		"trailers":             {"request_trailer_mode: SEND, ", "", "error: " + filter + "processing_mode.request_trailer_mode: is DEFAULT, must be SEND"},
 		"response headers":     {"response_header_mode: SKIP", "response_header_mode: SEND", "warning: " + filter + "processing_mode.response_header_mode: is SEND, must be SKIP"},
 		"response body":        {"response_header_mode: SKIP", "response_header_mode: SKIP, response_body_mode: STREAMED", "warning: " + filter + "processing_mode.response_body_mode: is STREAMED"},
@@ -110,6 +110,7 @@ func TestWhatBreaksHoldingInAGatewayIsFound(t *testing.T) {
 		"Lua after":            {router, filterOf("lua.v3.Lua") + router, "note: listener http: filter x: comes after holdgate's: answers that holdgate makes itself"},
 		"a picker after":       {router, another + router, "note: listener http: filter picker: is another ext_proc filter after holdgate's: its server gets the answers"},
 		"its buffer":           {router, another + router, "note: listener http: filter picker: is another ext_proc filter after holdgate's with the request_body_mode BUFFERED"},
+		"its full duplex":      {router, strings.Replace(another, "BUFFERED", "FULL_DUPLEX_STREAMED", 1) + router, "note: listener http: filter picker: is another ext_proc filter after holdgate's that gets bodies in full-duplex mode: give holdgate the --relay"},
 		"a picker before":      {jwt, another + jwt, "note: listener http: filter picker: is another ext_proc filter before holdgate's"},
 		"routes missing":       {"route_config_name: models", "route_config_name: others", "note: listener http: route_config: is not there"},
 		"extension missing":    {"name: hold\n      typed_config", "name: held\n      typed_config", "note: listener http: filter hold: comes by ECDS and is not checked"},
@@ -208,6 +209,21 @@ func TestOneFindingOfManyRoutesIsListedAFewTimes(t *testing.T) {
 	found := findingsOf(t, strings.Replace(foreignDump(t), "        routes:\n", "        routes:\n"+routes.String(), 1), CheckOptions{Budget: time.Minute, Destination: "route"})
 	require.Len(t, found, mostAlike+1)
 	require.Equal(t, "error: 197 other routes: timeout: is 5s, must be 0s: it cuts answers that take longer", found[mostAlike])
+}
+
+// The tools of gateways print a dump below the names of its Envoy.
+func TestAConfigDumpBelowTheNamesOfItsEnvoy(t *testing.T) {
+	t.Parallel()
+	inside := strings.ReplaceAll(foreignDump(t), "\n", "\n    ")
+	s, err := ReadSetup([]byte("namespace:\n  pod:\n    " + inside))
+	require.NoError(t, err)
+	require.Equal(t, &Report{Destination: "route"}, Check(s, CheckOptions{Budget: 5 * time.Minute}))
+	const part = `{configs: [{"@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump"}]}`
+	_, err = ReadSetup([]byte("namespace:\n  a: " + part + "\n  b: " + part + "\n"))
+	require.EqualError(t, err, "reading the config dump: there are 2 of them: save that of one Envoy")
+	s, err = ReadSetup([]byte("node: {metadata: {configs: [a]}}"))
+	require.NoError(t, err)
+	require.False(t, s.Running(), "that is a bootstrap")
 }
 
 func TestWhatIsNoConfigDumpIsAnError(t *testing.T) {

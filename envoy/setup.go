@@ -71,6 +71,13 @@ func ReadSetup(text []byte) (*Setup, error) {
 	if configs, is := tree["configs"].([]any); is {
 		return readDump(configs)
 	}
+	switch dumps := dumpsBelow(tree, dumpDepth); len(dumps) {
+	case 0:
+	case 1:
+		return readDump(dumps[0])
+	default:
+		return nil, fmt.Errorf("reading the config dump: there are %d of them: save that of one Envoy", len(dumps))
+	}
 	b, notes, err := parseBootstrap(tree)
 	if err != nil {
 		return nil, err
@@ -78,6 +85,32 @@ func ReadSetup(text []byte) (*Setup, error) {
 	s := SetupOf(b)
 	s.found = notes
 	return s, nil
+}
+
+// dumpDepth is how deep a config dump may be: the tools of gateways print one below the
+// namespace and the name of the Envoy.
+const dumpDepth = 2
+
+// dumpsBelow returns the parts of the config dumps below a tree.
+func dumpsBelow(tree map[string]any, depth int) [][]any {
+	var dumps [][]any
+	for _, value := range tree {
+		inside, _ := value.(map[string]any)
+		if configs, _ := inside["configs"].([]any); len(configs) > 0 && isPart(configs[0]) {
+			dumps = append(dumps, configs)
+		} else if depth > 1 {
+			dumps = append(dumps, dumpsBelow(inside, depth-1)...)
+		}
+	}
+	return dumps
+}
+
+// isPart reports whether v is a part of a config dump, and not something else that a bootstrap
+// may have under the same key.
+func isPart(v any) bool {
+	part, _ := v.(map[string]any)
+	url, _ := part[typeKey].(string)
+	return strings.Contains(url, "/envoy.admin.v3.")
 }
 
 // parseTree parses JSON, or else YAML, which takes far longer.
@@ -88,7 +121,7 @@ func parseTree(text []byte) (map[string]any, error) {
 	}
 	tree, err := parseYAML(text)
 	if err != nil {
-		return nil, errors.New(printable(err.Error()))
+		return nil, errors.New(printable(strings.Join(strings.Fields(err.Error()), " ")))
 	}
 	return tree, nil
 }

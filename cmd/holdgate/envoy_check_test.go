@@ -28,7 +28,7 @@ func TestEnvoyCheckReadsARunningGateway(t *testing.T) {
 	out, err = runEnvoy(t, "", "check", server.URL, "--max-request-bytes", "64MiB", "--wake-hold-budget", "1h")
 	require.EqualError(t, err, "1 of the settings would break held requests")
 	require.Equal(t, `checked for the destination route
-warning: listener http: virtual host llm.example.com: route chat\x1b[2J\nok: per_request_buffer_limit_bytes: or what takes its place is 11534336, should be above the largest body of 67108864: larger requests are not tried again, and with trailers they are answered with 413
+warning: listener http: virtual host llm.example.com: route chat\x1b[2J\nok: per_request_buffer_limit_bytes: or what takes its place is 11534336, should be above the largest body of 67108864: larger requests are not tried again, and those with trailers that are not relayed are answered with 413
 error: listener http: stream_idle_timeout: is 6m0s, must be 0s or above the hold budget of 1h0m0s: it cuts a silent hold
 `, out, "no character of a name reaches the terminal as it is")
 
