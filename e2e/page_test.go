@@ -112,6 +112,7 @@ func demo() *admin.Status {
 			{ID: "cpu-a", State: "serving", Healthy: true, Models: []string{"smollm2"}, Slots: 16, InFlight: 11},
 			{ID: "cpu-b", State: "serving", Models: []string{"smollm2"}, Slots: 16, InFlight: 8},
 		},
+		Gateways: []admin.GatewayStatus{{Envoy: "10.0.3.17", Requests: 1204, LastSeen: now.Add(-time.Second), Log: true}},
 		Siblings: []admin.SiblingStatus{
 			{Site: "de-1", URL: "https://de-1.example.com", Hints: []admin.HintStatus{
 				{Model: "bge-m3", Kind: "embedding", State: "warm", ObservedAt: now.Add(-4 * time.Second)},

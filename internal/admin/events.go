@@ -24,6 +24,10 @@ func (d Deps) events(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusForbidden, "cross_origin", "the admin API takes no calls from pages of other sites")
 		return
 	}
+	if r.Method == http.MethodHead {
+		eventHeaders(w)
+		return
+	}
 	reader := d.Events.Read(r.Header.Get("Last-Event-ID"))
 	if reader == nil {
 		w.Header().Set("Retry-After", "5")
@@ -31,15 +35,19 @@ func (d Deps) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer reader.Close()
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
+	eventHeaders(w)
 	s := eventStream{w: w, c: http.NewResponseController(w)}
 	if s.write([]byte(": events\n\n")) != nil {
 		return
 	}
 	s.run(r, reader)
+}
+
+func eventHeaders(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
 }
 
 // eventStream is the response to a reader of events.

@@ -158,6 +158,15 @@ func TestAClientThatDoesNotReadLosesItsStream(t *testing.T) {
 	})
 }
 
+func TestAHeadOfEventsEnds(t *testing.T) {
+	t.Parallel()
+	log := events.NewLog()
+	h := Handler(Deps{Maps: sitemap.NewStore("a", nil), Metrics: prometheus.NewRegistry(), Events: log, Log: zerolog.Nop()})
+	w := ask(t, h, http.MethodHead, "/v1/events", "")
+	require.Equal(t, "text/event-stream", w.Header().Get("Content-Type"))
+	require.Zero(t, log.Readers())
+}
+
 func TestWhoMayReadEvents(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -43,6 +43,7 @@ func busy(name func(what string) string) *Status {
 			{Model: name("model"), Kind: "chat", Tenant: name("tenant"), Requests: 1, Since: now},
 		},
 		HoldTimes: []HoldTime{{UpTo: 10, Requests: 3}, {Requests: 1}},
+		Gateways:  []GatewayStatus{{Envoy: name("gateway"), Requests: 3, LastSeen: now.Add(-4 * time.Second)}},
 		Siblings: []SiblingStatus{{
 			Site: name("sibling"), URL: name("https://b.example"),
 			Hints: []HintStatus{{Model: name("model"), Kind: "chat", State: "warm", ObservedAt: now}}, HintsMore: 2,
@@ -85,7 +86,7 @@ func TestThePageShowsTheStatus(t *testing.T) {
 		`http-equiv="refresh"`, // for browsers without scripts
 		"Not ready: why", "queued for the group", "waits", "starting", "5 s of about 10 s", `max="10" value="5"`,
 		`<bdi>key</bdi>`, `<bdi>tenant</bdi>`, "3 s", "up to 10 s", "over 10 s", "1 of 4", "The last wake failed: error",
-		`data-wake="model asleep"`, "2 more hints", "404 code", "to site to", "no replica serves it",
+		`data-wake="model asleep"`, "2 more hints", "<bdi>gateway</bdi>", "4 s ago", "its requests have no slots", "404 code", "to site to", "no replica serves it",
 	} {
 		require.Contains(t, text, want)
 	}

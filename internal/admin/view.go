@@ -45,6 +45,9 @@ func newView(s *Status, decisions []events.Event, now time.Time) *page.View {
 		v.Agents = append(v.Agents, viewAgent(&s.Agents[i]))
 	}
 	v.Agents, v.AgentsMore = first(v.Agents)
+	for _, g := range s.Gateways {
+		v.Gateways = append(v.Gateways, page.Gateway{Name: g.Envoy, Requests: g.Requests, Ago: page.Span(now.Sub(g.LastSeen)), Log: g.Log})
+	}
 	for _, site := range s.Siblings {
 		v.Sites = append(v.Sites, viewSite(site, now))
 	}

@@ -22,6 +22,7 @@ type View struct {
 	Holds              []Hold
 	Agents             []Agent
 	AgentsMore         int
+	Gateways           []Gateway
 	Sites              []Site
 	Decisions          []Decision
 }
@@ -61,6 +62,14 @@ type Agent struct {
 	Slots        int64
 	InFlight     int64
 	Models       []string
+}
+
+// Gateway is an Envoy that Holdgate's bootstrap did not make.
+type Gateway struct {
+	Name     string
+	Requests uint64
+	Ago      string
+	Log      bool // it sends its access log
 }
 
 // Site is another site.
