@@ -75,7 +75,7 @@ func shortRules(t *testing.T) string {
 	return path
 }
 
-// fires waits until an alert fires, and others do not.
+// fires waits until an alert fires.
 func (p *prometheus) fires(alert string) {
 	p.t.Helper()
 	p.requireSteady(alert+" fires", `count(ALERTS{alertname="`+alert+`", alertstate="firing"})`, func(v float64) bool { return v == 1 })
@@ -98,7 +98,7 @@ func TestTheAlertsFireOnRealFaults(t *testing.T) {
 	p.fires("HoldgateMapMissing")
 	admin := &site{t: t, url: "http://" + ports["admin"], admin: ports["admin"], http: newHTTPClient(t)}
 	require.Equal(t, http.StatusOK, admin.putMap(`{"placements":[{"model":"m","kind":"chat","site":"here","scale_from_zero":true}]}`).status)
-	p.silent("none")
+	p.silent()
 	p.requireSteady("Envoy is up", "hivenet_envoy_up", func(v float64) bool { return v == 1 })
 
 	// Three are held until their budget ends, the others find no place.

@@ -17,13 +17,13 @@ import (
 
 // relayedRecord has an engine's answer relayed, after a keepalive or before the first one, and
 // returns the record. The answer comes in pieces, a second after one another.
-func relayedRecord(r *rig, path string, stream, kept bool, respond func(c *call) *io.PipeWriter, pieces ...string) *Record {
+func relayedRecord(r *rig, stream, kept bool, respond func(c *call) *io.PipeWriter, pieces ...string) *Record {
 	t := r.t
 	text := `{"model":"m"}`
 	if stream {
 		text = `{"model":"m","stream":true}`
 	}
-	x := r.ask(t, extproctest.Request(path, text))
+	x := r.ask(t, extproctest.Request(chatPath, text))
 	if kept {
 		elapse(interval)
 	}
@@ -74,7 +74,7 @@ func TestTheTokensOfARelayedAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
-				rec := relayedRecord(r, chatPath, tt.stream, tt.kept, func(c *call) *io.PipeWriter {
+				rec := relayedRecord(r, tt.stream, tt.kept, func(c *call) *io.PipeWriter {
 					return c.respond(tt.status, "Content-Type", tt.kind)
 				}, tt.pieces...)
 				require.Equal(r.t, tt.want, rec.Usage)
@@ -101,7 +101,7 @@ func TestTheTokensOfACompressedAnswer(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				bubble(t, func(r *rig) {
-					rec := relayedRecord(r, chatPath, false, kept, func(call *call) *io.PipeWriter {
+					rec := relayedRecord(r, false, kept, func(call *call) *io.PipeWriter {
 						w := call.respond(200, "Content-Type", "application/json", "Content-Encoding", c.coding)
 						z := c.begin(w)
 						_, _ = io.WriteString(z, chatAnswer)

@@ -84,13 +84,13 @@ func (g *genAI) duration(at genAISeries) prometheus.Observer {
 	if o != nil {
 		return o
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	// Without the copy, the label could keep the string of a whole request in memory.
 	at.model = strings.Clone(at.model)
 	if at.model != otherModel {
-		g.note(at.model)
+		g.note(at.model) // without the lock, which remove takes while it has that of the models
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	o = g.durations.WithLabelValues(at.operation, at.model, at.failure)
 	g.made[at] = o
 	return o

@@ -5,6 +5,7 @@ package observe
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,6 +106,27 @@ func TestTheLabelsOfTheGenAIMetrics(t *testing.T) {
 	require.Empty(t, seriesOf(t, reg, "gen_ai_server_time_to_first_token_seconds"))
 	m.ended(recordOf("m", chatEndpoint, 200))
 	require.EqualValues(t, 1, seriesOf(t, reg, "gen_ai_server_request_duration_seconds")[" chat m"], "it begins again")
+}
+
+// Series are made while those of models that are gone are removed.
+func TestSeriesAreMadeAndRemovedAtOnce(t *testing.T) {
+	t.Parallel()
+	m := newMetrics(Options{Known: func(string) bool { return true }})
+	unknown := func(string) bool { return false }
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for i := range 2000 {
+				m.ended(recordOf(fmt.Sprint("m", i%7), chatEndpoint, 400+i%50, used("", 1, 1)))
+			}
+		})
+	}
+	for range 2000 {
+		m.models.forget(time.Now(), time.Now().Add(time.Hour), unknown, m.remove)
+	}
+	all.Wait()
+	m.models.forget(time.Now(), time.Now().Add(time.Hour), unknown, m.remove)
+	require.Empty(t, m.models.absent)
 }
 
 func used(tenant string, in, out int64) func(*extproc.Record) {
