@@ -110,17 +110,20 @@ type checker struct {
 
 	found []Finding
 	seen  map[Finding]bool
-	// route is the path of the route that is being checked; "" outside of one. alike has
-	// the number of routes that have a finding in common.
-	route string
-	alike map[Finding]int
+	// place is the path of the route or the cluster of engines that is being checked, of
+	// which there may be many, and kind says which; "" outside of one. alike has the number
+	// of places that have a finding in common.
+	place, kind string
+	alike       map[Finding]int
+	// checked has the names of the clusters of engines that were checked.
+	checked map[string]bool
 }
 
 // Check reports what in s would break holds, or answers of requests that were held. It
 // examines Holdgate's filters, and what is around them.
 func Check(s *Setup, o CheckOptions) *Report {
 	o.MaxRequestBytes = cmp.Or(o.MaxRequestBytes, DefaultMaxRequestBytes)
-	c := &checker{Setup: s, CheckOptions: o, seen: map[Finding]bool{}, alike: map[Finding]int{}}
+	c := &checker{Setup: s, CheckOptions: o, seen: map[Finding]bool{}, alike: map[Finding]int{}, checked: map[string]bool{}}
 	for _, f := range s.found {
 		c.keep(f)
 	}
@@ -145,17 +148,17 @@ func (c *checker) warn(path, format string, args ...any) { c.add(Warning, path, 
 
 func (c *checker) note(path, format string, args ...any) { c.add(Note, path, format, args...) }
 
-// mostAlike is how many routes are listed for the same finding.
+// mostAlike is how many places are listed for the same finding.
 const mostAlike = 3
 
 func (c *checker) add(level Level, path, format string, args ...any) {
 	f := finding(level, path, format, args...)
-	setting, in := strings.CutPrefix(path, c.route)
-	if c.route == "" || !in {
+	setting, in := strings.CutPrefix(path, c.place)
+	if c.place == "" || !in {
 		c.keep(f)
 		return
 	}
-	group := Finding{Level: level, Path: printable(strings.TrimPrefix(setting, ": ")), Text: f.Text}
+	group := Finding{Level: level, Path: c.kind + printable(setting), Text: f.Text}
 	if c.alike[group]++; c.alike[group] <= mostAlike {
 		c.keep(f)
 	}
@@ -169,12 +172,20 @@ func (c *checker) keep(f Finding) {
 	}
 }
 
-// others reports how many other routes have the same finding as those that are listed.
+// within calls check for a route or a cluster of engines, and adds its findings.
+func (c *checker) within(place, kind string, check func()) {
+	oldPlace, oldKind := c.place, c.kind
+	c.place, c.kind = place, kind
+	check()
+	c.place, c.kind = oldPlace, oldKind
+}
+
+// others reports how many other places have the same finding as those that are listed.
 func (c *checker) others() {
 	var groups []Finding
 	for group, n := range c.alike {
 		if n > mostAlike {
-			groups = append(groups, Finding{group.Level, fmt.Sprintf("%d other routes: %s", n-mostAlike, group.Path), group.Text})
+			groups = append(groups, Finding{group.Level, fmt.Sprintf("%d other %s", n-mostAlike, group.Path), group.Text})
 		}
 	}
 	slices.SortFunc(groups, func(a, b Finding) int { return cmp.Compare(a.String(), b.String()) })

@@ -77,10 +77,13 @@ const (
 )
 
 // onRoute checks a route and reports whether a filter of ours runs there.
-func (c *checker) onRoute(at string, m *manager, host *routev3.VirtualHost, r *routev3.Route) bool {
+func (c *checker) onRoute(at string, m *manager, host *routev3.VirtualHost, r *routev3.Route) (on bool) {
+	c.within(at, "routes", func() { on = c.oneRoute(at, m, host, r) })
+	return on
+}
+
+func (c *checker) oneRoute(at string, m *manager, host *routev3.VirtualHost, r *routev3.Route) bool {
 	on := false
-	c.route = at
-	defer func() { c.route = "" }()
 	for _, f := range m.ours {
 		p := onRoute(f, perRoute(f.name, r, host, m.routeConfig))
 		on = on || p != nil
@@ -153,7 +156,10 @@ func (c *checker) upstream(at string, m *manager, r *routev3.RouteAction) {
 		if cluster == nil {
 			continue
 		}
-		c.engines("cluster "+name+": ", cluster)
+		if !c.checked[name] {
+			c.checked[name] = true
+			c.within("cluster "+name, "clusters", func() { c.engines("cluster "+name+": ", cluster) })
+		}
 		if c.Destination == toEndpoint && !readsEndpoint(cluster) {
 			c.bad(at+": cluster", "%s does not take its endpoint from %s: requests go to other endpoints than those that holdgate names", name, PickedHeader)
 		}

@@ -184,7 +184,10 @@ func FuzzParseAndCheck(f *testing.F) {
 	f.Add([]byte("node: {id: a}\n"))
 	f.Add([]byte("static_resources: {listeners: [{name: a, filter_chains: [{filters: [{name: b, typed_config: {\"@type\": \"type.googleapis.com/x.Y\", a: [1.5, null]}}]}]}]}"))
 	f.Add([]byte("a: &a [1]\nb: *a\n? [1]\n: 2\n"))
-	if text, err := os.ReadFile(filepath.Join("testdata", "foreign.yaml")); err == nil {
+	f.Add([]byte(`{"configs": [{"@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump"}, {"@type": "type.googleapis.com/envoy.admin.v3.ListenersConfigDump", "dynamic_listeners": [{"name": "\u001b", "error_state": {}}]}]}`))
+	for _, name := range []string{"foreign.yaml", "dump.yaml"} {
+		text, err := os.ReadFile(filepath.Join("testdata", name))
+		require.NoError(f, err)
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -211,6 +211,21 @@ func TestOneFindingOfManyRoutesIsListedAFewTimes(t *testing.T) {
 	require.Equal(t, "error: 197 other routes: timeout: is 5s, must be 0s: it cuts answers that take longer", found[mostAlike])
 }
 
+func TestOneFindingOfManyClustersIsListedAFewTimes(t *testing.T) {
+	t.Parallel()
+	var routes, clusters strings.Builder
+	for i := range 20 {
+		name := "c" + strconv.Itoa(i%10)
+		routes.WriteString("        - {match: {prefix: /}, route: {cluster: " + name + ", timeout: 0s, retry_policy: {retry_on: connect-failure}}}\n")
+		clusters.WriteString("  - cluster: {\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: " + name + ", circuit_breakers: {thresholds: [{max_requests: 7, max_retries: 100}]}}\n")
+	}
+	text := strings.NewReplacer("        routes:\n", "        routes:\n"+routes.String(), "  dynamic_active_clusters:\n", "  dynamic_active_clusters:\n"+clusters.String()).Replace(foreignDump(t))
+	found := findingsOf(t, text, CheckOptions{Budget: time.Minute, Destination: "route"})
+	require.Len(t, found, mostAlike+1)
+	require.Equal(t, "warning: cluster c0: circuit_breakers: allow 7 requests at once: when more are released after a hold, the others end with 503", found[0])
+	require.Equal(t, "warning: 7 other clusters: circuit_breakers: allow 7 requests at once: when more are released after a hold, the others end with 503", found[mostAlike])
+}
+
 // The tools of gateways print a dump below the names of its Envoy.
 func TestAConfigDumpBelowTheNamesOfItsEnvoy(t *testing.T) {
 	t.Parallel()
