@@ -43,14 +43,19 @@ func (a *answer) stopKeepalives() {
 }
 
 // keepalive sends one keepalive, and before the first one the head. If the wait has just ended,
-// it sends nothing, so that the end can still be answered with its own status. It returns false
+// or Envoy has turned out not to take keepalives, it sends nothing, so that the end can still be answered with its own status. It returns false
 // when the client has left.
 func (a *answer) keepalive() (sent bool) {
 	if !a.committed {
+		if !a.p.mayStream() {
+			a.stopKeepalives()
+			a.ticker, a.tick = nil, nil
+			return true
+		}
 		if !a.waiter.Begin() {
 			return true
 		}
-		a.committed = true
+		a.committed, a.p.streamedAt = true, time.Now()
 		if !a.p.send(a.p.committedHead()) {
 			return false
 		}
@@ -100,6 +105,7 @@ func (p *pass) ownHeaders(headers []*corev3.HeaderValue) []*corev3.HeaderValue {
 func (a *answer) begin(resp *http.Response) (sent bool) {
 	contentType := resp.Header.Get("Content-Type")
 	a.fixed = resp.ContentLength >= 0 || contentType != "" && !strings.HasPrefix(contentType, "text/event-stream")
+	a.p.streamedAt = time.Now()
 	return a.p.send(wire.StreamHead(resp.StatusCode, a.p.ownHeaders(relayedHeaders(resp, a.p.timing))))
 }
 

@@ -43,7 +43,7 @@ const gatewayNotTaken = "503"
 // canRelay reports whether there is a way by which the request can be relayed.
 func (p *pass) canRelay() bool {
 	if p.to.throughGateway() {
-		return p.s.d.Gateway != nil
+		return p.s.d.Gateway != nil && p.mayStream()
 	}
 	return p.s.d.Relay != nil
 }
@@ -62,6 +62,11 @@ func (p *pass) relayAtOnce(g holdstate.Grant) (again bool, err error) {
 	p.upload.hold()
 	r := &relay{p: p, answer: &answer{p: p}, grant: g}
 	return r.run()
+}
+
+// mayStream reports whether an answer to the request may be streamed.
+func (p *pass) mayStream() bool {
+	return !p.to.throughGateway() || !p.s.streamed.refuses(p.flight.envoy)
 }
 
 // sentOn ends a request that was sent on through a gateway that does not tell when it ends.

@@ -5,6 +5,7 @@ package extproc
 import (
 	"context"
 	"errors"
+	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/codes"
@@ -31,12 +32,14 @@ type pass struct {
 	flight *flight
 	req    Request
 
-	to        Destination
-	prefixed  bool          // the path has the prefix of the engine of an earlier attempt
-	carried   bool          // Envoy carries the answer, and its access log ends the flight
-	gone      chan struct{} // closed when the client has left; nil until watch
-	timing    string        // the value of Server-Timing; empty: the request has not waited
-	rateLimit string        // how many requests the caller's quota has left; empty: no quota
+	to         Destination
+	clientLeft bool          // left was called
+	streamedAt time.Time     // when the head of a streamed answer was sent; zero: none was
+	prefixed   bool          // the path has the prefix of the engine of an earlier attempt
+	carried    bool          // Envoy carries the answer, and its access log ends the flight
+	gone       chan struct{} // closed when the client has left; nil until watch
+	timing     string        // the value of Server-Timing; empty: the request has not waited
+	rateLimit  string        // how many requests the caller's quota has left; empty: no quota
 }
 
 // errGone means that the client has left.
@@ -220,6 +223,7 @@ func (p *pass) canceled() bool { return p.gs.Context().Err() != nil }
 // left records that the client has left. While the server closes, which ends streams too, it
 // records a refusal instead.
 func (p *pass) left() {
+	p.clientLeft = true
 	if p.s.isClosing() {
 		p.flight.noteRefusal(refusal.For(holdstate.ErrDraining, refusal.Wait{}))
 		return
@@ -272,6 +276,7 @@ func (p *pass) close() {
 	if p.gone != nil {
 		p.s.holds.Add(-1)
 	}
+	p.noteStreamed()
 	p.first.Free()
 	p.upload.free()
 	if p.flight != nil && !p.carried {

@@ -69,6 +69,7 @@ type Server struct {
 	logs    logStreams
 	// gateways are the Envoys whose streams name no lane.
 	gateways gateways
+	streamed streamed
 	name     string    // random: this process among those that requests pass
 	noLog    sync.Once // requests were sent on without a slot
 	moving   chan struct{}

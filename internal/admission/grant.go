@@ -26,17 +26,17 @@ func (g *Grant) Replica() holdstate.Replica {
 	return holdstate.Replica{ID: a.ID, Engine: a.Engine, Region: a.Region, Address: a.Address}
 }
 
-// maxPicked is how many addresses Picked returns.
-const maxPicked = 3
-
-// Picked returns the address of the grant and those of other replicas that the request may be sent
-// to, in the order in which they are to be tried.
-func (g *Grant) Picked() []string {
+// Picked returns at most n addresses: that of the grant, and those of other replicas that the
+// request may be sent to, in the order in which they are to be tried.
+func (g *Grant) Picked(n int) []string {
 	a := g.attempts
-	picked := append(make([]string, 0, maxPicked), g.Agent().Address)
+	picked := append(make([]string, 0, n), g.Agent().Address)
 	add := func(match *policy.Match) {
-		for _, address := range g.Others(a.Target, a.filter(match), maxPicked) {
-			if len(picked) < maxPicked && !slices.Contains(picked, address) {
+		if len(picked) == n {
+			return
+		}
+		for _, address := range g.Others(a.Target, a.filter(match), n) {
+			if len(picked) < n && !slices.Contains(picked, address) {
 				picked = append(picked, address)
 			}
 		}

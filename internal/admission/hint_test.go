@@ -25,7 +25,7 @@ func (r *rig) hinted(agents ...string) *Attempts {
 
 // picked returns the agents whose addresses a gateway is told.
 func picked(g *Grant) (agents string) {
-	for _, address := range g.Picked() {
+	for _, address := range g.Picked(3) {
 		for id := 'a'; id <= 'z'; id++ {
 			if agentregtest.AddressOf(string(id)) == address {
 				agents += string(id)
@@ -86,6 +86,7 @@ func TestAGatewayIsToldOtherReplicas(t *testing.T) {
 		first, on := r.take(r.request(0))
 		require.Equal(t, "a", on)
 		require.Equal(t, "a", picked(first), "there is no other")
+		require.Len(t, first.Picked(1), 1)
 		b := r.join("b", "eu", 4)
 		r.join("c", "eu", 4)
 		r.join("d", "eu", 4)
@@ -93,6 +94,8 @@ func TestAGatewayIsToldOtherReplicas(t *testing.T) {
 		require.Equal(t, "c", on)
 		require.Equal(t, "c", picked(g), "its hint has no other")
 		require.Equal(t, "abd", picked(first), "c has a request")
+		require.Len(t, first.Picked(1), 1)
+		require.Len(t, first.Picked(2), 2)
 		b.Report(pb.State_STATE_ASLEEP)
 		require.Equal(t, "adc", picked(first))
 		q := r.request(0)

@@ -124,8 +124,8 @@ func (a *App) newDecider() *decision.Decider {
 	return decision.New(decision.Options{
 		SiteID: c.SiteID, HoldBudget: c.WakeHoldBudget, GraceUntil: time.Now().Add(c.RegistryGrace),
 		Identities: c.IdentityMetadata != "", ForwardKeys: c.ForwardAuthorization,
-		Destination: policy.Destination(c.Destination),
-		Keys:        a.keys, Secrets: a.secrets, Maps: a.maps, Backends: a.backends, Registry: a.registry, Machine: a.machine,
+		Destination: policy.Destination(c.Destination), Fallbacks: c.EndpointFallbacks,
+		Keys: a.keys, Secrets: a.secrets, Maps: a.maps, Backends: a.backends, Registry: a.registry, Machine: a.machine,
 		Capacity: a.capacity, Policies: a.policies, Engines: a.engines, Holds: a.siteHolds(), Site: a.siteView(), Log: a.log,
 		Events: decision.Events{
 			Waits: a.notifiers.changed, HoldEnded: m.HoldEnded, Rejected: a.rejected, TokenRejected: m.TokenRejected,

@@ -50,6 +50,10 @@ func validDestination(s string) string {
 	return ""
 }
 
+func validFallbacks(n int) string {
+	return messageUnless(n >= 0 && n <= 2, "must be from 0 to 2")
+}
+
 // withPort returns the host of a URL with a port.
 func withPort(host string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {

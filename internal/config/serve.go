@@ -33,9 +33,11 @@ type Serve struct {
 	RelayCAFile   string
 	// Destination is a policy.Destination.
 	Destination string
-	EnvoyAdmin  []string
-	PortsFile   string
-	Takeover    bool
+	// EndpointFallbacks is of policy.Endpoint.
+	EndpointFallbacks int
+	EnvoyAdmin        []string
+	PortsFile         string
+	Takeover          bool
 	// TakeoverSocket is the value of the flag; use TakeoverPath.
 	TakeoverSocket string
 
@@ -126,6 +128,7 @@ func (c *Serve) settings() []setting {
 		flagOf(&c.AgentsListen, "agents-listen", "127.0.0.1:9002", "address for agents: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.AdminListen, "admin-listen", "127.0.0.1:9003", "address of the admin API, with metrics, health and the map: host:port or unix:///path", validAddress).address(),
 		flagOf(&c.Destination, "destination", string(policy.Replica), "how requests are sent on, unless the policy of their model says it: replica (to the replica that the router chooses), route (as a gateway routes them) or endpoint (to the replica that the router names to a gateway): see docs/gateways", validDestination),
+		flagOf(&c.EndpointFallbacks, "endpoint-fallbacks", 0, "with destination endpoint: how many replicas after the first a gateway is told of, at most 2; 0 for a gateway that takes only one address", validFallbacks),
 		flagOf(&c.Relay, "relay", "unix:///run/holdgate/relay.sock", "Envoy's relay lane: unix:///path or host:port; for models with destination route or endpoint the gateway's listener for clients instead: http://host:port or https://host", validRelay).address(),
 		flagOf(&c.RelayCAFile, "relay-ca-file", "", "CAs of the certificate of an https --relay; PEM; the system's without it").withRequired("relay"),
 		listOf(&c.EnvoyAdmin, "envoy-admin", "admin interfaces of all Envoys that connect here, http://host:port or unix:///path: their counts correct the effect of lost access-log entries, and at a shutdown they ask their clients to connect elsewhere", validEnvoyAdmin),

@@ -71,6 +71,8 @@ func TestABadValueNamesItsFlagAndRule(t *testing.T) {
 		"--relay=http://gateway:8080":                  "--relay is http://gateway:8080: sends callers' keys to another machine unencrypted: use https",
 		"--relay-ca-file=a":                            "--relay-ca-file is a: needs an https --relay",
 		"--destination=gateway":                        "--destination is gateway: must be replica, route or endpoint",
+		"--endpoint-fallbacks=3":                       "--endpoint-fallbacks is 3: must be from 0 to 2",
+		"--endpoint-fallbacks=-1":                      "--endpoint-fallbacks is -1: must be from 0 to 2",
 		"--destination=route":                          "",
 		"--destination=endpoint":                       "",
 		"--agent-liveness=0s":                          "--agent-liveness is 0s: must be above 0",

@@ -31,6 +31,8 @@ type Options struct {
 	// Destination is how the requests of a model without a destination in its policy are sent
 	// on; empty: to replicas.
 	Destination policy.Destination
+	// Fallbacks is how many replicas after the first a gateway is told of.
+	Fallbacks int
 
 	Keys     *access.Store // nil: no keys file
 	Secrets  *hop.Secrets  // nil: hops are counted, and their tokens not signed

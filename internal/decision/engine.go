@@ -42,13 +42,11 @@ func (d *Decider) destination(model string) policy.Destination {
 
 // Picked is part of extproc.Call. The request needs its hint no more, and may run for long.
 func (c *call) Picked(g holdstate.Grant) string {
-	slot, real := g.(*admission.Grant)
-	if !real {
-		return g.Replica().Address
+	defer func() { c.attempts.Hint = nil }()
+	if slot, real := g.(*admission.Grant); real && c.d.o.Fallbacks > 0 {
+		return strings.Join(slot.Picked(1+c.d.o.Fallbacks), ",")
 	}
-	picked := strings.Join(slot.Picked(), ",")
-	c.attempts.Hint = nil
-	return picked
+	return g.Replica().Address
 }
 
 // Picks is part of extproc.Decider.

@@ -26,7 +26,7 @@ func hinted(agents ...string) *extproc.Request {
 
 func TestAHintDecidesAmongReplicasThatServe(t *testing.T) {
 	t.Parallel()
-	bubble(t, setup{Destination: policy.Endpoint, placements: rigMap, keys: oneKey(", quota: {requests_per_minute: 1}")}, func(r *rig) {
+	bubble(t, setup{Destination: policy.Endpoint, Fallbacks: 2, placements: rigMap, keys: oneKey(", quota: {requests_per_minute: 1}")}, func(r *rig) {
 		t := r.t
 		r.join("a", "eu", 1, "m")
 		r.join("b", "eu", 1, "m")
