@@ -74,7 +74,8 @@ type fleet struct {
 	running sync.WaitGroup
 
 	members []*member // used only by the goroutine of run
-	logged  string    // the lookup error that was last logged; used only by run
+	logged  string    // the lookup error that was last logged; empty: the last lookup has succeeded; used only by run
+	crowded bool      // the name had more than MaxReplicas addresses at the last lookup; used only by run
 
 	mu     sync.Mutex
 	models []string // of cfg, or as the backend lists them
@@ -184,13 +185,18 @@ func (f *fleet) checkAll(ctx context.Context, try int) {
 	}
 }
 
-// lookupFailed reports that the name could not be resolved, unless an address is up.
+// lookupFailed reports that the name could not be resolved. It is no failed check while an address
+// is up.
 func (f *fleet) lookupFailed(err error) {
+	first := err.Error() != f.logged
+	f.logged = err.Error()
 	if f.up() {
+		if first {
+			f.cfg.Log.Warn().Str("agent", f.cfg.ID).Err(err).Msg("the name of the backend cannot be looked up, the addresses that are known stay in use")
+		}
 		return
 	}
-	if err.Error() != f.logged {
-		f.logged = err.Error()
+	if first {
 		f.cfg.Log.Info().Str("agent", f.cfg.ID).Err(err).Msg("the backend is not ready yet")
 	}
 	f.demand.OnCheck()
@@ -218,7 +224,8 @@ func (f *fleet) assignAddresses(ctx context.Context, try int) error {
 	if err != nil {
 		return err
 	}
-	list = f.chooseReplicas(list, try)
+	f.logged = ""
+	list = f.limit(f.chooseReplicas(list, try))
 	for _, m := range f.members {
 		address := m.address.Load()
 		switch {
@@ -236,6 +243,35 @@ func (f *fleet) assignAddresses(ctx context.Context, try int) error {
 		f.addAddress(ctx, &address)
 	}
 	return nil
+}
+
+// limit returns at most MaxReplicas of the addresses, those of members first.
+func (f *fleet) limit(list []netip.AddrPort) []netip.AddrPort {
+	crowded := len(list) > MaxReplicas
+	if crowded && !f.crowded {
+		f.cfg.Log.Warn().Str("agent", f.cfg.ID).Int("addresses", len(list)).Int("used", MaxReplicas).Msg("the name of the backend has more addresses than are used")
+	}
+	f.crowded = crowded
+	if !crowded {
+		return list
+	}
+	known := map[netip.AddrPort]bool{}
+	for _, m := range f.members {
+		if address := m.address.Load(); address != nil {
+			known[*address] = true
+		}
+	}
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b netip.AddrPort) int { return rank(known[a]) - rank(known[b]) })
+	return list[:MaxReplicas]
+}
+
+// rank returns 0 for what comes first.
+func rank(first bool) int {
+	if first {
+		return 0
+	}
+	return 1
 }
 
 // addAddress assigns an address to a member without one, or to a new member, which registers
@@ -278,8 +314,7 @@ func (f *fleet) chooseReplicas(list []netip.AddrPort, try int) []netip.AddrPort 
 			}
 		}
 	}
-	set := sets[try%len(sets)]
-	return set[:min(len(set), MaxReplicas)]
+	return sets[try%len(sets)]
 }
 
 // resolve returns the valid addresses of the backend, IPv4 first.

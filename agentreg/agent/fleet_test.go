@@ -3,13 +3,17 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/agentreg"
@@ -52,6 +56,56 @@ func TestEachAddressOfABackendIsAReplica(t *testing.T) {
 		after(10 * time.Second)
 		require.Zero(t, v.reg.Serving(llama))
 		require.Contains(t, v.heard(), "up false")
+	})
+}
+
+// A name may have more addresses than a router can use, in another order at each lookup.
+func TestABackendHasALimitOfReplicas(t *testing.T) {
+	log := &bytes.Buffer{}
+	withBackend(t, func(c *Config) { c.Log = zerolog.New(zerolog.SyncWriter(log)) }, func(v *backendRig) {
+		var many []string
+		for i := range MaxReplicas + 40 {
+			many = append(many, fmt.Sprintf("192.0.%d.%d", 2+i/200, 1+i%200))
+		}
+		v.named(many...)
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		require.Equal(t, MaxReplicas, v.reg.Serving(llama))
+		first := v.all()
+		for range 3 {
+			slices.Reverse(many)
+			v.named(many...)
+			after(maxMissed * 2 * steadyPoll)
+			require.Equal(t, first, v.all(), "they keep their addresses")
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "more addresses than"))
+		v.named(many[:3]...)
+		after(maxMissed * 2 * steadyPoll)
+		require.Equal(t, 3, v.reg.Serving(llama))
+		v.named(many...)
+		after(steadyPoll)
+		require.Equal(t, 2, strings.Count(log.String(), "more addresses than"), "it was not so in between")
+	})
+}
+
+// What was looked up before stays in use.
+func TestALookupThatFailsChangesNothing(t *testing.T) {
+	log := &bytes.Buffer{}
+	withBackend(t, func(c *Config) { c.Log = zerolog.New(zerolog.SyncWriter(log)) }, func(v *backendRig) {
+		v.named("192.0.2.1", "192.0.2.2")
+		v.health.Store(http.StatusOK)
+		v.want(true)
+		v.noNames.Store(true)
+		after(20 * steadyPoll)
+		require.Equal(t, 2, v.reg.Serving(llama))
+		const told = "the addresses that are known stay in use"
+		require.Equal(t, 1, strings.Count(log.String(), told))
+		v.noNames.Store(false)
+		after(steadyPoll)
+		v.noNames.Store(true)
+		after(20 * steadyPoll)
+		require.Equal(t, 2, strings.Count(log.String(), told), "it had succeeded in between")
+		require.Equal(t, 2, v.reg.Serving(llama))
 	})
 }
 

@@ -32,6 +32,7 @@ type backendRig struct {
 	reg     *agentreg.Registry
 	cfg     Config
 	hosts   atomic.Pointer[[]netip.Addr] // what its name stands for; nil: nothing
+	noNames atomic.Bool                  // lookups fail
 	lookups atomic.Int64
 	wanted  atomic.Bool
 	used    atomic.Bool
@@ -135,6 +136,9 @@ func (v *backendRig) named(addresses ...string) {
 
 func (v *backendRig) lookup(context.Context, string) ([]netip.Addr, error) {
 	v.lookups.Add(1)
+	if v.noNames.Load() {
+		return nil, errors.New("no name server answers")
+	}
 	return *v.hosts.Load(), nil
 }
 
