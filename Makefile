@@ -25,6 +25,10 @@ ENVOY_VERSIONS ?= 1.37.0 1.38.3 1.39.3 1.40.0
 # The race detector keeps each test program for a second at its end, unless told otherwise.
 RACE = GORACE=atexit_sleep_ms=100
 
+# The API server's packages are most of what validates manifests. To optimize them takes longer
+# than it saves.
+QUICK_BUILD = -gcflags='k8s.io/...=-N -l'
+
 # Environment with the paths of the tools below .tools/.
 ENV = HOLDGATE_ENVOY='$(TOOLS)/bin/envoy' HOLDGATE_TOOLS='$(TOOLS)' HOLDGATE_PYTHON='$(TOOLS)/venv/bin/python' \
 	HOLDGATE_VALKEY='$(TOOLS)/bin/valkey-server'
@@ -126,14 +130,18 @@ fix: go ## apply the automatic fixes of lint
 	$(TOOL) golangci-lint run --fix
 
 manifests: build ## validate all Kubernetes manifests: printed ones, examples, and those on pages
-	$(GO) -C tools/manifests vet ./...
-	$(GO) -C tools/manifests test -count=1 ./...
-	$(GO) -C tools/manifests build -o ../../bin/manifests .
+	$(GO) -C tools/manifests vet $(QUICK_BUILD) ./...
+	$(GO) -C tools/manifests test $(QUICK_BUILD) -count=1 ./...
+	$(GO) -C tools/manifests build $(QUICK_BUILD) -o ../../bin/manifests .
 	@for flags in 'envoy-gateway --gateway g --route r' 'envoy-gateway --gateway g --route r --destination endpoint' 'ai-gateway --gateway g --route r' \
 		'istio --gateway g' 'llm-d --engines e:8000' 'llm-d --gateway g --destination route'; do \
 		echo "holdgate envoy render --for $$flags"; \
 		bin/holdgate envoy render --namespace models --extproc holdgate.models.svc.cluster.local:9001 --tls-secret s --for $$flags | (cd tools/manifests && ../../bin/manifests -); \
 	done
+
+translate: go ## write what Envoy Gateway makes of the manifests, for the e2e tests; builds for many minutes
+	$(GO) -C tools/translate test ./...
+	$(GO) -C tools/translate run .
 
 vet: go ## run go vet
 	$(GO) vet ./...
@@ -180,5 +188,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is required, which downloads $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential groups soak-routers fuzz flaky bench bench-smoke lint fix manifests vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential groups soak-routers fuzz flaky bench bench-smoke lint fix manifests translate vet fmt fmt-check vuln generate check \
 	tools tools-routers tools-test clean clean-tools go

@@ -39,6 +39,8 @@ const (
 	maxBody      = 1 << 31
 	maxHold      = 24 * time.Hour
 	maxSocket    = 107
+	// maxWindow is the largest flow-control window of HTTP/2.
+	maxWindow = 1<<31 - 1
 )
 
 // Config is what differs from one gateway to another.
@@ -113,8 +115,18 @@ func (v view) Idle() int { return int((v.HoldMax + idleHeadroom + time.Second - 
 // Buffer is the size of the gateway's buffers, in bytes.
 func (v view) Buffer() int64 { return v.MaxRequestBytes + bodyHeadroom }
 
+// Window returns the flow-control window of a client's stream, in bytes: with HTTP/2 Envoy
+// buffers no more of a request than that.
+func (v view) Window() int64 { return min(v.Buffer(), maxWindow) }
+
+// ConnectionWindow returns the window of a client's connection, for four streams.
+func (v view) ConnectionWindow() int64 { return min(4*v.Buffer(), maxWindow) }
+
 // SocketDir returns the directory of the unix socket.
 func (v view) SocketDir() string { return path.Dir(v.ExtProc.Socket) }
+
+// Clusters are the names of Envoy's clusters for Holdgate: of the filter and of the log.
+func (v view) Clusters() []string { return []string{"holdgate", "holdgate_log"} }
 
 // Picks reports whether Holdgate names the engine.
 func (v view) Picks() bool { return v.Destination == Endpoint }

@@ -105,6 +105,7 @@ func TestThePatchesForIstioAreEnvoysOwnMessages(t *testing.T) {
 		"CLUSTER":        func() proto.Message { return &clusterv3.Cluster{} },
 		"HTTP_FILTER":    func() proto.Message { return &hcmv3.HttpFilter{} },
 		"NETWORK_FILTER": func() proto.Message { return &listenerv3.Filter{} },
+		"LISTENER":       func() proto.Message { return &listenerv3.Listener{} },
 		"VIRTUAL_HOST":   func() proto.Message { return &routev3.VirtualHost{} },
 		"HTTP_ROUTE":     func() proto.Message { return &routev3.Route{} },
 	}
@@ -116,7 +117,7 @@ func TestThePatchesForIstioAreEnvoysOwnMessages(t *testing.T) {
 				continue
 			}
 			patches := object["spec"].(map[string]any)["configPatches"].([]any)
-			require.Len(t, patches, len(kinds))
+			require.Len(t, patches, len(kinds)+1, "two clusters")
 			for _, p := range patches {
 				patch := p.(map[string]any)
 				value, err := json.Marshal(patch["patch"].(map[string]any)["value"])
