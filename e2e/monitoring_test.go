@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/polltest"
+	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
 
 // promtool runs promtool in the directory of the examples.
@@ -90,9 +91,9 @@ func (p *prometheus) silent(but ...string) {
 
 // The shipped alerts fire on faults of a real router, and are silent while nothing is wrong.
 func TestTheAlertsFireOnRealFaults(t *testing.T) {
-	dir := socketDir(t)
+	dir, valkey := socketDir(t), valkeytest.Start(t)
 	s, serve, ports, front := startServeIn(t, dir, "--envoy-admin", "unix://"+filepath.Join(dir, envoy.AdminSocket),
-		"--wake-hold-max", "3", "--wake-hold-budget", "2s", "--wake-linger", "0s")
+		"--shared", valkey.URL(), "--wake-hold-max", "3", "--wake-hold-budget", "2s", "--wake-linger", "0s")
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	p := startPrometheus(t, ports["admin"], shortRules(t))
 	p.fires("HoldgateMapMissing")
@@ -125,6 +126,8 @@ func TestTheAlertsFireOnRealFaults(t *testing.T) {
 	p.fires("HoldgateReplicaFlapping")
 	p.silent("HoldgateHold.*", "HoldgateWakeFailing", "HoldgateReplicaFlapping")
 
+	valkey.Stop()
+	p.fires("HoldgateSharedServerAway")
 	require.NoError(t, front.Stop(5*time.Second))
 	p.fires("HoldgateNoEnvoy")
 	require.NoError(t, serve.cmd.Process.Signal(syscall.SIGTERM))
