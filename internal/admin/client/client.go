@@ -102,11 +102,8 @@ func (c *Client) Do(ctx context.Context, call Call) (*Answer, error) {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := c.http.Do(req)
-	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) { // there is no such socket
-		return nil, fmt.Errorf("asking the router: %w: is holdgate serve running there? --admin names its --admin-listen", err)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("asking the router: %w", err)
+		return nil, noAnswer(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
@@ -121,6 +118,14 @@ func (c *Client) Do(ctx context.Context, call Call) (*Answer, error) {
 		return nil, fmt.Errorf("asking the router: status %d is not an answer of an admin API", resp.StatusCode)
 	}
 	return &Answer{Status: resp.StatusCode, Header: resp.Header, Body: body}, nil
+}
+
+// noAnswer returns the error of a call that no router answered.
+func noAnswer(err error) error {
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) { // there is no such socket
+		return fmt.Errorf("asking the router: %w: is holdgate serve running there? --admin names its --admin-listen", err)
+	}
+	return fmt.Errorf("asking the router: %w", err)
 }
 
 // JSON makes a call and reads the answer into out.

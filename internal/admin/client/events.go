@@ -33,7 +33,7 @@ func (c *Client) Events(ctx context.Context, last string, f func(id string, data
 	endless.Timeout = 0
 	resp, err := endless.Do(req)
 	if err != nil {
-		return fmt.Errorf("asking the router: %w", err)
+		return noAnswer(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
