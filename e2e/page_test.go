@@ -43,6 +43,11 @@ func TestThePageFollowsAWake(t *testing.T) {
 	p.accessible()
 	p.live()
 
+	// While nothing happens only the clock goes on, so that a reader or a selection stays.
+	p.eval(`seen = document.getElementById("seen").textContent; document.getElementById("h-models").stays = true`)
+	p.until(`document.getElementById("seen").textContent !== seen`)
+	require.True(t, p.is(`document.getElementById("h-models").stays === true`))
+
 	// The button is reached and pressed by the keyboard.
 	const wake = `document.activeElement.dataset.wake`
 	for i := 0; p.eval(wake) != "m"; i++ {

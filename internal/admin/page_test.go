@@ -209,6 +209,13 @@ func TestThePagesHeaders(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, w.Code, "DNS rebinding")
 }
 
+func TestTheAgeOfTheMapChangesOnceAMinute(t *testing.T) {
+	t.Parallel()
+	for age, want := range map[int64]string{0: "less than a minute", 59: "less than a minute", 60: "1 min 0 s", 119: "1 min 0 s", 5400: "1 h 30 min"} {
+		require.Equal(t, "Map of generation 7, pushed "+want+" ago", mapText(&MapStatus{Generation: 7, Source: "pushed", AgeSeconds: age}))
+	}
+}
+
 func TestALargeStatusMakesASmallPage(t *testing.T) {
 	t.Parallel()
 	s := &Status{Ready: true}

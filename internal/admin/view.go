@@ -69,7 +69,11 @@ func mapText(m *MapStatus) string {
 	if m == nil {
 		return "No sibling map"
 	}
-	return fmt.Sprintf("Map of generation %d, %s %s ago", m.Generation, m.Source, page.Span(time.Duration(m.AgeSeconds)*time.Second))
+	age := "less than a minute"
+	if d := time.Duration(m.AgeSeconds) * time.Second; d >= time.Minute {
+		age = page.Span(d.Truncate(time.Minute))
+	}
+	return fmt.Sprintf("Map of generation %d, %s %s ago", m.Generation, m.Source, age)
 }
 
 // modelOrder is the order of the models on the page, by their classes.

@@ -12,6 +12,7 @@
 	const form = document.getElementById("unlock");
 	const field = document.getElementById("token");
 	const forget = document.getElementById("forget");
+	const clock = /<time id="seen"[^>]*>[^<]*<\/time>/; // when the server was asked
 	const said = new Set(["waking", "awake", "asleep", "failed"]);
 
 	let token = sessionStorage.getItem(key) || "";
@@ -51,12 +52,20 @@
 		field.focus();
 	};
 
-	// show puts the answer of the server in place of the main part. The focus stays where it is.
+	// show puts the answer of the server in place of the main part, unless only the clock is
+	// another. The focus stays where it is.
 	const show = (text) => {
 		form.hidden = true;
 		forget.hidden = token === "";
-		if (text === shown) return;
-		shown = text;
+		const [seen] = text.match(clock) || [""];
+		const rest = text.replace(clock, "");
+		if (rest === shown) {
+			document.getElementById("seen").textContent = seen.replace(/<[^>]*>/g, "");
+			return;
+		}
+		const selection = getSelection();
+		if (!selection.isCollapsed && main.contains(selection.anchorNode)) return; // somebody copies a text
+		shown = rest;
 		const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
 		const next = new DOMParser().parseFromString(text, "text/html");
 		main.replaceChildren(...next.body.childNodes);
