@@ -127,10 +127,10 @@ func Check(s *Setup, o CheckOptions) *Report {
 	for _, f := range s.found {
 		c.keep(f)
 	}
-	c.version()
 	managers := c.managers()
 	c.choose(managers)
 	c.Destination = cmp.Or(c.Destination, c.guess(managers))
+	c.version()
 	held := false
 	for _, m := range managers {
 		held = c.manager(m) || held
@@ -199,7 +199,11 @@ func (c *checker) version() {
 	if c.major == 0 || c.major > floorMajor || c.major == floorMajor && c.minor >= floorMinor {
 		return
 	}
-	c.bad("version", "is %d.%d, must be %d.%d or newer: an older Envoy refuses the keepalives of held requests", c.major, c.minor, floorMajor, floorMinor)
+	what := "an older Envoy refuses keepalives: the first held request that gets one fails, and later holds are silent"
+	if c.Destination == toReplica {
+		what = "an older Envoy has no composite cluster and refuses keepalives"
+	}
+	c.add(c.ifReplica(), "version", "is %d.%d, must be %d.%d or newer: %s", c.major, c.minor, floorMajor, floorMinor, what)
 }
 
 // guess returns the destination for which the setup seems to be made.

@@ -48,7 +48,7 @@ func TestWhatBreaksHoldingInAGatewayIsFound(t *testing.T) {
 		return "            timeout: 0s\n          typed_per_filter_config: {hold: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute, " + settings + "}}\n          z_unused:\n            a: 1\n"
 	}
 	for name, c := range map[string]struct{ from, to, want string }{
-		"version":              {"minor_number: 40", "minor_number: 36", "error: version: is 1.36, must be 1.37 or newer"},
+		"version":              {"minor_number: 40", "minor_number: 36", "warning: version: is 1.36, must be 1.37 or newer: an older Envoy refuses keepalives: the first held"},
 		"body mode":            {"request_body_mode: FULL_DUPLEX_STREAMED", "request_body_mode: BUFFERED", "error: " + filter + "processing_mode.request_body_mode: is BUFFERED"},
 		"trailers":             {"request_trailer_mode: SEND, ", "", "error: " + filter + "processing_mode.request_trailer_mode: is DEFAULT, must be SEND"},
 		"response headers":     {"response_header_mode: SKIP", "response_header_mode: SEND", "warning: " + filter + "processing_mode.response_header_mode: is SEND, must be SKIP"},
