@@ -70,8 +70,10 @@ func TestTheCheckOfARunningEnvoy(t *testing.T) {
 		"timeout":        {"timeout: 0s\n                  retry", "retry", "error: listener clients: virtual host models: route 0: timeout: is missing, which means 15s"},
 		"breaker":        {"{max_connections: 100000, max_pending_requests: 100000, max_requests: 100000}", "{max_connections: 100000}", "error: cluster holdgate: circuit_breakers.max_requests: is 1024"},
 		"open":           {"common_lb_config:", "metadata: {}\n    # ", "warning: listener clients: filter holdgate: failure_mode_allow: is true, but cluster holdgate has no health check"},
-		"Lua": {"          - name: envoy.filters.http.router", "          - {name: script, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: {inline_string: \"\"}}}\n          - name: envoy.filters.http.router",
-			"note: listener clients: filter script: comes after holdgate's"},
+		"Lua": {
+			"          - name: envoy.filters.http.router", "          - {name: script, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: {inline_string: \"\"}}}\n          - name: envoy.filters.http.router",
+			"note: listener clients: filter script: comes after holdgate's",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := shortDir(t)

@@ -188,8 +188,10 @@ func startDistant(t *testing.T, o distantOptions) *distant {
 	d.flags = append(line[1:], "--agents-listen", d.agents, "--admin-listen", d.admin, "--site-id", "here", "--wake-keepalive", "200ms",
 		"--relay", "http://"+d.clients)
 	if o.plain {
-		d.flags = []string{"serve", "--destination", "route", "--extproc-listen", d.extProc, "--relay", "http://" + d.clients, "--agents-listen", d.agents,
-			"--admin-listen", d.admin, "--site-id", "here", "--wake-keepalive", "200ms"}
+		d.flags = []string{
+			"serve", "--destination", "route", "--extproc-listen", d.extProc, "--relay", "http://" + d.clients, "--agents-listen", d.agents,
+			"--admin-listen", d.admin, "--site-id", "here", "--wake-keepalive", "200ms",
+		}
 	}
 	d.flags = append(d.flags, o.flags...)
 	d.startRouter()

@@ -35,11 +35,11 @@ const (
 type Level string
 
 const (
-	// Error: requests fail, or holds or answers are cut.
+	// Error is a finding with which requests fail, or holds or answers are cut.
 	Error Level = "error"
-	// Warning: something is lost, or fails under some conditions.
+	// Warning is a finding with which something is lost, or fails under some conditions.
 	Warning Level = "warning"
-	// Note: something could not be checked, or may be correct.
+	// Note is a finding about what could not be checked, or may be correct.
 	Note Level = "note"
 )
 

@@ -165,8 +165,8 @@ const (
 	wasmFilter         = "envoy.extensions.filters.http.wasm.v3.Wasm"
 )
 
-// neighbours checks the filters before and after the first of ours.
-func (c *checker) neighbours(m *manager) {
+// neighbors checks the filters before and after the first of ours.
+func (c *checker) neighbors(m *manager) {
 	at := slices.Index(m.filters, m.ours[0])
 	for i, f := range m.filters {
 		path := m.path + ": filter " + f.name

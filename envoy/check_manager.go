@@ -238,8 +238,8 @@ func changed(p *extprocv3.ExternalProcessor, settings *anypb.Any) *extprocv3.Ext
 	return p
 }
 
-// usesBase reports whether a filter has its own configuration on some route. If it is on on
-// no route, the configuration is that of requests without one.
+// usesBase reports whether a filter has its own configuration on some route. If no
+// route uses it, the configuration is that of requests without one.
 func (m *manager) usesBase(f *httpFilter) bool {
 	changed := false
 	for _, host := range m.routeConfig.GetVirtualHosts() {
@@ -265,7 +265,7 @@ func (c *checker) manager(m *manager) bool {
 		}
 		c.accessLog(m.path, m, f.proc)
 	}
-	c.neighbours(m)
+	c.neighbors(m)
 	c.ownSettings(m)
 	c.routes(m)
 	return true

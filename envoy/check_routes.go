@@ -59,7 +59,7 @@ func (c *checker) routes(m *manager) {
 		c.note(m.path+": route_config", "is not there: a route on which requests are held needs timeout 0s")
 		idle, total = true, true
 	case on == 0 && routed > 0:
-		c.bad(m.path+": filter "+m.ours[0].name, "is on on no route: nothing is held")
+		c.bad(m.path+": filter "+m.ours[0].name, "is not on for any route: nothing is held")
 	case on < routed:
 		c.note(m.path+": filter "+m.ours[0].name, "is off on %d of %d routes", routed-on, routed)
 	}
@@ -93,7 +93,7 @@ func (c *checker) oneRoute(at string, m *manager, host *routev3.VirtualHost, r *
 	}
 	if on {
 		c.times(at, r.GetRoute())
-		c.upstream(at, m, r.GetRoute())
+		c.upstream(at, r.GetRoute())
 		c.retries(at, cmp.Or(r.GetRoute().GetRetryPolicy(), host.GetRetryPolicy()))
 		c.buffer(at, m, host, r)
 	}
@@ -135,13 +135,13 @@ func (c *checker) buffer(at string, m *manager, host *routev3.VirtualHost, r *ro
 			limit = v.GetValue()
 		}
 	}
-	if limit < uint64(c.MaxRequestBytes) {
+	if limit < uint64(max(c.MaxRequestBytes, 0)) {
 		c.warn(at+": per_request_buffer_limit_bytes", "or what takes its place is %d, should be above the largest body of %d: larger requests are not tried again, and those with trailers that are not relayed are answered with 413", limit, c.MaxRequestBytes)
 	}
 }
 
 // upstream checks the clusters of a route.
-func (c *checker) upstream(at string, m *manager, r *routev3.RouteAction) {
+func (c *checker) upstream(at string, r *routev3.RouteAction) {
 	names := []string{r.GetCluster()}
 	for _, w := range r.GetWeightedClusters().GetClusters() {
 		names = append(names, w.GetName())

@@ -98,7 +98,7 @@ func TestWhatBreaksHoldingInAGatewayIsFound(t *testing.T) {
 		"buffer":               {"per_request_buffer_limit_bytes: 11534336", "per_request_buffer_limit_bytes: 32768", "warning: " + route + "per_request_buffer_limit_bytes: or what takes its place is 32768, should be above the largest body of 10485760"},
 		"default buffer":       {"per_request_buffer_limit_bytes: 11534336", "z_unused: 1", "warning: " + route + "per_request_buffer_limit_bytes: or what takes its place is 1048576"},
 		"connection buffer":    {"per_request_buffer_limit_bytes: 11534336", "request_body_buffer_limit: 5", "warning: " + route + "per_request_buffer_limit_bytes: or what takes its place is 5,"},
-		"off on the route":     {"            timeout: 0s\n", perRoute("disabled: true"), "error: listener http: filter hold: is on on no route"},
+		"off on the route":     {"            timeout: 0s\n", perRoute("disabled: true"), "error: listener http: filter hold: is not on for any route"},
 		"other mode on it":     {"            timeout: 0s\n", perRoute("overrides: {processing_mode: {request_body_mode: STREAMED}}"), "error: " + route + "filter hold: processing_mode.request_body_mode: is STREAMED"},
 		"other server on it":   {"            timeout: 0s\n", perRoute("overrides: {grpc_service: {envoy_grpc: {cluster_name: epp}}, metadata_options: {}}"), "warning: " + route + "filter hold: overrides.grpc_service: is epp and not holdgate-server"},
 		"open on it":           {"            timeout: 0s\n", perRoute("overrides: {failure_mode_allow: false}"), "note: " + route + "filter hold: failure_mode_allow: is false"},
@@ -154,8 +154,10 @@ func TestAGatewayWhoseEndpointsHoldgatePicks(t *testing.T) {
 		"plain":         {"type: EDS", cluster},
 		"another key":   {"type: ORIGINAL_DST\n      original_dst_lb_config: {metadata_key: {key: envoy.lb, path: [{key: other}]}}", cluster},
 		"another field": {"type: ORIGINAL_DST\n      original_dst_lb_config: {use_http_header: true}", cluster},
-		"another source": {`load_balancing_policy: {policies: [{typed_extension_config: {name: o, typed_config: {"@type": type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost, override_host_sources: [{header: x-other}]}}}]}`,
-			cluster},
+		"another source": {
+			`load_balancing_policy: {policies: [{typed_extension_config: {name: o, typed_config: {"@type": type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost, override_host_sources: [{header: x-other}]}}}]}`,
+			cluster,
+		},
 	} {
 		found := strings.Join(picker(c.cluster), "\n")
 		if c.want == "" {

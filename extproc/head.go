@@ -87,25 +87,37 @@ func readHead(block wire.HeaderBlock) head {
 			h.addCoding(body.ParseCoding(string(value)))
 		case "upgrade":
 			h.upgrade = true
-		case envoy.FailedHeader:
-			h.failed = string(value)
-		case envoy.StreamHeader:
-			h.stream = string(value)
-			h.private = append(h.private, envoy.StreamHeader)
-		case envoy.TicketHeader:
-			h.ticket += string(value) // of two, neither is valid
-			h.private = append(h.private, envoy.TicketHeader)
-		case envoy.PickedHeader:
-			h.picked = true
-		case envoy.ViaHeader:
-			h.via += string(value) + ","
 		case "traceparent":
 			h.traceID = traceID(value)
 		default:
-			h.sender(name, value)
+			if !h.router(name, value) {
+				h.sender(name, value)
+			}
 		}
 	}
 	return h
+}
+
+// router reads the headers that routers, and the Envoys before them, give to a request. It
+// reports whether the header is one of them.
+func (h *head) router(name, value []byte) bool {
+	switch string(name) {
+	case envoy.FailedHeader:
+		h.failed = string(value)
+	case envoy.StreamHeader:
+		h.stream = string(value)
+		h.private = append(h.private, envoy.StreamHeader)
+	case envoy.TicketHeader:
+		h.ticket += string(value) // of two, neither is valid
+		h.private = append(h.private, envoy.TicketHeader)
+	case envoy.PickedHeader:
+		h.picked = true
+	case envoy.ViaHeader:
+		h.via += string(value) + ","
+	default:
+		return false
+	}
+	return true
 }
 
 // addCoding adds the coding of a Content-Encoding header. A body in more than one coding

@@ -100,7 +100,7 @@ func row(f *pflag.Flag) string {
 	case "", "[]", "false":
 		value = ""
 	default:
-		value = "`" + value + "`"
+		value = fmt.Sprintf("%#q", value)
 	}
 	return fmt.Sprintf("| `%s` | %s | %s |\n", name, value, strings.ReplaceAll(usage, "|", `\|`))
 }

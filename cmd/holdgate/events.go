@@ -55,7 +55,7 @@ func followEvents(cmd *cobra.Command, c *client.Client, asJSON bool) error {
 		})
 		switch {
 		case cmd.Context().Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the user has ended the command
 		case err != nil && first:
 			return err
 		case err != nil:

@@ -23,7 +23,7 @@ var manifestFields = map[string]string{
 	"Gateway":         "--gateway",
 	"Route":           "--route",
 	"ExtProc":         "--extproc",
-	"TLSSecret":       "--tls-secret",
+	"TLSSecret":       "--tls-secret", //nolint:gosec // no secret: the name of a flag
 	"Engines":         "--engines",
 	"Example":         "--example",
 	"MaxRequestBytes": "--max-request-bytes",

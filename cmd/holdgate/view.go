@@ -71,7 +71,7 @@ func show[T any](cmd *cobra.Command, f *viewFlags, call client.Call, table func(
 		err := showOnce(cmd.Context(), c, f, call, out, table)
 		switch {
 		case cmd.Context().Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the user has ended the command
 		case err != nil && first:
 			return err
 		case err != nil:

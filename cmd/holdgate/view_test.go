@@ -134,7 +134,7 @@ func TestAWatchGoesOn(t *testing.T) {
 	}
 	server := httptest.NewServer(admin.Handler(d))
 	defer server.Close()
-	flags := &viewFlags{adminFlags: adminFlags{url: server.URL}, output: "json", watch: true, every: time.Millisecond}
+	flags := &viewFlags{url: server.URL, output: "json", watch: true, every: time.Millisecond}
 	var out bytes.Buffer
 	cmd := newStatusCommand()
 	cmd.SetOut(&out)
@@ -242,8 +242,11 @@ func TestTheRouterOfThisMachineIsFound(t *testing.T) {
 func TestTheURLOfAnAdminAPIIsOneThatThisMachineCanCall(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][3]string{
-		{"127.0.0.1:0", "127.0.0.1:4000", "http://127.0.0.1:4000"}, {"0.0.0.0:9003", "0.0.0.0:9003", "http://127.0.0.1:9003"},
-		{":9003", "[::]:9003", "http://[::1]:9003"}, {"unix:///run/a.sock", "/run/a.sock", "unix:///run/a.sock"}, {"[::1]:1", "[::1]:1", "http://[::1]:1"},
+		{"127.0.0.1:0", "127.0.0.1:4000", "http://127.0.0.1:4000"},
+		{"0.0.0.0:9003", "0.0.0.0:9003", "http://127.0.0.1:9003"},
+		{":9003", "[::]:9003", "http://[::1]:9003"},
+		{"unix:///run/a.sock", "/run/a.sock", "unix:///run/a.sock"},
+		{"[::1]:1", "[::1]:1", "http://[::1]:1"},
 	} {
 		require.Equal(t, c[2], adminURL(c[0], c[1]))
 	}

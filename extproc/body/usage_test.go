@@ -30,7 +30,8 @@ var usageAnswers = map[string]struct {
 	"chat": {
 		`{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"\"usage\":{\"prompt_tokens\":99}"}}],` +
 			`"usage":{"prompt_tokens":12,"completion_tokens":34,"total_tokens":46,"prompt_tokens_details":{"cached_tokens":4}}}`,
-		false, Usage{12, 34, true},
+		false,
+		Usage{12, 34, true},
 	},
 	"chat, usage first, in lines": {
 		"{\n \"usage\" : {\n  \"prompt_tokens\" : 1 ,\n  \"completion_tokens\":2\n } , \"choices\": [ ] }\n", false, Usage{1, 2, true},
@@ -91,7 +92,8 @@ var usageAnswers = map[string]struct {
 	"responses stream": {
 		"event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r\",\"usage\":null}}\n\n" +
 			"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"usage\":{\"input_tokens\":7}}],\"usage\":{\"input_tokens\":4,\"output_tokens\":6}}}\n\n",
-		true, Usage{4, 6, true},
+		true,
+		Usage{4, 6, true},
 	},
 	"not in data": {"event: {\"usage\":{\"prompt_tokens\":3}}\n: {\"usage\":{\"prompt_tokens\":3}}\n\n", true, Usage{}},
 }

@@ -44,14 +44,7 @@ func (r *run) decide() verdict {
 	r.trace.step(stepServedHere)
 	r.trace.replicas()
 	if replicas := r.o.Registry.Serving(t); replicas > 0 {
-		if !r.hinted() {
-			r.trace.why("the gateway allows no replica of the model")
-			return refuse(refusal.NotHinted(t.Model))
-		}
-		if refused := r.charge(replicas); refused != nil {
-			return refuse(refused)
-		}
-		return r.serve()
+		return r.served(replicas)
 	}
 
 	r.trace.step(stepMap)
@@ -110,6 +103,18 @@ func (r *run) hinted() bool {
 	}
 	r.waiting() // sets the attempts
 	return r.call.attempts.Hinted()
+}
+
+// served decides a request whose target has replicas in routing.
+func (r *run) served(replicas int) verdict {
+	if !r.hinted() {
+		r.trace.why("the gateway allows no replica of the model")
+		return refuse(refusal.NotHinted(r.req.Model))
+	}
+	if refused := r.charge(replicas); refused != nil {
+		return refuse(refused)
+	}
+	return r.serve()
 }
 
 // charge counts the request against the quotas of its key.

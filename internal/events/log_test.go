@@ -21,7 +21,6 @@ func seen(t *testing.T, r *Reader) (models []string, id string) {
 		if len(list) == 0 {
 			return models, last
 		}
-		id = last
 		for _, e := range list {
 			if e.Type == Lost {
 				models = append(models, "lost")
