@@ -149,6 +149,38 @@ func TestPickerFallsBack(t *testing.T) {
 	})
 }
 
+// A replica may turn out to be the gateway itself.
+func TestPickerALoop(t *testing.T) {
+	s := startAsPicker(t, pickerShapes["original_dst by header"], []string{closedPort(t)})
+	s.register(hello("a", strings.TrimPrefix(s.url, "http://"), 4, "m"))
+	for range 2 {
+		r := s.post(chatPath, chatBody("m", false))
+		require.Equal(t, http.StatusLoopDetected, r.status, r.body)
+		require.Contains(t, r.body, `"code":"loop_detected"`)
+	}
+	s.inUse(0)
+	s.atRest()
+}
+
+// A request that is relayed to a replica that refuses its connection is held again.
+func TestPickerAHeldRequestWhoseReplicaIsDead(t *testing.T) {
+	b := namedEngine(t, "b")
+	s := startAsPicker(t, pickerShapes["original_dst by metadata"], []string{b.addr()}, "--relay", throughGateway, "--wake-keepalive", "100ms")
+	held := s.start(t.Context(), chatPath, chatBody("m", false))
+	s.metric(`hivenet_pending_demand{model="m"}`, "1")
+	time.Sleep(someKeepalives)
+	s.register(hello("a", closedPort(t), 4, "m"))
+	s.eventually("a first attempt", func() bool {
+		return strings.Contains(s.log.String(), "answered that it did not take the request")
+	})
+	s.register(hello("b", b.addr(), 4, "m"))
+	r := <-held
+	require.Equal(t, http.StatusOK, r.status, r.body)
+	require.JSONEq(t, `{"engine":"b"}`, r.body)
+	s.inUse(0)
+	s.atRest()
+}
+
 // Answers do not pass through Holdgate, whatever the filter's modes are.
 func TestPickerACrashLeavesRunningAnswersAlone(t *testing.T) {
 	p := pickerShapes["original_dst by header"]

@@ -22,10 +22,11 @@ func (p *pass) serve(g holdstate.Grant) error {
 	p.hasSlot(g)
 	p.carried = true
 	f := wire.ForwardHead{
-		Metadata: wire.HeaderList{
-			{envoy.ModeKey, envoy.ModeNative},
-			{envoy.ContentLengthKey, strconv.FormatInt(p.upload.body.Size(), 10)},
-		},
+		// Room for the destination: most requests have no other.
+		Metadata: append(make(wire.HeaderList, 0, 3),
+			[2]string{envoy.ModeKey, envoy.ModeNative},
+			[2]string{envoy.ContentLengthKey, strconv.FormatInt(p.upload.body.Size(), 10)},
+		),
 		Remove: p.head.private,
 	}
 	p.destination(&f, g)
