@@ -44,6 +44,7 @@ GROUPS_TIME ?= 5m
 OLD_ENVOY ?= 1.36.4
 SOAK_SECONDS ?= 180
 DIFFERENTIAL ?= 5000
+CHAIN ?= 10000
 PKG ?= ./...
 RUN ?= .
 BENCH_FLAGS ?=
@@ -89,6 +90,12 @@ e2e-matrix: build tools-test ## run the e2e tests with each Envoy of ENVOY_VERSI
 
 differential: build tools-test ## send DIFFERENTIAL (5000) generated requests over each path and compare what arrives
 	$(ENV) HOLDGATE_DIFFERENTIAL='$(DIFFERENTIAL)' $(GO) test -tags e2e -count=1 -timeout 2h -v -run TestEveryPathCarriesTheSame ./e2e
+
+chain: build tools-test ## send CHAIN (10000) requests through each Envoy of ENVOY_VERSIONS, before other pickers, and compare what arrives
+	@for version in $(ENVOY_VERSIONS); do \
+		envoy=$$(tools/envoy.sh $$version); echo "===== Envoy $$version"; \
+		$(ENV) HOLDGATE_ENVOY=$$envoy HOLDGATE_CHAIN='$(CHAIN)' $(GO) test -tags e2e -count=1 -timeout 2h -v -run TestChainsUnderLoad ./e2e; \
+	done
 
 old-envoy: build tools-test ## hold requests in an Envoy before 1.37 (OLD_ENVOY), which takes no keepalives
 	$(ENV) HOLDGATE_OLD_ENVOY="$$(tools/envoy.sh $(OLD_ENVOY))" $(GO) test -tags e2e -count=1 -v -run TestOldEnvoy ./e2e
@@ -192,5 +199,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is required, which downloads $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential old-envoy groups soak-routers fuzz flaky bench bench-smoke lint fix manifests translate vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential chain old-envoy groups soak-routers fuzz flaky bench bench-smoke lint fix manifests translate vet fmt fmt-check vuln generate check \
 	tools tools-routers tools-test clean clean-tools go

@@ -30,8 +30,9 @@ type chain struct {
 	dead   string // an address that the gateway knows, and where nothing listens
 }
 
-// chainBootstrap puts what a gateway sets for its picker into the frame.
-func chainBootstrap(t *testing.T, gateway string) string {
+// chainBootstrap puts what a gateway sets for its picker into the frame, with Holdgate's
+// filter before it or not.
+func chainBootstrap(t *testing.T, gateway string, holdgate bool) string {
 	t.Helper()
 	read := func(name string, to any) {
 		text, err := os.ReadFile(filepath.Join("testdata", "chains", name+".yaml"))
@@ -50,6 +51,9 @@ func chainBootstrap(t *testing.T, gateway string) string {
 	manager := chains[0].(map[string]any)["filters"].([]any)[0].(map[string]any)["typed_config"].(map[string]any)
 	filters := manager["http_filters"].([]any)
 	manager["http_filters"] = []any{filters[0], part.Filter, filters[1]}
+	if !holdgate {
+		manager["http_filters"] = []any{part.Filter, filters[1]}
+	}
 	host := manager["route_config"].(map[string]any)["virtual_hosts"].([]any)[0].(map[string]any)
 	host["routes"] = []any{part.Route}
 	resources["clusters"] = append(resources["clusters"].([]any), part.Clusters...)
@@ -61,9 +65,14 @@ func chainBootstrap(t *testing.T, gateway string) string {
 // servePicker serves a picker on a unix socket.
 func servePicker(t *testing.T, p *pickertest.Picker, path string) {
 	t.Helper()
+	t.Cleanup(p.Serve(listenUnix(t, path)))
+}
+
+func listenUnix(t *testing.T, path string) net.Listener {
+	t.Helper()
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)
-	t.Cleanup(p.Serve(l))
+	return l
 }
 
 // newChain makes the parts of a chain, and starts none.
@@ -84,9 +93,20 @@ func newChain(t *testing.T) *chain {
 // runChain runs the Envoy of a gateway, with a listener at an address, before an engine.
 func (c *chain) runChain(gateway, listen, engine string) {
 	c.t.Helper()
+	c.runWith(chainBootstrap(c.t, gateway, true), listen, engine)
+}
+
+// runPool is runChain without Holdgate.
+func (c *chain) runPool(gateway, listen, engine string) {
+	c.t.Helper()
+	c.runWith(chainBootstrap(c.t, gateway, false), listen, engine)
+}
+
+func (c *chain) runWith(text, listen, engine string) {
+	c.t.Helper()
 	deadHost, deadPort, err := net.SplitHostPort(c.dead)
 	require.NoError(c.t, err)
-	text := strings.NewReplacer("DEAD_HOST", deadHost, "DEAD_PORT", deadPort).Replace(chainBootstrap(c.t, gateway))
+	text = strings.NewReplacer("DEAD_HOST", deadHost, "DEAD_PORT", deadPort).Replace(text)
 	c.runGateway(c.dir, text, listen, engine)
 }
 

@@ -12,6 +12,8 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	tometadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // answerConditions are the conditions of retry_on that an answer of the engine itself
@@ -81,9 +83,23 @@ func (c *checker) usesDestinationMetadata(cluster *clusterv3.Cluster) bool {
 			return false
 		}
 	}
+	if protocol.PoolOf(pipeOf(cluster)) != "" {
+		return true // the route is for the requests of this pool alone
+	}
 	key := cluster.GetOriginalDstLbConfig().GetMetadataKey()
 	return cluster.GetType() == clusterv3.Cluster_ORIGINAL_DST && key.GetKey() == Namespace &&
 		len(key.GetPath()) == 1 && key.GetPath()[0].GetKey() == FirstKey
+}
+
+// pipeOf returns the path of the unix socket of a cluster with one endpoint, "" for another
+// cluster.
+func pipeOf(cluster *clusterv3.Cluster) string {
+	for _, group := range cluster.GetLoadAssignment().GetEndpoints() {
+		for _, e := range group.GetLbEndpoints() {
+			return e.GetEndpoint().GetAddress().GetPipe().GetPath()
+		}
+	}
+	return ""
 }
 
 // lanes checks that the rehold lane and the relay lane exist.

@@ -65,7 +65,7 @@ func (r *renderer) clusters() []*clusterv3.Cluster {
 		r.originalDestination(firstCluster),
 		r.lane(),
 		r.originalDestination(relayCluster),
-	}, r.tlsClusters()...)
+	}, append(r.tlsClusters(), r.poolClusters()...)...)
 }
 
 // holdgate returns the cluster that ext_proc connects to.
@@ -79,11 +79,17 @@ func (r *renderer) log() *clusterv3.Cluster { return r.service(logCluster, logBu
 // service returns a cluster of holdgate serve with the given buffer size per
 // connection.
 func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
-	c := static(name, r.addresses.extProc)
-	if e := r.addresses.extProc; e.pipe == "" && !e.isIP() {
+	c := r.grpcCluster(name, r.addresses.extProc, buffer)
+	c.TransportSocket = r.extProcTLS()
+	return c
+}
+
+// grpcCluster returns a cluster of a gRPC server, without TLS.
+func (r *renderer) grpcCluster(name string, at endpoint, buffer uint32) *clusterv3.Cluster {
+	c := static(name, at)
+	if at.pipe == "" && !at.isIP() {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 	}
-	c.TransportSocket = r.extProcTLS()
 	c.CircuitBreakers = thresholds(&clusterv3.CircuitBreakers_Thresholds{
 		MaxConnections:     wrapperspb.UInt32(unbounded),
 		MaxPendingRequests: wrapperspb.UInt32(unbounded),
@@ -98,7 +104,7 @@ func (r *renderer) service(name string, buffer uint32) *clusterv3.Cluster {
 		MaxOutboundFrames:        wrapperspb.UInt32(unbounded),
 		MaxOutboundControlFrames: wrapperspb.UInt32(unbounded),
 	}
-	if r.addresses.extProc.pipe == "" {
+	if at.pipe == "" {
 		// A machine or a network that is gone would be noticed by nothing else while
 		// requests wait.
 		options.ConnectionKeepalive = &corev3.KeepaliveSettings{Interval: durationpb.New(pingEvery), Timeout: durationpb.New(pingTimeout)}

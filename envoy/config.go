@@ -90,6 +90,12 @@ type Config struct {
 	// BackendCAs are the CAs of backends over TLS: absolute paths of PEM files, or
 	// SystemCA.
 	BackendCAs []string
+	// Pools are the endpoint pickers behind Holdgate in this Envoy, as NAME=ADDRESS, where
+	// ADDRESS is unix:///path or host:port. The backend whose URL is the socket
+	// pool-NAME.sock in LanesDir sends its requests through the picker's lane.
+	Pools []string
+	// PoolInsecure allows pickers at addresses that others can reach.
+	PoolInsecure bool
 }
 
 // forwarded reports whether the client's address comes from a proxy in front.
@@ -126,6 +132,8 @@ type endpoint struct {
 // addresses are the parsed text fields of a Config.
 type addresses struct {
 	edge, admin, extProc, rehold, relay endpoint
+
+	pools []pool
 }
 
 // parse checks every field and returns all problems at once, as settings.Problems by
@@ -154,6 +162,7 @@ func (c Config) parse() (addresses, error) {
 		extProc, err := parseTarget(c.ExtProc)
 		a.extProc = take("ExtProc", extProc, err)
 		c.checkTLS(&p, a.extProc)
+		a.pools = c.parsePools(&p)
 	}
 	if c.IdentityMetadata != "" {
 		_, err := IdentityPath(c.IdentityMetadata)

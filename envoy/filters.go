@@ -126,12 +126,14 @@ func (r *renderer) headerToMetadata(header, key string, remove bool) *hcmv3.Http
 // dropForgedHeaders removes headers that only Holdgate's own lanes may set, before any
 // filter, log or route sees the request.
 func (r *renderer) dropForgedHeaders() *corev3.TypedExtensionConfig {
-	return &corev3.TypedExtensionConfig{
-		Name: "envoy.http.early_header_mutation.header_mutation",
-		TypedConfig: r.pack(&earlyv3.HeaderMutation{
-			Mutations: []*mutationv3.HeaderMutation{
-				removeHeader(DestinationHeader), removeHeader(FlagsHeader), removeHeader(FailedHeader), removeHeader(SNIHeader),
-			},
-		}),
+	return r.dropHeaders(DestinationHeader, FlagsHeader, FailedHeader, SNIHeader)
+}
+
+// dropHeaders removes headers of requests before any filter sees them.
+func (r *renderer) dropHeaders(names ...string) *corev3.TypedExtensionConfig {
+	config := &earlyv3.HeaderMutation{}
+	for _, name := range names {
+		config.Mutations = append(config.Mutations, removeHeader(name))
 	}
+	return &corev3.TypedExtensionConfig{Name: "envoy.http.early_header_mutation.header_mutation", TypedConfig: r.pack(config)}
 }

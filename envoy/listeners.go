@@ -51,11 +51,11 @@ func (r *renderer) listeners() []*listenerv3.Listener {
 	if r.config.ProxyProtocol {
 		edge.ListenerFilters = append(edge.ListenerFilters, r.proxyProtocol())
 	}
-	return []*listenerv3.Listener{
+	return append([]*listenerv3.Listener{
 		edge,
 		r.listener(reholdListener, r.addresses.rehold, r.rehold()),
 		r.listener(relayListener, r.addresses.relay, r.relay()),
-	}
+	}, r.poolListeners()...)
 }
 
 func (r *renderer) listener(name string, at endpoint, manager *hcmv3.HttpConnectionManager) *listenerv3.Listener {
@@ -149,7 +149,7 @@ func (r *renderer) destinationRoutes(add ...*corev3.HeaderValueOption) *routev3.
 		},
 	})
 	host.GetRoutes()[0].ResponseHeadersToRemove = []string{notTakenHeader}
-	host.Routes = r.withTLSRoutes(host.GetRoutes()[0])
+	host.Routes = r.withPoolRoutes(host.GetRoutes()[0], r.withTLSRoutes(host.GetRoutes()[0]))
 	//nolint:staticcheck // request_body_buffer_limit does not exist before Envoy 1.40.
 	host.PerRequestBufferLimitBytes = wrapperspb.UInt32(uint32(r.config.MaxRequestBytes + bodyHeadroom)) //nolint:gosec // parse bounds it.
 	r.removeTrustHeaders(host)
@@ -178,7 +178,7 @@ func (r *renderer) relayRoutes() *hcmv3.HttpConnectionManager_RouteConfig {
 	})
 	// Only relayErrors may set this header for Holdgate, no engine.
 	host.GetRoutes()[0].ResponseHeadersToRemove = []string{FlagsHeader}
-	host.Routes = r.withRelayTLSRoutes(host.GetRoutes()[0])
+	host.Routes = r.withPoolRelayRoutes(host.GetRoutes()[0], r.withRelayTLSRoutes(host.GetRoutes()[0]))
 	return inline(host)
 }
 

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // loadLimit limits the size of an answer with all hosts. Each worker has its own host
@@ -127,6 +129,9 @@ type clusterList struct {
 					Address string `json:"address"`
 					Port    uint16 `json:"port_value"`
 				} `json:"socket_address"`
+				Pipe struct {
+					Path string `json:"path"`
+				} `json:"pipe"`
 			} `json:"address"`
 			Stats []struct {
 				Name  string `json:"name"`
@@ -155,6 +160,9 @@ func (c *clusterList) addTo(l *Load) {
 			}
 			if ip, err := netip.ParseAddr(host.Address.Socket.Address); err == nil {
 				l.To[netip.AddrPortFrom(ip, host.Address.Socket.Port).String()] += n
+			}
+			if pool := protocol.PoolOf(host.Address.Pipe.Path); pool != "" {
+				l.To[protocol.PoolAddress(pool).String()] += n
 			}
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // fakeAdmin is an admin interface with fixed answers by path.
@@ -33,6 +35,7 @@ const (
 			{"address":{"socket_address":{"address":"::1","port_value":8000}},"stats":[{"name":"rq_active"}]}]},
 		{"name":"relay","host_statuses":[
 			{"address":{"socket_address":{"address":"::1","port_value":8000}},"stats":[{"name":"rq_active","value":"4"}]}]},
+		{"name":"pool_q","host_statuses":[{"address":{"pipe":{"path":"/run/pool-q.sock"}},"stats":[{"name":"rq_active","value":"3"}]}]},
 		{"name":"destinations"},
 		{"name":"holdgate_log","host_statuses":[{"address":{"pipe":{"path":"/x"}},"stats":[{"name":"rq_active","value":"2"}]}]}]}`
 	someStats = `{"stats":[{"name":"http.edge.downstream_rq_active","value":5}]}`
@@ -51,9 +54,9 @@ func TestALoadIsTheSumOfTheEnvoys(t *testing.T) {
 	defer unix.Close()
 	var load Load
 	require.NoError(t, NewAdmin(tcp.URL+"/").AddTo(t.Context(), &load))
-	require.Equal(t, Load{Edge: 5, Logs: 2, To: map[string]int{"127.0.0.1:8000": 3, "[::1]:8000": 4}}, load)
+	require.Equal(t, Load{Edge: 5, Logs: 2, To: map[string]int{"127.0.0.1:8000": 3, "[::1]:8000": 4, protocol.PoolAddress("q").String(): 3}}, load)
 	require.NoError(t, NewAdmin("unix://"+path).AddTo(t.Context(), &load))
-	require.Equal(t, Load{Edge: 10, Logs: 4, To: map[string]int{"127.0.0.1:8000": 6, "[::1]:8000": 8}}, load)
+	require.Equal(t, Load{Edge: 10, Logs: 4, To: map[string]int{"127.0.0.1:8000": 6, "[::1]:8000": 8, protocol.PoolAddress("q").String(): 6}}, load)
 }
 
 func TestALoadThatIsNotWholeIsAnError(t *testing.T) {

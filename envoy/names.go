@@ -32,6 +32,9 @@ const (
 	// TLSKey is the entry of Config.BackendCAs for a destination over TLS. It chooses
 	// the route, so the route cache must be cleared.
 	TLSKey = "tls"
+	// PoolKey is the name of the pool that a request goes to. It chooses the route, so the
+	// route cache must be cleared.
+	PoolKey = "pool"
 )
 
 // The values of ModeKey.
@@ -86,6 +89,8 @@ const (
 	DestinationHeader = "x-holdgate-destination"
 	// TLSHeader gives the relay lane the value of TLSKey.
 	TLSHeader = "x-holdgate-tls"
+	// PoolHeader gives the relay lane the value of PoolKey.
+	PoolHeader = "x-holdgate-pool"
 	// SNIHeader is the server name of a destination over TLS, where that differs from
 	// the host.
 	SNIHeader = "x-holdgate-sni"

@@ -24,6 +24,7 @@ var goldenConfigs = map[string]Config{
 	"tcp":      {EdgeListen: "127.0.0.1:0", LanesDir: "/run/holdgate", ExtProc: "127.0.0.1:9001", AdminListen: "127.0.0.1:9901", ProxyProtocol: true},
 	"identity": {EdgeListen: "0.0.0.0:8080", LanesDir: "/run/holdgate", IdentityMetadata: "envoy.filters.http.jwt_authn/claims"},
 	"name":     {EdgeListen: "127.0.0.1:8080", LanesDir: "/run/holdgate", ExtProc: "holdgate.models.svc:9001", ExtProcInsecure: true, TrustedHops: 2},
+	"pools":    {EdgeListen: "0.0.0.0:8080", LanesDir: "/run/holdgate", Pools: []string{"qwen=127.0.0.1:9002", "llama=picker.models.svc:9002"}, PoolInsecure: true},
 	"ipv6": {
 		EdgeListen: "[::]:8080", AdminListen: "[::1]:9901", LanesDir: "/run/holdgate", ExtProc: "[::1]:9001",
 		MaxRequestBytes: 64 << 20, HoldMax: 5 * time.Minute, HeapBytes: 512 << 20,

@@ -29,6 +29,8 @@ type Engine struct {
 	// TLS names the authority of the engine's certificate, empty for plain HTTP, and SNI
 	// the name in the certificate where that is not Host.
 	TLS, SNI string
+	// Pool is the pool whose lane leads to the engine, empty for none.
+	Pool string
 	// NotTaken are the statuses, separated by commas, with which a proxy in front of the
 	// engine answers when the engine did not get the request.
 	NotTaken string
@@ -44,7 +46,7 @@ var keyHeaders = [...]string{headerAuthorization, headerAPIKey}
 func (fl *flight) engine(g holdstate.Grant, model string, h *head, to Destination) Engine {
 	e := fl.call.Engine(model, g)
 	if to.throughGateway() {
-		e.Host, e.Prefix, e.TLS, e.SNI = "", "", "", ""
+		e.Host, e.Prefix, e.TLS, e.SNI, e.Pool = "", "", "", "", ""
 	}
 	if e.KeyHeader != "" {
 		fl.forward.StripKeys = true
@@ -93,6 +95,10 @@ func (e *Engine) forward(f *wire.ForwardHead, p *pass) {
 		f.Metadata = append(f.Metadata, [2]string{envoy.TLSKey, e.TLS})
 		f.Reroute = true
 	}
+	if e.Pool != "" {
+		f.Metadata = append(f.Metadata, [2]string{envoy.PoolKey, e.Pool})
+		f.Reroute = true
+	}
 	if e.SNI != "" {
 		f.Set = append(f.Set, [2]string{envoy.SNIHeader, e.SNI})
 	}
@@ -111,6 +117,9 @@ func (e *Engine) relay(r *http.Request, host string) {
 	}
 	if e.TLS != "" {
 		r.Header.Set(envoy.TLSHeader, e.TLS)
+	}
+	if e.Pool != "" {
+		r.Header.Set(envoy.PoolHeader, e.Pool)
 	}
 	if e.SNI != "" {
 		r.Header.Set(envoy.SNIHeader, e.SNI)

@@ -4,6 +4,7 @@ package extproc
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"testing"
@@ -90,6 +91,34 @@ func TestAnEngineGetsItsRequestsAsItWantsThem(t *testing.T) {
 		require.False(t, s.rerouted)
 		require.NotContains(t, s.metadata, envoy.NotTakenKey)
 		require.Equal(t, []string{engineA + " answered that it did not take the request"}, r.slots.failures())
+		r.ends(t, id)
+	})
+}
+
+// The lane of a pool is found by the pool's name, on both ways, and by no earlier one.
+func TestARequestGoesThroughTheLaneOfItsPool(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.engineIs(engineA, Engine{Pool: "qwen", NotTaken: "503"})
+		x := r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`))
+		elapse(interval)
+		r.slots.up(engineA, 1)
+		call := r.engine.call(t, 1)
+		require.Equal(t, "qwen", call.Header.Get(envoy.PoolHeader))
+		require.Equal(t, engineA, call.Header.Get(envoy.DestinationHeader))
+		_ = call.respond(200).Close()
+		require.ErrorIs(t, x.End(), io.EOF)
+		elapse(logWait)
+
+		id := uuid.NewString()
+		x = r.ask(t, extproctest.Request(chatPath, `{"model":"m"}`, headerRequestID, id, envoy.PoolHeader, "forged"))
+		s := sentOnBy(x.Messages()[0])
+		_ = x.Stream.CloseSend()
+		require.Equal(t, "qwen", s.metadata[envoy.PoolKey])
+		require.Equal(t, engineA, s.metadata[envoy.FirstKey])
+		require.True(t, s.rerouted)
+		require.Contains(t, s.removed, envoy.PoolHeader)
 		r.ends(t, id)
 	})
 }

@@ -274,6 +274,8 @@ setup_valkey() {
 
 setup_test() {
 	install test tools/requirements-test.txt
+	# The oldest supported Envoy, with which some tests run too.
+	tools/envoy.sh 1.37.0 >/dev/null
 	setup_valkey
 	setup_node
 	setup_debian prometheus prometheus promtool

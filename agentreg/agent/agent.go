@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
+
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // agent is a running agent.
@@ -69,6 +71,9 @@ func (a *agent) setAPI(backend *url.URL, at func() netip.AddrPort) {
 
 // resolve returns the addresses of the backend, IPv4 first.
 func (c *Config) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort, error) {
+	if u.Scheme == unixScheme {
+		return []netip.AddrPort{protocol.PoolAddress(protocol.PoolOf(u.Path))}, nil
+	}
 	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", u.Port())
 	if err != nil {
 		return nil, fmt.Errorf("reading the port: %w", err)

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+
+	"github.com/holdgate/holdgate/agentreg/protocol"
 )
 
 // maxAnswer is how many bytes of an engine's response are read.
@@ -39,6 +41,9 @@ func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 		client = &http.Client{
 			Transport: &http.Transport{
 				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+					if backend.Scheme == unixScheme {
+						return dialer.DialContext(ctx, unixScheme, backend.Path)
+					}
 					return dialer.DialContext(ctx, network, at().String())
 				},
 				TLSClientConfig: cfg.BackendTLS,
@@ -48,7 +53,11 @@ func newAPI(cfg Config, backend *url.URL, at func() netip.AddrPort) api {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return api{client: client, base: backend.String(), host: cfg.Host, key: cfg.APIKey}
+	base := backend.String()
+	if backend.Scheme == unixScheme {
+		base = "http://" + protocol.PoolOf(backend.Path)
+	}
+	return api{client: client, base: base, host: cfg.Host, key: cfg.APIKey}
 }
 
 type roundTripFunc func(*http.Request) (*http.Response, error)

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/holdgate/holdgate/agentreg/protocol"
 	"github.com/holdgate/holdgate/internal/unixsocket"
 )
 
@@ -210,6 +212,9 @@ var prefixForm = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$`)
 // slash at the end of the path.
 func parseRemote(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
+	if err == nil && u.Scheme == unixScheme {
+		return parsePoolLane(u, s)
+	}
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, fmt.Errorf("must be http://host:port or https://host:port, with or without a path, is %q", s)
 	}
@@ -223,4 +228,23 @@ func parseRemote(s string) (*url.URL, error) {
 		return nil, fmt.Errorf("must have a path of letters, digits and ._~- alone, is %q", s)
 	}
 	return ensurePort(u)
+}
+
+const unixScheme = "unix"
+
+// parsePoolLane parses the URL of the lane of a pool, a unix socket.
+func parsePoolLane(u *url.URL, s string) (*url.URL, error) {
+	if u.Host != "" || u.RawQuery != "" || u.Fragment != "" || u.RawPath != "" || !filepath.IsAbs(u.Path) || protocol.PoolOf(u.Path) == "" {
+		return nil, fmt.Errorf("must be unix:///path/pool-NAME.sock, the lane of a pool, is %q", s)
+	}
+	return u, unixsocket.CheckPath(u.Path)
+}
+
+// PoolLane returns the name of the pool whose lane the BackendURL is, empty for another URL.
+func (c *Config) PoolLane() string {
+	path, found := strings.CutPrefix(c.BackendURL, unixScheme+"://")
+	if !found {
+		return ""
+	}
+	return protocol.PoolOf(path)
 }

@@ -38,6 +38,7 @@ var configFlags = map[string]string{
 	"IdentityMetadata": "--identity-metadata",
 	"TrustedHops":      "--trusted-hops",
 	"BackendCAs":       "--config",
+	"Pools":            "--pool",
 }
 
 func newEnvoyCommand() *cobra.Command {
@@ -111,6 +112,8 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.StringVar(&c.IdentityMetadata, "identity-metadata", "", "`namespace` of dynamic metadata that is sent along, as given to holdgate serve")
 	flags.IntVar(&c.TrustedHops, "trusted-hops", 0, "`proxies` in front that append to x-forwarded-for: the client's address for the audit log; 0: the peer")
 	flags.BoolVar(&c.ProxyProtocol, "proxy-protocol", false, "each connection begins with a PROXY header, which has the client's address")
+	flags.StringArrayVar(&c.Pools, "pool", nil, "`NAME=address` of an endpoint picker that chooses the engines of the backend with the URL unix://LANES_DIR/pool-NAME.sock; host:port or unix:///path (may repeat)")
+	flags.BoolVar(&c.PoolInsecure, "pool-insecure", false, "allow pickers that others can reach: there is no TLS to them, so anyone on the way sees all requests and answers, and may change them")
 	flags.StringVar(&serve, "config", "", "`file` of holdgate serve --config: the bootstrap gets what its https backends need")
 	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
 	addManifestFlags(flags, &m)

@@ -58,6 +58,7 @@ func (c *Config) read(v settings.Value) {
 			v.Add("needs a url of https")
 		}
 	}
+	c.Pool = c.Pool || c.PoolLane() != ""
 	if c.Pool && c.NotTaken == nil {
 		c.NotTaken = []int{http.StatusServiceUnavailable}
 	}

@@ -41,6 +41,7 @@ backends:
 - {name: api, url: "https://llm.example/serve/m", host: "llm:1", sni: inside.example, ca_file: /etc/ca.pem, not_taken: [502, 404], health_model: true}
 - {name: mesh, url: "http://mesh", pool: true}
 - {name: raw, url: "http://mesh", pool: true, not_taken: []}
+- {name: lane, url: "unix:///run/holdgate/pool-qwen.sock"}
 `)
 	require.NoError(t, err)
 	require.Equal(t, []Config{
@@ -57,6 +58,7 @@ backends:
 		},
 		{Name: "mesh", NotTaken: []int{503}, Config: custom("http://mesh", agent.Config{Pool: true})},
 		{Name: "raw", NotTaken: []int{}, Config: custom("http://mesh", agent.Config{Pool: true})},
+		{Name: "lane", NotTaken: []int{503}, Config: custom("unix:///run/holdgate/pool-qwen.sock", agent.Config{Pool: true})},
 	}, all)
 	all, err = read("backends: [{name: b, url: 'http://h', wake: {url: 'http://hooks/b'}}]")
 	require.NoError(t, err)
@@ -78,6 +80,8 @@ func TestABadBackendIsNamedByPathAndLine(t *testing.T) {
 		`{name: b, url: "http://h", x: 1}`:                  "backends[0].x: is not known (line 2)",
 		`{name: "", url: "http://h"}`:                       "backends[0].name: must not be empty (line 2)",
 		`{name: b, url: "ftp://h"}`:                         `backends[0].url: must be http://host:port or https://host:port, with or without a path, is "ftp://h" (line 2)`,
+		`{name: b, url: "unix:///run/a.sock"}`:              `backends[0].url: must be unix:///path/pool-NAME.sock, the lane of a pool, is "unix:///run/a.sock"`,
+		`{name: b, url: "unix://h/pool-a.sock"}`:            "backends[0].url: must be unix:///path/pool-NAME.sock",
 		`{name: b, url: "http://h/v1"}`:                     "backends[0].url: must not end in /v1",
 		`{name: "b#2", url: "http://h"}`:                    "backends[0].name: must not contain #",
 		`{name: b, url: "http://h", sni: x}`:                "backends[0].sni: needs a url of https",

@@ -76,6 +76,8 @@ type Upstream struct {
 	// CAFile is the file with the authorities of its certificate: envoy.SystemCA for the
 	// system's, empty without TLS.
 	CAFile, SNI string
+	// Pool is the pool whose lane of Envoy leads to the backend, empty for none.
+	Pool string
 	// NotTaken is a list of statuses, separated by commas.
 	NotTaken string
 }
@@ -117,6 +119,9 @@ func (m *Backend) prepare() error {
 	m.upstream = Upstream{
 		Key: m.key, Host: cmp.Or(m.Host, u.Host), Prefix: strings.TrimSuffix(u.Path, "/"), SNI: m.SNI,
 		NotTaken: strings.Trim(strings.ReplaceAll(fmt.Sprint(m.NotTaken), " ", ","), "[]"),
+	}
+	if pool := m.PoolLane(); pool != "" {
+		m.upstream.Host, m.upstream.Prefix, m.upstream.Pool = cmp.Or(m.Host, pool), "", pool
 	}
 	if !m.Secure() {
 		return nil

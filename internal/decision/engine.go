@@ -58,7 +58,7 @@ func (d *Decider) engine(model string, at holdstate.Replica) (e extproc.Engine) 
 		e.Host, e.NoOrigin = at.Address, true
 	}
 	if w, own := o.Backends.Upstream(at.ID); own {
-		e.Host, e.Prefix, e.TLS, e.SNI, e.NotTaken = w.Host, w.Prefix, w.CAFile, w.SNI, w.NotTaken
+		e.Host, e.Prefix, e.TLS, e.SNI, e.Pool, e.NotTaken = w.Host, w.Prefix, w.CAFile, w.SNI, w.Pool, w.NotTaken
 		if w.Key != "" {
 			e.KeyHeader, e.Key = "authorization", "Bearer "+w.Key
 		}
