@@ -107,6 +107,9 @@ soak-routers: build tools-test ## run the tests of three routers in their long f
 	$(ENV) HOLDGATE_HELD=1000 HOLDGATE_SOAK_SECONDS='$(SOAK_SECONDS)' HOLDGATE_TAKEOVERS=10 HOLDGATE_QUOTA_TIME=30s HOLDGATE_HISTORIES=100000 \
 		$(GO) test -tags e2e -p 1 -count=1 -timeout 45m -v -run '$(SOAK_TESTS)' ./e2e ./internal/site ./agentreg/agent/divide
 
+failures: build tools-test ## let a router on another machine fail in each way, and print what clients get
+	$(ENV) HOLDGATE_FAILURES=1 $(GO) test -tags e2e -count=1 -timeout 15m -parallel 5 -v -run TestNetworkFailureTable ./e2e | grep -a 'TABLE\|FAIL\|^ok'
+
 fuzz: go ## fuzz each target that FUZZ matches for FUZZ_TIME (30s)
 	tools/fuzz.sh '$(FUZZ_TIME)' '$(FUZZ)'
 

@@ -6,12 +6,14 @@ package e2e
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/holdgate/holdgate/envoy"
 	"github.com/holdgate/holdgate/internal/certs/certstest"
+	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
 
 const networkPage = "gateways/network.md"
@@ -157,6 +160,7 @@ type distant struct {
 // distantOptions change what a distant is started with.
 type distantOptions struct {
 	plain   bool                     // no TLS
+	own     bool                     // the bootstrap of holdgate envoy render, whose destination is replica
 	change  func(text string) string // of Envoy's configuration
 	flags   []string                 // of the router
 	handler http.HandlerFunc         // of the engine
@@ -169,8 +173,8 @@ func startDistant(t *testing.T, o distantOptions) *distant {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	d := &distant{
-		site: &site{t: t, log: &buffer{}, http: newHTTPClient(t), admin: closedPort(t)},
-		dir:  dir, extProc: closedPort(t), clients: closedPort(t), routers: certstest.New(t), envoys: certstest.New(t),
+		site: &site{t: t, log: &buffer{}, http: newHTTPClient(t), admin: valkeytest.FreeAddress(t)},
+		dir:  dir, extProc: valkeytest.FreeAddress(t), clients: valkeytest.FreeAddress(t), routers: certstest.New(t), envoys: certstest.New(t),
 		agents: "unix://" + filepath.Join(dir, "agents.sock"), engine: newEngine(t, o.handler),
 	}
 	t.Cleanup(func() {
@@ -179,7 +183,7 @@ func startDistant(t *testing.T, o distantOptions) *distant {
 		}
 	})
 	d.net = newNetwork(t, d.extProc)
-	d.routers.IssueTo(d.file("router.pem"), d.file("router-key.pem"), certstest.Named("router.example"))
+	d.routers.IssueTo(d.file("router.pem"), d.file("router-key.pem"), routerNames)
 	d.envoys.IssueTo(d.file("envoy.pem"), d.file("envoy-key.pem"))
 	d.copy(d.envoys.File, "envoys-ca.pem")
 	d.copy(d.routers.File, "holdgate-ca.pem")
@@ -193,10 +197,24 @@ func startDistant(t *testing.T, o distantOptions) *distant {
 			"--admin-listen", d.admin, "--site-id", "here", "--wake-keepalive", "200ms",
 		}
 	}
+	if o.own {
+		for i, flag := range d.flags {
+			switch flag {
+			case "--destination":
+				d.flags[i+1] = "replica"
+			case "--relay":
+				d.flags[i+1] = "unix://" + d.file(envoy.RelaySocket)
+			}
+		}
+	}
 	d.flags = append(d.flags, o.flags...)
 	d.startRouter()
 	require.Equal(t, http.StatusOK, d.putMap(testMap).status)
-	d.config = d.gateway(o.plain)
+	if o.own {
+		d.config = d.rendered()
+	} else {
+		d.config = d.gateway(o.plain)
+	}
 	if o.change != nil {
 		d.config = o.change(d.config)
 	}
@@ -245,6 +263,29 @@ func (d *distant) gateway(plain bool) string {
 	}
 	return d.here().Replace("node: {id: gateway-1, cluster: gateways}\n" + before + cluster)
 }
+
+// rendered returns the bootstrap of holdgate envoy render, with TLS to the router.
+func (d *distant) rendered() string {
+	d.t.Helper()
+	c := envoy.Config{
+		EdgeListen: d.clients, LanesDir: d.dir, ExtProc: d.net.Addr().String(), SecretsDir: d.dir,
+		ExtProcCertFile: d.file("envoy.pem"), ExtProcKeyFile: d.file("envoy-key.pem"), ExtProcCAFile: d.file("holdgate-ca.pem"),
+	}
+	files, err := envoy.Secrets(c)
+	require.NoError(d.t, err)
+	for name, text := range files {
+		require.NoError(d.t, os.WriteFile(d.file(name), text, 0o600))
+	}
+	b, err := envoy.Render(c)
+	require.NoError(d.t, err)
+	text, err := envoy.YAML(b)
+	require.NoError(d.t, err)
+	return regexp.MustCompile(`(?m)^admin:\n(?: .*\n)*`).ReplaceAllString(string(text), "")
+}
+
+// routerNames are the names of the router's certificate: one for plain gateways, and the address
+// for the bootstrap of holdgate envoy render.
+func routerNames(c *x509.Certificate) { c.DNSNames = []string{"router.example"} }
 
 // startRouter starts the router's process.
 func (d *distant) startRouter() {

@@ -8,11 +8,14 @@ import (
 	"bufio"
 	"context"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -71,6 +74,15 @@ func TestNetworkCertificates(t *testing.T) {
 	keepalive(t, lines)
 	d.copy(next.File, "envoys-ca.pem")
 	d.healthy()
+	d.replace(next, "envoy", certstest.Expired)
+	d.eventually("an expired certificate is refused", func() bool {
+		d.net.cut(1)
+		return strings.Contains(d.serve.out.String(), "certificate has expired")
+	})
+	d.replace(next, "envoy")
+	d.healthy()
+	require.Error(t, d.pretend("192.0.2.7").ask(t).End())
+	d.refusedFor("speaks no TLS")
 	keepalive(t, lines)
 
 	// Then the router's, and what waits goes on until its connection ends.
@@ -81,7 +93,7 @@ func TestNetworkCertificates(t *testing.T) {
 	})
 	d.refusedFor("does not accept this server's certificate")
 	keepalive(t, lines)
-	d.replace(d.routers, "router", certstest.Named("router.example"))
+	d.replace(d.routers, "router", routerNames)
 	d.healthy()
 	d.net.cut(0)
 	_, err := lines.ReadString('x')
@@ -91,7 +103,7 @@ func TestNetworkCertificates(t *testing.T) {
 	_, lines = d.holdStream()
 	keepalive(t, lines)
 	d.metric(`hivenet_pending_demand{model="m"}`, "1")
-	require.Less(t, strings.Count(d.serve.out.String(), "a TLS connection failed"), 5, d.serve.out)
+	require.Less(t, strings.Count(d.serve.out.String(), "a TLS connection failed"), 7, d.serve.out)
 }
 
 // pretended is a gateway that a test plays: a connection to the router on which it sends what
@@ -152,4 +164,106 @@ func TestNetworkGatewaysBehindOneAddress(t *testing.T) {
 	close(finish)
 	require.Equal(t, http.StatusOK, (<-running).status)
 	d.inUse(0)
+}
+
+// short makes the times of the page short. The times of the filter do not matter, which it shows.
+func short(t *testing.T, text string) string {
+	t.Helper()
+	for from, to := range map[string]string{
+		"connection_keepalive: {interval: 10s, timeout: 10s}": "connection_keepalive: {interval: 1s, timeout: 1s}",
+		"timeout: 2s\n      unhealthy_threshold: 2":           "timeout: 0.5s\n      unhealthy_threshold: 2",
+		"{cluster_name: holdgate}, timeout: 0s}":              "{cluster_name: holdgate}, timeout: 1s}",
+		"message_timeout: 5s":                                 "message_timeout: 0.2s",
+	} {
+		require.Contains(t, text, from)
+		text = strings.Replace(text, from, to, 1)
+	}
+	return text
+}
+
+// The network loses all that is sent: Envoy notices it by its pings, ends what waits, and lets
+// warm requests pass. When the network is whole again the router knows it, too, and nothing is
+// left of what waited. Before that, pings each second have cut nothing.
+func TestNetworkThatLosesEverything(t *testing.T) {
+	t.Parallel()
+	d := startDistant(t, distantOptions{change: func(text string) string { return short(t, text) }, flags: []string{"--wake-keepalive", "100ms"}})
+	d.healthy()
+	_, lines := d.holdStream()
+	silent := d.start(t.Context(), chatPath, chatBody("m", false), "X-Wake-Keepalive", "off")
+	d.metric(`hivenet_pending_demand{model="m"}`, "2")
+	for range 30 { // 3 s
+		keepalive(t, lines)
+	}
+	d.net.lose(true)
+	begin := time.Now()
+	r := <-silent
+	require.Equal(t, http.StatusInternalServerError, r.status, r.body)
+	require.Less(t, time.Since(begin), 4*time.Second)
+	_, err := io.ReadAll(lines)
+	require.Error(t, err, "the answer that had begun is cut")
+	d.eventually("a warm request passes", func() bool { return d.post(chatPath, chatBody("m", false)).status == http.StatusOK })
+	require.Contains(t, d.metrics(), `hivenet_pending_demand{model="m"} 2`+"\n", "nobody has told the router yet")
+
+	d.net.lose(false)
+	d.metric(`hivenet_pending_demand{model="m"}`, "0")
+	d.healthy()
+	_, lines = d.holdStream()
+	keepalive(t, lines)
+	d.metric(`hivenet_pending_demand{model="m"}`, "1")
+	d.eventually("no connection is left of before", func() bool { return d.net.open() <= 3 }) // one for each worker, and that of the health check
+}
+
+// The requests of many connections wait, of a real Envoy a thousand over one or two, and of other
+// gateways five over each. The router is killed; all leave, and find the router that is back.
+func TestNetworkManyConnections(t *testing.T) {
+	t.Parallel()
+	const throughEnvoy, gateways, each = 1000, 200, 5
+	d := startDistant(t, distantOptions{plain: true, flags: []string{
+		"--wake-hold-max", "3000", "--wake-hold-max-total", "3000", "--wake-hold-max-per-key", "3000", "--queue-depth", "3000",
+	}})
+	d.healthy()
+	d.http.Transport.(*http.Transport).MaxIdleConnsPerHost = throughEnvoy
+	hold := func() (real []<-chan result, played []*extproctest.Exchange) {
+		for range throughEnvoy {
+			real = append(real, d.start(t.Context(), chatPath, chatBody("m", false)))
+		}
+		for n := range gateways {
+			g := d.pretend(fmt.Sprintf("192.0.2.%d", n))
+			for range each {
+				played = append(played, g.ask(t))
+			}
+		}
+		d.metric(`hivenet_pending_demand{model="m"}`, strconv.Itoa(throughEnvoy+gateways*each))
+		return real, played
+	}
+	real, played := hold()
+	require.LessOrEqual(t, d.net.open(), gateways+3)
+	require.NoError(t, d.serve.cmd.Process.Kill())
+	require.Error(t, d.serve.ends())
+	for _, r := range real {
+		<-r
+	}
+	for _, x := range played {
+		require.Error(t, x.End())
+	}
+	d.startRouter()
+	require.Equal(t, http.StatusOK, d.putMap(testMap).status)
+	d.healthy()
+	real, played = hold()
+	d.net.cut(0) // the network breaks
+	for _, r := range real {
+		<-r
+	}
+	for _, x := range played {
+		require.Error(t, x.End())
+	}
+	d.metric(`hivenet_pending_demand{model="m"}`, "0")
+	d.healthy()
+	real, _ = hold()
+	d.wakeUp()
+	for _, answer := range real {
+		r := <-answer
+		require.Equal(t, http.StatusOK, r.status, r.body)
+		require.Contains(t, r.body, `{"answer":true}`)
+	}
 }
