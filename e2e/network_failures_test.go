@@ -213,7 +213,7 @@ func (d *distant) fail(how string) {
 	case "expired":
 		d.replace(d.routers, "router", routerNames, certstest.Expired)
 		d.serve.waitLog("new version applied")
-		d.net.cut(0)
+		d.net.cut()
 	}
 }
 

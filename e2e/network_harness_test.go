@@ -58,7 +58,7 @@ func newNetwork(t *testing.T, to string) *network {
 	t.Cleanup(func() {
 		_ = l.Close()
 		w.lose(false)
-		w.cut(0)
+		w.cut()
 		running.Wait()
 	})
 	return w
@@ -124,12 +124,21 @@ func (w *network) lose(lost bool) {
 	w.lost = lost
 }
 
-// cut closes all connections but the newest ones.
-func (w *network) cut(but int) {
+// newest returns the connection that was made last.
+func (w *network) newest() [2]net.Conn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, c := range w.conns[:max(0, len(w.conns)-but)] {
-		_, _ = c[0].Close(), c[1].Close()
+	return w.conns[len(w.conns)-1]
+}
+
+// cut closes all connections but some.
+func (w *network) cut(but ...[2]net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		if !slices.Contains(but, c) {
+			_, _ = c[0].Close(), c[1].Close()
+		}
 	}
 }
 

@@ -12,29 +12,44 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/holdgate/holdgate/extproc/extproctest"
 	"github.com/holdgate/holdgate/internal/certs/certstest"
+	"github.com/holdgate/holdgate/internal/shared/valkeytest"
 )
 
-// holdStream sends a streaming request and returns when it has had a keepalive.
-func (d *distant) holdStream() (answer *http.Response, lines *bufio.Reader) {
+// holdStream sends a streaming request and returns its answer when it has had a keepalive. One
+// that finds a connection that is just being closed passes without the router, or fails: then
+// another one is sent.
+func (d *distant) holdStream() (lines *bufio.Reader) {
 	d.t.Helper()
-	resp, err := d.http.Do(d.request(d.t.Context(), http.MethodPost, chatPath, chatBody("m", true)))
-	require.NoError(d.t, err)
-	d.t.Cleanup(func() { _ = resp.Body.Close() })
-	lines = bufio.NewReader(resp.Body)
-	keepalive(d.t, lines)
-	return resp, lines
+	d.eventually("a request is held", func() bool {
+		resp, err := d.http.Do(d.request(d.t.Context(), http.MethodPost, chatPath, chatBody("m", true)))
+		if err != nil {
+			return false
+		}
+		lines = bufio.NewReader(resp.Body)
+		if line, _ := lines.ReadString('\n'); line != ": keep-alive\n" {
+			_ = resp.Body.Close()
+			return false
+		}
+		d.t.Cleanup(func() { _ = resp.Body.Close() })
+		return true
+	})
+	return lines
 }
 
 func keepalive(t *testing.T, lines *bufio.Reader) {
@@ -64,43 +79,49 @@ func TestNetworkCertificates(t *testing.T) {
 	t.Parallel()
 	d := startDistant(t, distantOptions{})
 	d.healthy()
-	_, lines := d.holdStream()
+	lines := d.holdStream()
+
+	waits := d.net.newest() // its connection
 
 	// While the request waits, Envoy's certificate is replaced by one of another authority.
 	next := certstest.New(t)
 	d.replace(next, "envoy")
-	d.net.cut(1) // all but the connection with the request that waits
+	d.net.cut(waits)
 	d.refusedFor("is from another authority")
 	keepalive(t, lines)
 	d.copy(next.File, "envoys-ca.pem")
 	d.healthy()
 	d.replace(next, "envoy", certstest.Expired)
 	d.eventually("an expired certificate is refused", func() bool {
-		d.net.cut(1)
+		d.net.cut(waits)
 		return strings.Contains(d.serve.out.String(), "certificate has expired")
 	})
 	d.replace(next, "envoy")
 	d.healthy()
-	require.Error(t, d.pretend("192.0.2.7").ask(t).End())
+	conn, err := net.Dial("tcp", d.net.Addr().String())
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	require.NoError(t, err)
 	d.refusedFor("speaks no TLS")
+	require.NoError(t, conn.Close())
 	keepalive(t, lines)
 
 	// Then the router's, and what waits goes on until its connection ends.
 	d.replace(d.routers, "router", certstest.Named("other.example"))
 	d.eventually("Envoy refuses the router", func() bool {
-		d.net.cut(1)
+		d.net.cut(waits)
 		return !strings.Contains(d.envoyAdmin("/stats?filter=cluster.holdgate.ssl.fail_verify_san"), "fail_verify_san: 0")
 	})
 	d.refusedFor("does not accept this server's certificate")
 	keepalive(t, lines)
 	d.replace(d.routers, "router", routerNames)
 	d.healthy()
-	d.net.cut(0)
-	_, err := lines.ReadString('x')
+	d.net.cut()
+	_, err = lines.ReadString('x')
 	require.Error(t, err, "its connection was cut")
 	d.metric(`hivenet_pending_demand{model="m"}`, "0")
 	d.healthy()
-	_, lines = d.holdStream()
+	lines = d.holdStream()
 	keepalive(t, lines)
 	d.metric(`hivenet_pending_demand{model="m"}`, "1")
 	require.Less(t, strings.Count(d.serve.out.String(), "a TLS connection failed"), 7, d.serve.out)
@@ -188,7 +209,7 @@ func TestNetworkThatLosesEverything(t *testing.T) {
 	t.Parallel()
 	d := startDistant(t, distantOptions{change: func(text string) string { return short(t, text) }, flags: []string{"--wake-keepalive", "100ms"}})
 	d.healthy()
-	_, lines := d.holdStream()
+	lines := d.holdStream()
 	silent := d.start(t.Context(), chatPath, chatBody("m", false), "X-Wake-Keepalive", "off")
 	d.metric(`hivenet_pending_demand{model="m"}`, "2")
 	for range 30 { // 3 s
@@ -207,7 +228,7 @@ func TestNetworkThatLosesEverything(t *testing.T) {
 	d.net.lose(false)
 	d.metric(`hivenet_pending_demand{model="m"}`, "0")
 	d.healthy()
-	_, lines = d.holdStream()
+	lines = d.holdStream()
 	keepalive(t, lines)
 	d.metric(`hivenet_pending_demand{model="m"}`, "1")
 	d.eventually("no connection is left of before", func() bool { return d.net.open() <= 3 }) // one for each worker, and that of the health check
@@ -250,7 +271,7 @@ func TestNetworkManyConnections(t *testing.T) {
 	require.Equal(t, http.StatusOK, d.putMap(testMap).status)
 	d.healthy()
 	real, played = hold()
-	d.net.cut(0) // the network breaks
+	d.net.cut() // the network breaks
 	for _, r := range real {
 		<-r
 	}
@@ -265,5 +286,79 @@ func TestNetworkManyConnections(t *testing.T) {
 		r := <-answer
 		require.Equal(t, http.StatusOK, r.status, r.body)
 		require.Contains(t, r.body, `{"answer":true}`)
+	}
+}
+
+// Two routers of one site are behind one gateway, which takes them in turn: a request that was
+// held at one comes back to the other, and a ticket is good once at both together.
+func TestNetworkTwoRoutersBehindOneGateway(t *testing.T) {
+	t.Parallel()
+	valkey := valkeytest.Start(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte(strings.Repeat("s", 32)), 0o600))
+	second := &site{t: t, http: newHTTPClient(t), admin: valkeytest.FreeAddress(t)}
+	var gateway atomic.Pointer[string]
+	b := startBetween(t, func() string { return *gateway.Load() })
+	agents := "unix://" + filepath.Join(t.TempDir(), "a.sock")
+	flags := []string{"--hop-secret-file", secret, "--shared", valkey.URL() + "?prefix=site-1", "--relay", b.URL}
+	var posts atomic.Int32 // without health checks
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			posts.Add(1)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"answer":true}`)
+	}
+	d := startDistant(t, distantOptions{plain: true, flags: flags, handler: answer, change: func(text string) string {
+		at := valkeytest.FreeAddress(t)
+		start(t, append([]string{
+			"serve", "--destination", "route", "--extproc-listen", at, "--agents-listen", agents, "--admin-listen", second.admin,
+			"--site-id", "here", "--wake-keepalive", "200ms",
+		}, flags...)...).waitLog("holdgate is ready")
+		_, port, _ := net.SplitHostPort(at)
+		return strings.TrimRight(text, "\n") + "\n        - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: " + port + "}}}\n"
+	}})
+	gateway.Store(&d.url)
+	d.healthy()
+	const held = 30
+	var answers []<-chan result
+	for range held {
+		answers = append(answers, d.start(t.Context(), chatPath, chatBody("m", false)))
+	}
+	series := `hivenet_pending_demand{model="m"} `
+	d.eventually("they wait at both", func() bool {
+		n := 0
+		for _, at := range []*site{d.site, second} {
+			_, rest, _ := strings.Cut(at.metrics(), series)
+			text, _, _ := strings.Cut(rest, "\n")
+			here, _ := strconv.Atoi(text)
+			if here == 0 {
+				return false
+			}
+			n += here
+		}
+		return n == held
+	})
+	time.Sleep(someKeepalives)
+	start(t, "agent", "--router", d.agents, "--router", agents, "--id", "a", "--engine", "custom", "--backend-url", "http://"+d.engine.addr(),
+		"--model", "m", "--capability", "llm", "--capacity", "64")
+	for _, answer := range answers {
+		r := <-answer
+		require.Equal(t, http.StatusOK, r.status, r.body)
+		require.Contains(t, r.body, `{"answer":true}`)
+	}
+	require.Equal(t, held, int(posts.Load()))
+
+	head, body := b.last(t)
+	const again = 6
+	for range again {
+		r := d.post(chatPath, body, "X-Holdgate-Pass", head.Get("X-Holdgate-Pass"))
+		require.Equal(t, http.StatusForbidden, r.status, r.body)
+	}
+	require.Equal(t, held, int(posts.Load()), "the engine got none of them")
+	refused := `hivenet_passes_rejected_total{reason="used"} `
+	for _, at := range []*site{d.site, second} {
+		require.Contains(t, at.metrics(), refused)
+		require.NotContains(t, at.metrics(), refused+"0\n", "both routers were asked")
 	}
 }

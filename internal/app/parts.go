@@ -21,7 +21,6 @@ import (
 	"github.com/holdgate/holdgate/internal/observe"
 	"github.com/holdgate/holdgate/internal/policy"
 	"github.com/holdgate/holdgate/internal/target"
-	"github.com/holdgate/holdgate/internal/ticket"
 	"github.com/holdgate/holdgate/sitemap"
 )
 
@@ -177,7 +176,7 @@ func (a *App) newData(identityPath []string) *extproc.Server {
 		Wakes:    a.machine,
 		Relay:    lane,
 		Gateway:  gateway,
-		Tickets:  ticket.New(a.secrets),
+		Tickets:  a.tickets(),
 		Log:      a.log,
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/site"
 	"github.com/holdgate/holdgate/internal/target"
+	"github.com/holdgate/holdgate/internal/ticket"
 	"github.com/holdgate/holdgate/internal/wake"
 )
 
@@ -93,6 +94,15 @@ func (a *App) claims() wake.Claims {
 		return nil
 	}
 	return site.NewHooks(a.shared)
+}
+
+// tickets returns what signs tickets, and accepts each once, with --shared once for the site.
+func (a *App) tickets() *ticket.Office {
+	o := ticket.New(a.secrets)
+	if a.shared != nil {
+		o.Share(site.NewTickets(a.shared).UsedElsewhere)
+	}
+	return o
 }
 
 // runShared starts the client, and waits a moment until it is up, so that the first requests

@@ -7,7 +7,7 @@
 // A ticket is a JWT with HS256. It is valid for [Life], once, for one method, one path with
 // its query, and one body. Its key is made at the start, so that no other process accepts it;
 // with the secrets that the routers of a site share it is derived from them, and each router
-// accepts a ticket once.
+// accepts a ticket once, or all together once: see [Office.Share].
 //
 // The head of a request arrives before its body, so there are two checks: [Office.Accept]
 // before the body is read, and [Accepted.CheckBody] after it. Every error wraps [ErrForged],

@@ -21,6 +21,9 @@ const (
 	// Leeway is by how much the clocks of routers that share their secrets may differ.
 	Leeway = 5 * time.Second
 
+	// Remembered is how long it must be known that a ticket was accepted.
+	Remembered = Life + 2*Leeway
+
 	// maxTicket limits the bytes that are decoded before the MAC is checked.
 	maxTicket = 4096
 	// purpose is what keys are derived for.
@@ -91,6 +94,8 @@ type Office struct {
 	signing []byte
 	all     jwt.VerificationKeySet
 	parser  *jwt.Parser
+	// elsewhere reports whether another router has accepted a ticket; nil: there is none.
+	elsewhere func(id string) bool
 
 	mu    sync.Mutex
 	used  map[string]struct{}
@@ -123,6 +128,11 @@ func New(secrets *hop.Secrets) *Office {
 	o.parser = hop.NewParser(leeway)
 	return o
 }
+
+// Share makes tickets good for one of several routers. usedElsewhere is called once with the id of
+// each ticket that this router accepts, and returns true if another one has accepted it before.
+// Share must be called before the Office is used.
+func (o *Office) Share(usedElsewhere func(id string) bool) { o.elsewhere = usedElsewhere }
 
 // Sign returns a ticket.
 func (o *Office) Sign(c *Claims) (string, error) {
@@ -170,7 +180,7 @@ func (o *Office) Accept(text, method, pathAndQuery string) (*Accepted, error) {
 	if !hop.IsSum(w.Head, hop.HeadSum(method, pathAndQuery)) {
 		return nil, fmt.Errorf("%w: method, path or query differ", ErrMismatch)
 	}
-	if !o.use(w.ID) {
+	if !o.use(w.ID) || o.elsewhere != nil && o.elsewhere(w.ID) {
 		return nil, ErrUsed
 	}
 	return &Accepted{RequestID: w.RequestID, Model: w.Model, AgentID: w.AgentID, Engine: w.Engine, Address: w.Address, Size: w.Size, body: w.Body}, nil
@@ -191,7 +201,7 @@ func (o *Office) use(id string) (first bool) {
 	defer o.mu.Unlock()
 	now := time.Now()
 	n := 0
-	for n < len(o.order) && now.Sub(o.order[n].at) > Life+2*Leeway {
+	for n < len(o.order) && now.Sub(o.order[n].at) > Remembered {
 		delete(o.used, o.order[n].id)
 		n++
 	}

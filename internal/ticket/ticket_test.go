@@ -63,6 +63,31 @@ func TestATicketIsAcceptedOnce(t *testing.T) {
 	require.NoError(t, err, "another ticket of the same request")
 }
 
+func TestATicketThatAnotherRouterAccepted(t *testing.T) {
+	t.Parallel()
+	o := New(nil)
+	var asked []string
+	used := false
+	o.Share(func(id string) bool {
+		asked = append(asked, id)
+		return used
+	})
+	text := sign(t, o)
+	_, err := o.Accept(text, "POST", path)
+	require.NoError(t, err)
+	_, err = o.Accept(text, "POST", path)
+	require.ErrorIs(t, err, ErrUsed, "here")
+	require.Len(t, asked, 1)
+	used = true
+	_, err = o.Accept(sign(t, o), "POST", path)
+	require.ErrorIs(t, err, ErrUsed, "elsewhere")
+	require.Len(t, asked, 2)
+	require.NotEqual(t, asked[0], asked[1])
+	_, err = o.Accept("forged", "POST", path)
+	require.ErrorIs(t, err, ErrForged)
+	require.Len(t, asked, 2, "nobody is asked about what no router has signed")
+}
+
 func TestOfTwoRequestsAtOnceOneIsAccepted(t *testing.T) {
 	t.Parallel()
 	o := New(nil)
