@@ -96,10 +96,10 @@ func (c *chain) runChain(gateway, listen, engine string) {
 	c.runWith(chainBootstrap(c.t, gateway, true), listen, engine)
 }
 
-// runPool is runChain without Holdgate.
-func (c *chain) runPool(gateway, listen, engine string) {
+// runPool runs an Envoy with a picker and without Holdgate.
+func (c *chain) runPool(listen, engine string) {
 	c.t.Helper()
-	c.runWith(chainBootstrap(c.t, gateway, false), listen, engine)
+	c.runWith(chainBootstrap(c.t, "llm-d", false), listen, engine)
 }
 
 func (c *chain) runWith(text, listen, engine string) {

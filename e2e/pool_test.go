@@ -73,7 +73,7 @@ func eachPool(t *testing.T, test func(t *testing.T, p *pooled)) {
 			second := &chain{site: &site{t: t, log: p.log, http: p.http}, picker: p.picker, dir: filepath.Join(dir, "2"), dead: closedPort(t)}
 			require.NoError(t, os.Mkdir(second.dir, 0o700))
 			require.NoError(t, os.Symlink(p.socket, filepath.Join(second.dir, "picker.sock")))
-			second.runPool("llm-d", listen, closedPort(t))
+			second.runPool(listen, closedPort(t))
 			p.url = "http://" + startEnvoy(t, dir, p.log).EdgeAddr()
 		}))
 	})

@@ -7,6 +7,7 @@
 package pickertest
 
 import (
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -81,8 +82,11 @@ func (p *Picker) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 			return nil //nolint:nilerr // the request has ended
 		}
 		for _, r := range e.respond(m) {
-			if err := stream.Send(r); err != nil || r.GetImmediateResponse() != nil {
-				return err
+			if err := stream.Send(r); err != nil {
+				return fmt.Errorf("sending a response: %w", err)
+			}
+			if r.GetImmediateResponse() != nil {
+				return nil
 			}
 		}
 	}
