@@ -47,7 +47,7 @@ func (c *checker) log(path string, l *accesslogv3.AccessLog, config *grpclogv3.C
 		if c.Destination == toReplica {
 			level = Error
 		}
-		c.add(level, path, "named %s uses the cluster %s of ext_proc: behind uploads its records are dropped, and slots are lost", LogEdge, name)
+		c.add(level, path, "named %s uses the cluster %s of ext_proc: while large uploads are under way Envoy drops log entries, and slots of requests that have ended stay taken", LogEdge, name)
 	}
 	if c.Destination != toReplica && l.GetFilter() != nil {
 		c.note(path, "named %s has a filter: a request that it leaves out keeps its slot", LogEdge)

@@ -164,16 +164,17 @@ func TestOneClusterIsReportedOnce(t *testing.T) {
 func TestWhatIsNoBootstrapIsAnError(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                      "reading the bootstrap: it is empty",
-		"a: b: c":               "reading the bootstrap: yaml:",
-		"[1, 2]":                "reading the bootstrap:",
-		"just text":             "reading the bootstrap:",
-		"node: {}\n---\na: 1":   "more than one YAML document",
-		"node: {}\nnode: {}":    "already defined",
-		"static_resources: 7":   "reading the bootstrap:",
-		"admin: {address: 1}":   "reading the bootstrap:",
-		"node: {id: [\"a\"]}":   "reading the bootstrap:",
-		"{\"node\": {\"id\": 1": "reading the bootstrap:",
+		"":                                      "reading the bootstrap: it is empty",
+		"a: b: c":                               "reading the bootstrap: yaml:",
+		"[1, 2]":                                "reading the bootstrap:",
+		"just text":                             "reading the bootstrap:",
+		"node: {}\n---\na: 1":                   "more than one YAML document",
+		"apiVersion: v1\nkind: List\n---\na: 1": "it is a Kubernetes manifest: check the running gateway",
+		"node: {}\nnode: {}":                    "already defined",
+		"static_resources: 7":                   "reading the bootstrap:",
+		"admin: {address: 1}":                   "reading the bootstrap:",
+		"node: {id: [\"a\"]}":                   "reading the bootstrap:",
+		"{\"node\": {\"id\": 1":                 "reading the bootstrap:",
 	} {
 		_, err := ReadSetup([]byte(text))
 		require.ErrorContains(t, err, want, text)

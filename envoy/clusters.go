@@ -72,8 +72,8 @@ func (r *renderer) clusters() []*clusterv3.Cluster {
 func (r *renderer) holdgate() *clusterv3.Cluster { return r.service(holdgateCluster, streamWindow) }
 
 // log returns the cluster of the access log. It has its own connections: if it shared
-// those of ext_proc, Envoy would drop records behind uploads, and each record frees a
-// slot.
+// those of ext_proc, Envoy would drop log entries while uploads fill them, and each entry
+// frees a slot.
 func (r *renderer) log() *clusterv3.Cluster { return r.service(logCluster, logBuffer) }
 
 // service returns a cluster of holdgate serve with the given buffer size per

@@ -46,7 +46,7 @@ func ReadDump(ctx context.Context, from string) ([]byte, error) {
 	}
 	text, err := NewAdmin(from).answer(ctx, at, MaxDumpBytes)
 	if err != nil {
-		return nil, fmt.Errorf("asking Envoy for its config dump: %w", err)
+		return nil, fmt.Errorf("asking Envoy for its config dump: %w: is that the address of its admin interface, which its bootstrap has in admin.address?", err)
 	}
 	return text, nil
 }

@@ -282,10 +282,11 @@ func TestTheDumpOfARunningEnvoyIsRead(t *testing.T) {
 		require.Equal(t, "{}", string(text))
 		require.Equal(t, want, asked)
 	}
+	const question = ": is that the address of its admin interface, which its bootstrap has in admin.address?"
 	_, err := ReadDump(t.Context(), server.URL+"/elsewhere")
-	require.EqualError(t, err, "asking Envoy for its config dump: it answered 302", "no redirect is followed")
+	require.EqualError(t, err, "asking Envoy for its config dump: it answered 302"+question, "no redirect is followed")
 	_, err = ReadDump(t.Context(), server.URL+"/other")
-	require.EqualError(t, err, "asking Envoy for its config dump: it answered 404")
+	require.EqualError(t, err, "asking Envoy for its config dump: it answered 404"+question)
 	for _, at := range []string{"http://", "https:///config_dump", "http://a b"} {
 		_, err = ReadDump(t.Context(), at)
 		require.ErrorContains(t, err, "must be http://host:port or unix:///path")

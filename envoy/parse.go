@@ -30,7 +30,7 @@ func parseBootstrap(tree map[string]any) (*bootstrapv3.Bootstrap, []Finding, err
 	return b, notes, nil
 }
 
-// parseYAML parses text, which must be a single document.
+// parseYAML parses text, which must be a single document and no Kubernetes manifest.
 func parseYAML(text []byte) (map[string]any, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var tree map[string]any
@@ -39,6 +39,9 @@ func parseYAML(text []byte) (map[string]any, error) {
 			return nil, errors.New("reading the bootstrap: it is empty")
 		}
 		return nil, fmt.Errorf("reading the bootstrap: %w", err)
+	}
+	if tree["apiVersion"] != nil && tree["kind"] != nil {
+		return nil, errors.New("reading the bootstrap: it is a Kubernetes manifest: check the running gateway, which has what is made of it")
 	}
 	var second any
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {

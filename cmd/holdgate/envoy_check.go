@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -34,7 +35,7 @@ func newEnvoyCheckCommand() *cobra.Command {
 			"unix:///path), and prints what would break held requests. It fails when there is\n" +
 			"such a thing. The real Envoy validates a bootstrap when there is one\n" +
 			"(HOLDGATE_ENVOY, else PATH).",
-		Args: oneFile,
+		Args: oneSetup,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.MaxRequestBytes = int64(maxBody)
 			if err := validCheckOptions(o); err != nil {
@@ -77,6 +78,14 @@ func validCheckOptions(o envoy.CheckOptions) error {
 	return nil
 }
 
+// oneSetup checks the arguments of envoy check.
+func oneSetup(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return usageError{fmt.Errorf("%s takes one file, - for standard input, or the URL of a running Envoy's admin interface", cmd.CommandPath())}
+}
+
 // readSetup reads a file, standard input, or the config dump of a running Envoy.
 func readSetup(cmd *cobra.Command, from string) ([]byte, error) {
 	if strings.HasPrefix(from, "http://") || strings.HasPrefix(from, "https://") || strings.HasPrefix(from, "unix://") {
@@ -86,6 +95,9 @@ func readSetup(cmd *cobra.Command, from string) ([]byte, error) {
 		return readAll(cmd.InOrStdin(), "standard input", envoy.MaxDumpBytes)
 	}
 	f, err := os.Open(from) //nolint:gosec // the user names the file.
+	if _, port, hostErr := net.SplitHostPort(from); errors.Is(err, os.ErrNotExist) && hostErr == nil && port != "" {
+		return nil, usageError{fmt.Errorf("%s: is no file; the admin interface of a running Envoy is named http://%s", from, from)}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the bootstrap: %w", err)
 	}

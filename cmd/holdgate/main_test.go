@@ -46,7 +46,7 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 		"map":                 "",
 		"serve now":           `holdgate serve takes flags only, not "now"; see 'holdgate serve --help'`,
 		"map push m.json":     `holdgate map push takes flags only, not "m.json"; see 'holdgate map push --help'`,
-		"envoy check":         "holdgate envoy check takes one file, or - for standard input",
+		"envoy check":         "holdgate envoy check takes one file, - for standard input, or the URL of a running Envoy's admin interface",
 		"map check a b":       "holdgate map check takes one file, or - for standard input",
 		"check --config none": "--config: reading the file: open none: no such file or directory",
 		"wake m --for 3h":     "--for is 3h0m0s: must be above 0 and at most 1h",
