@@ -159,7 +159,6 @@ func TestPickerALoop(t *testing.T) {
 		require.Contains(t, r.body, `"code":"loop_detected"`)
 	}
 	s.inUse(0)
-	s.atRest()
 }
 
 // A request that is relayed to a replica that refuses its connection is held again.
