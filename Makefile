@@ -45,6 +45,7 @@ OLD_ENVOY ?= 1.36.4
 SOAK_SECONDS ?= 180
 DIFFERENTIAL ?= 5000
 CHAIN ?= 10000
+GATEWAY_VERSIONS ?= v1.7.2 v1.8.3
 PKG ?= ./...
 RUN ?= .
 BENCH_FLAGS ?=
@@ -153,6 +154,13 @@ manifests: build ## validate all Kubernetes manifests: printed ones, examples, a
 		bin/holdgate envoy render --namespace models --extproc holdgate.models.svc.cluster.local:9001 --tls-secret s --for $$flags | (cd tools/manifests && ../../bin/manifests -); \
 	done
 
+manifests-versions: manifests ## validate what is printed against each version of Envoy Gateway in GATEWAY_VERSIONS
+	@for version in $(GATEWAY_VERSIONS); do \
+		module=$$($(GO) -C tools/manifests mod download -json github.com/envoyproxy/gateway@$$version | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p'); \
+		echo "Envoy Gateway $$version"; \
+		(cd tools/manifests && ../../bin/manifests -crds "$$(find "$$module/charts/gateway-helm" -path '*/crds/generated')" ../../internal/manifest/testdata/*.yaml); \
+	done
+
 translate: go ## write what Envoy Gateway makes of the manifests, for the e2e tests; builds for many minutes
 	$(GO) -C tools/translate test ./...
 	$(GO) -C tools/translate run .
@@ -202,5 +210,5 @@ go:
 	@found=$$($(GO) env GOVERSION) || found=none; [[ $$found == $(GO_VERSION)* ]] || \
 		{ echo "error: Go 1.21 or newer is required, which downloads $(GO_VERSION) by itself; found: $$found" >&2; exit 1; }
 
-.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential chain old-envoy groups soak-routers fuzz flaky bench bench-smoke lint fix manifests translate vet fmt fmt-check vuln generate check \
+.PHONY: help build run demo two-sites three-routers test unit e2e e2e-matrix differential chain old-envoy groups soak-routers fuzz flaky bench bench-smoke lint fix manifests manifests-versions translate vet fmt fmt-check vuln generate check \
 	tools tools-routers tools-test clean clean-tools go

@@ -38,7 +38,7 @@ func renderedBy(t *testing.T, page string, n int) string {
 	line, _, found := strings.Cut(parts[n], "| kubectl apply -f -\n```")
 	require.True(t, found)
 	args := strings.Fields(strings.ReplaceAll(line, "\\\n", " "))
-	out, err := exec.Command(filepath.Join(root(t), "bin", "holdgate"), append([]string{"envoy", "render"}, args...)...).Output()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(root(t), "bin", "holdgate"), append([]string{"envoy", "render"}, args...)...).Output()
 	require.NoError(t, err)
 	return string(out)
 }
@@ -56,6 +56,7 @@ func requireRendered(t *testing.T, page string, n int, name string) {
 type behind struct {
 	*site
 	dir, listen, engine string
+	extProc             string // where Holdgate listens for Envoy
 	serve               *process
 	called              chan struct{} // one for each call that wakes the engine
 	// begun has one for each request with X-Wait, and finish lets them end.
@@ -105,13 +106,12 @@ func serveAs(t *testing.T, page, begins, serveYAML string, moved ...string) *beh
 	require.NoError(t, os.WriteFile(config, []byte(here.Replace(serveYAML)), 0o600))
 	moved = append(moved, "127.0.0.1:8080", b.listen, "https://gateway.example", "http://"+b.listen, "/etc/holdgate/serve.yaml", config)
 	line := strings.Fields(strings.NewReplacer(moved...).Replace(block(t, "gateways/"+page, "", begins)))
-	b.admin = closedPort(t)
-	line = append(line[1:], "--agents-listen", "unix://"+dir+"/agents.sock", "--admin-listen", b.admin, "--wake-keepalive", "200ms", "--log-level", "debug")
+	line = append(line[1:], "--agents-listen", "unix://"+dir+"/agents.sock", "--admin-listen", "127.0.0.1:0", "--wake-keepalive", "200ms", "--log-level", "debug")
 	if !strings.Contains(strings.Join(line, " "), "--extproc-listen") {
 		line = append(line, "--extproc-listen", "unix://"+dir+"/extproc.sock")
 	}
 	b.serve = start(t, line...)
-	b.serve.waitLog("holdgate is ready")
+	b.admin = b.serve.waitLog(`"admin":"([^"]*)".*"holdgate is ready"`)[1]
 	return b
 }
 
@@ -142,7 +142,7 @@ func requireChecked(t *testing.T, dir, destination, text string) {
 	t.Helper()
 	file := filepath.Join(dir, "check.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	out, err := exec.Command(filepath.Join(root(t), "bin", "holdgate"), "envoy", "check", "--destination", destination, file).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(root(t), "bin", "holdgate"), "envoy", "check", "--destination", destination, file).CombinedOutput()
 	require.NoError(t, err, string(out))
 	t.Log(string(out))
 }
@@ -187,7 +187,7 @@ func (b *behind) followed(failOpen bool) {
 	r := <-running
 	require.NoError(t, r.err)
 	require.Equal(t, whole+", and the end", r.body, "what runs is not cut")
-	want := http.StatusServiceUnavailable
+	want := http.StatusInternalServerError // that of a filter that could not call its server
 	if failOpen {
 		want = http.StatusOK
 	}
@@ -214,18 +214,19 @@ func TestEnvoyGatewayWithHoldgateInItsPod(t *testing.T) {
 }
 
 // secured starts a Holdgate with certificates, for which a page's command has flags.
-func secured(t *testing.T, page, begins, serveYAML string) (b *behind, secrets []any, extProc string) {
+func secured(t *testing.T, page, begins, serveYAML string) (b *behind, secrets []any) {
 	t.Helper()
 	routers, envoys := certstest.New(t), certstest.New(t)
 	routerCert, routerKey := routers.Issue(certstest.Named(routerName))
 	envoyCert, envoyKey := envoys.Issue()
-	extProc = closedPort(t)
+	extProc := closedPort(t)
 	b = serveAs(t, page, begins, serveYAML, "0.0.0.0:9001", extProc, "/etc/holdgate/tls.crt", routerCert, "/etc/holdgate/tls.key", routerKey, "/etc/holdgate/ca.crt", envoys.File)
+	b.extProc = extProc
 	file := func(name string) tree { return tree{"filename": name} }
 	return b, []any{
 		tree{"tls_certificate": tree{"certificate_chain": file(envoyCert), "private_key": file(envoyKey)}},
 		tree{"validation_context": tree{"trusted_ca": file(routers.File)}},
-	}, extProc
+	}
 }
 
 // putSecrets gives a bootstrap the secrets that the gateway's control plane would send: the
@@ -263,10 +264,10 @@ func putSecrets(t *testing.T, bootstrap tree, secrets []any) {
 func TestEnvoyGatewayWithHoldgateAsAService(t *testing.T) {
 	const page = "envoy-gateway.md"
 	requireRendered(t, page, 2, "envoy-gateway-endpoint")
-	b, secrets, extProc := secured(t, page, "holdgate serve --destination endpoint", engineBackend)
+	b, secrets := secured(t, page, "holdgate serve --destination endpoint", engineBackend)
 	bootstrap := translated(t, "envoy-gateway-endpoint")
 	readdress(t, bootstrap, map[string]string{
-		"0.0.0.0:8080": b.listen, "0.0.0.0:19003": "127.0.0.1:0", "10.96.0.1:8000": b.engine, routerName + ":9001": extProc,
+		"0.0.0.0:8080": b.listen, "0.0.0.0:19003": "127.0.0.1:0", "10.96.0.1:8000": b.engine, routerName + ":9001": b.extProc,
 	})
 	putSecrets(t, bootstrap, secrets)
 	text := bootstrapText(t, bootstrap)

@@ -217,9 +217,9 @@ func readdressIstio(t *testing.T, bootstrap tree, listen, engine, extProc string
 
 func TestIstioWithHoldgateAsAService(t *testing.T) {
 	const page = "istio.md"
-	b, secrets, extProc := secured(t, page, "holdgate serve --destination route", "")
+	b, secrets := secured(t, page, "holdgate serve --destination route", "")
 	bootstrap := patched(t, gatewayOfIstio(t, false), renderedBy(t, page, 1))
-	readdressIstio(t, bootstrap, b.listen, b.engine, extProc)
+	readdressIstio(t, bootstrap, b.listen, b.engine, b.extProc)
 	putSecrets(t, bootstrap, secrets)
 	text := bootstrapText(t, bootstrap)
 	requireChecked(t, b.dir, "route", text)
@@ -232,7 +232,7 @@ func TestIstioWithHoldgateAsAService(t *testing.T) {
 func TestLLMDWithHoldgateBeforeThePicker(t *testing.T) {
 	const page = "llm-d.md"
 	requireRendered(t, page, 1, "llm-d")
-	b, secrets, extProc := secured(t, page, "holdgate serve --destination route", "")
+	b, secrets := secured(t, page, "holdgate serve --destination route", "")
 	picker := &pickertest.Picker{}
 	servePicker(t, picker, filepath.Join(b.dir, "picker.sock"))
 	b.awake = func() { picker.Name(b.engine) }
@@ -245,7 +245,7 @@ func TestLLMDWithHoldgateBeforeThePicker(t *testing.T) {
 		}
 	})
 	require.Equal(t, []string{"holdgate", "envoy.filters.http.ext_proc", "envoy.filters.http.grpc_stats"}, names[:3])
-	readdressIstio(t, bootstrap, b.listen, b.engine, extProc)
+	readdressIstio(t, bootstrap, b.listen, b.engine, b.extProc)
 	readdress(t, bootstrap, map[string]string{"/run/picker.sock": filepath.Join(b.dir, "picker.sock")})
 	putSecrets(t, bootstrap, secrets)
 	b.runGateway(b.dir, bootstrapText(t, bootstrap), b.listen, b.engine)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 )
 
@@ -22,10 +23,14 @@ func main() {
 
 // run validates the files and prints how many objects each has.
 func run(files []string, stdin io.Reader, out io.Writer) error {
-	if len(files) == 0 {
-		return errors.New("name files to validate; - is standard input")
+	var more []fs.FS
+	if len(files) > 1 && files[0] == "-crds" {
+		more, files = append(more, os.DirFS(files[1])), files[2:]
 	}
-	v, err := newValidator()
+	if len(files) == 0 {
+		return errors.New("name files to validate; - is standard input. -crds DIR before them has definitions that replace others")
+	}
+	v, err := newValidator(more...)
 	if err != nil {
 		return err
 	}

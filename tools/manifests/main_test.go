@@ -15,7 +15,7 @@ import (
 const top = "../.."
 
 // shared is one validator for all tests, because the definitions take seconds to read.
-var shared = sync.OnceValues(newValidator)
+var shared = sync.OnceValues(func() (*objectValidator, error) { return newValidator() })
 
 func start(t *testing.T) *objectValidator {
 	t.Helper()
@@ -142,6 +142,15 @@ func TestPagesAndDocumentsAreSplitWhereTheyEnd(t *testing.T) {
 	}
 }
 
+func pool(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("inferencepool.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func TestRunReadsStandardInputAndFailsWithoutAnObject(t *testing.T) {
 	good, err := os.ReadFile(filepath.Join(top, "internal/manifest/testdata/istio.yaml"))
 	if err != nil {
@@ -150,6 +159,16 @@ func TestRunReadsStandardInputAndFailsWithoutAnObject(t *testing.T) {
 	var out bytes.Buffer
 	if err := run([]string{"-"}, bytes.NewReader(good), &out); err != nil || out.String() != "-: 1 objects\n" {
 		t.Errorf("%v: %s", err, &out)
+	}
+	// Other definitions replace those that there are.
+	crds := t.TempDir()
+	if err := os.WriteFile(filepath.Join(crds, "crd.yaml"), []byte(strings.NewReplacer(
+		"inferencepools", "envoyfilters", "InferencePool", "EnvoyFilter", "inferencepool", "envoyfilter", "inference.networking.k8s.io", "networking.istio.io", "name: v1\n", "name: v1alpha3\n",
+	).Replace(pool(t))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := run([]string{"-crds", crds, "-"}, bytes.NewReader(good), &out); err == nil || !strings.Contains(err.Error(), "unknown field") {
+		t.Errorf("%v", err)
 	}
 	for _, bad := range []string{"", "# nothing\n", "a: 1\n", "apiVersion: v1\nkind: Nothing\n", "{"} {
 		if err := run([]string{"-"}, strings.NewReader(bad), &out); err == nil {

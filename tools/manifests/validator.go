@@ -41,8 +41,9 @@ var istioKinds = map[string]func() proto.Message{
 
 type objectValidator struct{ kinds *validator.Validator }
 
-// newValidator reads the definitions of all kinds, from Go modules and from here.
-func newValidator() (*objectValidator, error) {
+// newValidator reads the definitions of all kinds, from Go modules, from here, and from more,
+// which replace others.
+func newValidator(more ...fs.FS) (*objectValidator, error) {
 	keda, err := moduleFiles("github.com/kedacore/keda/v2", "config/crd/bases")
 	if err != nil {
 		return nil, err
@@ -53,7 +54,7 @@ func newValidator() (*objectValidator, error) {
 	}
 	gateway := fstest.MapFS{"gateway.yaml": &fstest.MapFile{Data: envoygateway.GatewayCRDs}}
 	kinds, err := validator.New(openapiclient.NewComposite(
-		openapiclient.NewLocalCRDFiles(gateway, keda, istio, ours),
+		openapiclient.NewLocalCRDFiles(append([]fs.FS{gateway, keda, istio, ours}, more...)...),
 		openapiclient.NewOverlay(openapiclient.HardcodedPatchLoader(kubernetes), openapiclient.NewHardcodedBuiltins(kubernetes)),
 	))
 	if err != nil {
