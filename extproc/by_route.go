@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
@@ -133,11 +134,33 @@ func NewGateway(at *url.URL, roots *x509.CertPool) http.RoundTripper {
 	})}
 }
 
-// RoundTrip is part of http.RoundTripper. The host in the request is the client's.
+// A gateway that cannot be reached is tried again, because it may be restarting, or be several
+// behind one name. The pause doubles from firstPause up to lastPause.
+const (
+	firstPause = 250 * time.Millisecond
+	lastPause  = 2 * time.Second
+)
+
+// RoundTrip is part of http.RoundTripper. The host in the request is the client's. The request
+// must have GetBody.
 func (g *gateway) RoundTrip(req *http.Request) (*http.Response, error) {
 	to := *req.URL
 	to.Scheme, to.Host = g.scheme, g.host
 	sent := req.WithContext(req.Context())
 	sent.URL = &to
-	return g.RoundTripper.RoundTrip(sent) //nolint:wrapcheck // the caller says what was being done
+	for pause := firstPause; ; pause *= 2 {
+		resp, err := g.RoundTripper.RoundTrip(sent)
+		dial, ok := errors.AsType[*net.OpError](err)
+		if !ok || dial.Op != "dial" || pause > lastPause {
+			return resp, err //nolint:wrapcheck // the caller says what was being done
+		}
+		select {
+		case <-req.Context().Done():
+			return nil, err //nolint:wrapcheck // as above
+		case <-time.After(pause):
+		}
+		if sent.Body, err = req.GetBody(); err != nil {
+			return nil, err //nolint:wrapcheck // as above
+		}
+	}
 }

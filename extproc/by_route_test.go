@@ -3,13 +3,19 @@
 package extproc
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -451,4 +457,62 @@ func TestByRouteARequestWithTrailersIsRelayed(t *testing.T) {
 		require.ErrorIs(t, x.End(), io.EOF)
 		require.Contains(t, x.Events()[0], "serve on ")
 	})
+}
+
+// unreachable fails to connect so many times.
+type unreachable struct {
+	times  int
+	op     string
+	tries  int
+	bodies []string
+}
+
+func (u *unreachable) RoundTrip(req *http.Request) (*http.Response, error) {
+	text, err := io.ReadAll(req.Body)
+	if err := errors.Join(err, req.Body.Close()); err != nil {
+		return nil, err
+	}
+	u.tries++
+	u.bodies = append(u.bodies, string(text))
+	if u.tries <= u.times {
+		return nil, fmt.Errorf("calling: %w", &net.OpError{Op: u.op, Err: syscall.ECONNREFUSED})
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+// A gateway that restarts, or one of several behind a name, is no reason to end a request that
+// has waited.
+func TestAGatewayThatCannotBeReachedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		u     unreachable
+		leave time.Duration // the client leaves after it
+		tries int
+		took  time.Duration
+		fails bool
+	}{
+		"restarts":              {unreachable{times: 3, op: "dial"}, time.Hour, 4, 1750 * time.Millisecond, false},
+		"is gone":               {unreachable{times: 9, op: "dial"}, time.Hour, 5, 3750 * time.Millisecond, true},
+		"fails after its begin": {unreachable{times: 9, op: "read"}, time.Hour, 1, 0, true},
+		"the client leaves":     {unreachable{times: 9, op: "dial"}, time.Second, 3, time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), c.leave)
+				defer cancel()
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://relay/v1", strings.NewReader(gatewayBody))
+				require.NoError(t, err)
+				begin := time.Now()
+				resp, err := (&gateway{RoundTripper: &c.u, scheme: "http", host: "gateway"}).RoundTrip(req)
+				if err == nil {
+					require.NoError(t, resp.Body.Close())
+				}
+				require.Equal(t, c.fails, err != nil)
+				require.Equal(t, c.tries, c.u.tries)
+				require.Equal(t, c.took, time.Since(begin))
+				require.Equal(t, slices.Repeat([]string{gatewayBody}, c.tries), c.u.bodies)
+			})
+		})
+	}
 }
