@@ -39,7 +39,7 @@ func TestThePageFollowsAWake(t *testing.T) {
 	p := startBrowser(t).tab(1000, 900, "light")
 	p.open("http://" + s.admin + "/")
 	p.says("main", "m")
-	require.Contains(t, p.text("main"), "Every request was served at once so far.")
+	require.Contains(t, p.text("main"), "So far every request was served at once.")
 	p.accessible()
 	p.live()
 

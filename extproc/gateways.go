@@ -66,7 +66,7 @@ func (g *gateways) forgetOldest() {
 	delete(g.seen, oldest.Envoy)
 }
 
-// Gateways returns the Envoys that sent requests of late and that the router's own bootstrap
+// Gateways returns the Envoys that sent requests recently and that the router's own bootstrap
 // did not make, by name.
 func (s *Server) Gateways() []Gateway {
 	g := &s.gateways

@@ -21,7 +21,7 @@ type Status struct {
 	// HoldTimes are how long requests were held since the start, the shortest first, from the
 	// first time that occurred to the last.
 	HoldTimes []HoldTime `json:"hold_times,omitzero"`
-	// Gateways are the Envoys that called of late and that the router's own bootstrap did not
+	// Gateways are the Envoys that called recently and that the router's own bootstrap did not
 	// make.
 	Gateways []GatewayStatus `json:"gateways,omitzero"`
 	// Siblings are the other sites of the map.
@@ -59,7 +59,8 @@ type SiblingStatus struct {
 type HintStatus struct {
 	Model string `json:"model"`
 	Kind  string `json:"kind"`
-	// State is warm or cold, or stale if the hint is too old to be used.
+	// State is warm or cold, stale if the hint is too old to be used, or unknown if no choice
+	// uses it.
 	State      string    `json:"state"`
 	ObservedAt time.Time `json:"observed_at"`
 }

@@ -112,5 +112,5 @@ func Warnings(c *config.Serve) []string {
 	return list
 }
 
-// gateways returns the gateways that called of late.
+// gateways returns the gateways that called recently.
 func (a *App) gateways() []extproc.Gateway { return a.data.Gateways() }

@@ -11,8 +11,8 @@ import (
 )
 
 // MaxAddresses is how many addresses of a hint count. A request that waits keeps its hint, 32
-// bytes for each address. The others are as if they were not in the hint, and not the other way
-// round: no request goes to an address that the gateway did not name.
+// bytes for each address. Further ones are ignored, so that no request goes to an address that the
+// gateway did not name.
 const MaxAddresses = 1000
 
 // Hint is a set of addresses. A nil *Hint restricts nothing.
