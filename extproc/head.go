@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -226,10 +227,35 @@ func (h *head) models() (model string, ok bool) {
 // endpoint, or nil.
 func (h *head) isForRouter(e *Endpoint) bool {
 	if e != nil {
-		return h.isCall()
+		return string(h.method) == http.MethodPost || h.upgrade // an engine may answer an upgrade as a call
 	}
 	_, ok := h.models()
 	return ok && string(h.method) == http.MethodGet
+}
+
+// maxDecodings is how often a path is decoded: a proxy before the engine may decode it, too.
+const maxDecodings = 3
+
+// disguised returns the endpoint that a call may reach in a foreign Envoy although its path is
+// written in another way, empty if there is none: engines and proxies decode a path, merge its
+// slashes and resolve its dot segments.
+func (h *head) disguised() string {
+	if string(h.method) != http.MethodPost && !h.upgrade {
+		return ""
+	}
+	plain := string(h.pathOnly())
+	for range maxDecodings {
+		decoded, err := url.PathUnescape(plain)
+		if err != nil {
+			break
+		}
+		plain = decoded
+	}
+	plain = path.Clean("/" + strings.ToLower(strings.ReplaceAll(plain, `\`, "/")))
+	if endpoints[plain] == nil {
+		return ""
+	}
+	return plain
 }
 
 // isCall reports whether a request to an endpoint calls it: with POST, and no Upgrade.

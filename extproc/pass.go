@@ -59,8 +59,7 @@ func (p *pass) run() error {
 	p.prefixed = p.lane == envoy.LaneRehold && p.head.trimPrefix()
 	endpoint := endpoints[string(p.head.pathOnly())]
 	if p.lane == "" && !p.head.isForRouter(endpoint) {
-		p.passThrough()
-		return nil
+		return p.notOurs()
 	}
 	if p.lane == envoy.LaneEdge && p.head.isReadyCheck() {
 		p.send(p.s.readiness())

@@ -7,6 +7,18 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
+// notOurs lets a request in a foreign Envoy pass that is not to the router. It refuses one that an
+// engine may take for a call of an endpoint: without the router it would be served without a key, a
+// quota and a slot.
+func (p *pass) notOurs() error {
+	if meant := p.head.disguised(); meant != "" {
+		p.begin()
+		return p.refuse(refusal.NotFound(meant))
+	}
+	p.passThrough()
+	return nil
+}
+
 // passThrough lets a request pass unchanged, message by message. It is for an Envoy that
 // serves other applications too.
 func (p *pass) passThrough() {

@@ -321,6 +321,30 @@ func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 	})
 }
 
+// An engine may take these requests for calls of an endpoint. By route they would be served
+// without the router.
+func TestACallInDisguiseDoesNotPassAForeignEnvoy(t *testing.T) {
+	t.Parallel()
+	const notFound = `0s 404 {"error":{"code":"not_found","message":"this path is not an endpoint of the router: use /v1/chat/completions","source":"router"}}`
+	bubble(t, func(r *rig) {
+		t := r.t
+		r.routeAll()
+		r.slots.up(engineA, 1)
+		for _, path := range []string{
+			"/v1/chat%2Fcompletions", "/v1/chat%2fcompletions", "/v1/ch%61t/completions", "/v1/chat%252Fcompletions",
+			"//v1/chat/completions", "/v1//chat/completions", "/v1/chat/completions/", "/v1/./chat/completions",
+			"/v1/models/../chat/completions", "/v1/models/%2e%2e/chat/completions", `/v1\chat\completions`, "/V1/Chat/Completions",
+			"/v1/chat%2Fcompletions?a=b%zz",
+		} {
+			r.viaGateway(t, extproctest.Request(path, gatewayBody)...).RequireEnded(t, notFound)
+		}
+		for _, method := range []string{"POST", "GET"} { // the engine may ignore the upgrade
+			r.viaGateway(t, extproctest.RequestHeaders(false, ":method", method, ":path", chatPath, "upgrade", "x")).
+				RequireEnded(t, `0s 405 {"error":{"code":"method_not_allowed","message":"this endpoint takes only POST","source":"router"}}`)
+		}
+	})
+}
+
 func TestRequestsToOtherApplicationsPassUntouched(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -328,6 +352,10 @@ func TestRequestsToOtherApplicationsPassUntouched(t *testing.T) {
 		want []string
 	}{
 		"a GET": {[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(true, ":method", "GET", ":path", "/")}, []string{"0s untouched"}},
+		"a path that only begins as an endpoint's": {
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(true, ":method", "POST", ":path", chatPath+"%2Fextra%zz")},
+			[]string{"0s untouched"},
+		},
 		"a preflight": {
 			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(true, ":method", "OPTIONS", ":path", chatPath)},
 			[]string{"0s untouched"},
@@ -370,7 +398,7 @@ func TestRequestsToOtherApplicationsPassUntouched(t *testing.T) {
 			[]string{"0s untouched", "0s answer goes on", "0s body 2 end"},
 		},
 		"an upgrade": {
-			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(false, ":method", "POST", ":path", chatPath, "upgrade", "x"), extproctest.RequestBody("abc", false)},
+			[]*extprocv3.ProcessingRequest{extproctest.RequestHeaders(false, ":method", "GET", ":path", "/socket", "upgrade", "websocket"), extproctest.RequestBody("abc", false)},
 			[]string{"0s untouched", "0s body 3"},
 		},
 		"the models API is ours": {
