@@ -3,16 +3,19 @@
 package extproc
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/descriptors"
 	"github.com/holdgate/holdgate/internal/ticket"
@@ -94,6 +97,33 @@ func (r *relay) flags(resp *http.Response) string {
 		return ""
 	}
 	return resp.Header.Get(envoy.FlagsHeader)
+}
+
+// What an Envoy says in its own 503 of an engine that had taken the request.
+var diedReasons = []string{"reset reason: connection termination", "reset reason: remote reset"}
+
+const (
+	// reasonBytes is how much of a gateway's own answer is read, and reasonWait how long.
+	reasonBytes = 1 << 10
+	reasonWait  = time.Second
+)
+
+// whyNotTaken returns what a proxy's own answer says of the engine. A gateway answers with the same
+// status when it has no engine and when one died before its answer. The second must be known: a
+// request that makes engines die would end one after the other. cancel ends the call.
+func (r *relay) whyNotTaken(resp *http.Response, cancel func()) failure {
+	if !r.p.to.throughGateway() {
+		return failNotTaken
+	}
+	late := time.AfterFunc(reasonWait, cancel)
+	defer late.Stop()
+	text, _ := io.ReadAll(io.LimitReader(body.DecodedAnswer(resp), reasonBytes)) // a part of it is enough
+	for _, reason := range diedReasons {
+		if bytes.Contains(text, []byte(reason)) {
+			return failDied
+		}
+	}
+	return failNotTaken
 }
 
 // addTicket gives a request of the relay its ticket.

@@ -362,6 +362,46 @@ func TestByRouteAGatewaysOwnAnswerIsNone(t *testing.T) {
 	})
 }
 
+// A gateway answers 503, too, when the engine died under the request. Such a request must not be
+// sent to one engine after the other.
+func TestByRouteARequestUnderWhichEnginesDieEnds(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []string{"reset reason: connection termination", "retried and the latest reset reason: remote reset"} {
+		bubble(t, func(r *rig) {
+			t := r.t
+			x, back := r.relayed(t)
+			for n := 1; ; n++ {
+				w := back.respond(503, "Content-Type", "text/plain")
+				_, _ = io.WriteString(w, "upstream connect error or disconnect/reset before headers. "+reason)
+				_ = w.Close()
+				synctest.Wait()
+				require.Equal(t, engineA+" ended the connection before its answer", r.slots.failures()[n-1])
+				if n == 3 {
+					break
+				}
+				elapse(time.Second)
+				r.slots.up(engineA, 1)
+				back = r.engine.call(t, n+1)
+			}
+			require.Contains(t, strings.Join(x.Events(), " "), "backend_error")
+			require.ErrorIs(t, x.End(), io.EOF)
+			require.Zero(t, r.slots.taken())
+			elapse(logWait)
+		})
+	}
+	bubble(t, func(r *rig) { // an answer that does not end
+		t := r.t
+		_, back := r.relayed(t)
+		w := back.respond(503, "Content-Type", "text/plain")
+		elapse(reasonWait)
+		require.Equal(t, []string{engineA + " answered that it did not take the request"}, r.slots.failures())
+		_ = w.Close()
+		r.slots.up(engineA, 1)
+		_ = r.engine.call(t, 2).respond(200).Close()
+		elapse(logWait)
+	})
+}
+
 func TestTheGatewayIsCalledAtItsAddress(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 1)

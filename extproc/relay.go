@@ -66,8 +66,9 @@ func (r *relay) run() (again bool, err error) {
 	flags := r.flags(res.resp)
 	switch {
 	case r.engine.notTaken(res.resp):
+		how := r.whyNotTaken(res.resp, cancel)
 		_ = res.resp.Body.Close() // before the slot is released
-		return r.failed(failNotTaken)
+		return r.failed(how)
 	case flags == "":
 		r.report(holdstate.Done)
 		p.upload.free() // the engine has the whole request, or does not want it
