@@ -41,7 +41,7 @@ func parseYAML(text []byte) (map[string]any, error) {
 		return nil, fmt.Errorf("reading the bootstrap: %w", err)
 	}
 	if tree["apiVersion"] != nil && tree["kind"] != nil {
-		return nil, errors.New("reading the bootstrap: it is a Kubernetes manifest: check the running gateway, which has what is made of it")
+		return nil, errors.New("reading the bootstrap: it is a Kubernetes manifest: check the running gateway, which has the configuration that is made from it")
 	}
 	var second any
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {

@@ -96,7 +96,7 @@ func readSetup(cmd *cobra.Command, from string) ([]byte, error) {
 	}
 	f, err := os.Open(from) //nolint:gosec // the user names the file.
 	if _, port, hostErr := net.SplitHostPort(from); errors.Is(err, os.ErrNotExist) && hostErr == nil && port != "" {
-		return nil, usageError{fmt.Errorf("%s: is no file; the admin interface of a running Envoy is named http://%s", from, from)}
+		return nil, usageError{fmt.Errorf("there is no file %s; to check a running Envoy, use http://%s", from, from)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the bootstrap: %w", err)

@@ -50,7 +50,7 @@ error: listener http: stream_idle_timeout: is 6m0s, must be 0s or above the hold
 	require.ErrorContains(t, err, "asking Envoy for its config dump: ")
 	require.ErrorContains(t, err, ": is that the address of its admin interface, which its bootstrap has in admin.address?")
 	_, err = runEnvoy(t, "", "check", "127.0.0.1:19000")
-	require.EqualError(t, err, "127.0.0.1:19000: is no file; the admin interface of a running Envoy is named http://127.0.0.1:19000")
+	require.EqualError(t, err, "there is no file 127.0.0.1:19000; to check a running Envoy, use http://127.0.0.1:19000")
 	require.Equal(t, 2, exitCode(err))
 	_, err = runEnvoy(t, "", "check")
 	require.ErrorContains(t, err, "takes one file, - for standard input, or the URL of a running Envoy's admin interface")
