@@ -63,7 +63,7 @@ func (c Config) parsePool(s string) (next pool, err error) {
 		return next, err
 	}
 	if next.picker.host != "" && !loopback(next.picker.host) && !c.PoolInsecure {
-		return next, errors.New("is an address that others can reach: anyone on the way sees all requests and answers. Use a loopback address or a unix socket, or allow it")
+		return next, errors.New("is an address that others can reach: anyone on the way sees all requests and answers. Use a loopback address or a unix socket. --pool-insecure allows it")
 	}
 	return next, nil
 }

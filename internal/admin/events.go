@@ -31,7 +31,7 @@ func (d Deps) events(w http.ResponseWriter, r *http.Request) {
 	reader := d.Events.Read(r.Header.Get("Last-Event-ID"))
 	if reader == nil {
 		w.Header().Set("Retry-After", "5")
-		fail(w, http.StatusServiceUnavailable, "too_many_readers", "as many clients as the port allows read events already, or the router ends")
+		fail(w, http.StatusServiceUnavailable, "too_many_readers", "as many clients as the port allows already read events, or the router is shutting down")
 		return
 	}
 	defer reader.Close()
