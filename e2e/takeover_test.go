@@ -159,6 +159,7 @@ func TestAReloadReplacesTheProcess(t *testing.T) {
 		return string(buf[:n])
 	}
 	s := startStandalone(t, "--takeover", "--wake-keepalive", "300ms")
+	t.Setenv("NOTIFY_SOCKET", "") // the agent below is not of this service
 	require.Equal(t, fmt.Sprintf("MAINPID=%d\nREADY=1", s.cmd.Process.Pid), told())
 	held := s.start(t.Context(), chatPath, chatBody("m", true))
 	s.eventually("it is held", func() bool { return s.series()[pending] == 1 })

@@ -6,7 +6,7 @@
 #  tools/setup.sh run      Envoy, the engine and a small model
 #  tools/setup.sh routers  these, and Valkey
 #  tools/setup.sh test     all these, and the clients, Prometheus, proxies and Chromium for
-#                          the e2e tests
+#                          the e2e tests, and what checks units of systemd
 #
 # It is called by every make and takes a few milliseconds when nothing is to be done. An
 # interrupted install is detected and repeated. Afterwards .tools/bin/envoy is a link to
@@ -145,8 +145,8 @@ missing_libraries() {
 	done | sed -n 's/^\t*\(lib.*\)\.so\.\([0-9]*\) => not found$/\1-\2/p' | sed 's/\([^0-9]\)-\([0-9]*\)$/\1\2/' | sort -u
 }
 
-# library_path FOLDER [PATTERN] prints the folders of the libraries below a folder.
-library_path() { find "$1" -name "${2:-*.so.*}" -printf '%h\n' | sort -u | paste -sd:; }
+# library_path FOLDER prints the folders of the libraries below a folder.
+library_path() { find "$1" \( -name '*.so' -o -name '*.so.[0-9]*' \) -printf '%h\n' | sort -u | paste -sd:; }
 
 # unpack_debian PACKAGE FOLDER unpacks a Debian package and the libraries that it lacks,
 # without root. Missing or outdated package lists are replaced by private ones.
@@ -177,10 +177,10 @@ unpack_debian() {
 	mv "$folder.new" "$folder"
 }
 
-# setup_debian PACKAGE PROGRAM... links the programs on PATH, or else those of the
-# Debian package.
+# setup_debian PACKAGES PROGRAM... links the programs on PATH, or else those of the
+# Debian packages, the first of which names their folder.
 setup_debian() {
-	local package=$1 name path libraries folder=$tools/$1
+	local package=$1 name path libraries folder=$tools/${1%% *}
 	shift
 	for name in "$@"; do
 		[[ -x $tools/bin/$name ]] || path=missing
@@ -262,7 +262,7 @@ setup_chromium() {
 	say "installing below .tools/: Debian's chromium-headless-shell"
 	unpack_chromium "$folder"
 	printf '#!/bin/sh\nexec env LD_LIBRARY_PATH="%s" "%s" "$@"\n' \
-		"$(library_path "$folder" '*.so*')" "$folder/usr/lib/chromium/chromium-headless-shell" >"$tools/bin/chromium.new"
+		"$(library_path "$folder")" "$folder/usr/lib/chromium/chromium-headless-shell" >"$tools/bin/chromium.new"
 	chmod +x "$tools/bin/chromium.new"
 	mv "$tools/bin/chromium.new" "$tools/bin/chromium"
 }
@@ -281,6 +281,7 @@ setup_test() {
 	setup_debian prometheus prometheus promtool
 	setup_debian nginx nginx
 	setup_debian haproxy haproxy
+	setup_debian 'systemd libsystemd-shared' systemd-analyze
 	setup_chromium
 }
 

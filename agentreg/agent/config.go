@@ -79,6 +79,9 @@ type Config struct {
 	HealthModel bool
 	// APIKey is sent to the engine as a bearer token; empty for none.
 	APIKey string
+	// Begun is called once when Run has begun its work; nil for no call. Settings that are
+	// wrong end Run before.
+	Begun func()
 	// Region and Labels are sent to the routers. Both may be empty.
 	Region string
 	Labels map[string]string

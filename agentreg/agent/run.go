@@ -28,6 +28,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	if cfg.Begun != nil {
+		cfg.Begun()
+	}
 	// The engine outlives the links, since no request may be sent to one that is ending.
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopEngine()

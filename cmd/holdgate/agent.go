@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -59,6 +60,10 @@ func newAgentCommand() *cobra.Command {
 			// Closing the terminal ends the agent like Ctrl-C.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 			defer stop()
+			cfg.Begun = func() {
+				notifyReady(log)
+				context.AfterFunc(ctx, func() { notifyStopping(log) })
+			}
 			return agent.Run(ctx, cfg)
 		},
 	}

@@ -90,7 +90,7 @@ func serve(ctx context.Context, c *config.Serve, log zerolog.Logger) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
 	defer signal.Stop(signals)
-	notifyReady(log)
+	notifyMain(log)
 	failure := untilEnd(ctx, a, replace, signals, log)
 	if !a.Replaced() {
 		notifyStopping(log)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rs/zerolog"
 
 	"github.com/holdgate/holdgate/internal/proc"
@@ -43,19 +42,4 @@ func (s *successor) start() {
 			s.log.Error().Str("cause", proc.Describe(err)).Msg("the process that was to take over has ended")
 		}
 	}()
-}
-
-// notifyReady tells systemd, if it started this program, that this process is the main one and is
-// ready.
-func notifyReady(log zerolog.Logger) {
-	notify(log, fmt.Sprintf("MAINPID=%d\n%s", os.Getpid(), daemon.SdNotifyReady))
-}
-
-// notifyStopping tells systemd that the service stops.
-func notifyStopping(log zerolog.Logger) { notify(log, daemon.SdNotifyStopping) }
-
-func notify(log zerolog.Logger, state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Warn().Err(err).Msg("telling systemd the state of the service")
-	}
 }
