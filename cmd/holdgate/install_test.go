@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/holdgate/holdgate/internal/config"
 )
@@ -106,4 +108,133 @@ func TestTheUnitOfUp(t *testing.T) {
 	require.Equal(t, "up", cmd.Name())
 	require.Equal(t, []string{"/etc/holdgate/models.yaml"}, cmd.Flags().Args())
 	require.Equal(t, "/run/"+setting(t, unit, "RuntimeDirectory"), cmd.Flags().Lookup("dir").Value.String())
+}
+
+// The commands of docs/install.md are commands of this program with flags that exist, targets of
+// the Makefile, and copies of files that exist to where their first line says.
+func TestTheCommandsOfTheInstallPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/install.md")
+	require.NoError(t, err)
+	makefile, err := os.ReadFile("../../Makefile")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)
+	require.GreaterOrEqual(t, len(blocks), 8)
+	seen := map[string]int{}
+	for _, block := range blocks {
+		require.Equal(t, "sh", block[1])
+		for line := range strings.Lines(block[2]) {
+			words, err := shellquote.Split(line)
+			require.NoError(t, err)
+			for words[0] == "sudo" || strings.Contains(words[0], "=") {
+				words = words[1:]
+			}
+			seen[filepath.Base(words[0])]++
+			switch filepath.Base(words[0]) {
+			case "holdgate":
+				cmd, rest, err := newRootCommand().Find(words[1:])
+				require.NoError(t, err, line)
+				require.NoError(t, cmd.ParseFlags(rest), line)
+			case "make":
+				for _, target := range words[1:] {
+					require.Contains(t, string(makefile), "\n"+target+": ", line)
+				}
+			case "install":
+				installs(t, words[1:])
+			case "systemctl":
+				unitsExist(t, words[2:])
+			case "docker":
+				require.FileExists(t, filepath.Join("..", "..", words[3]))
+			case "envoy", "systemd-sysusers", "sh", "curl":
+			default:
+				require.Fail(t, "not checked", line)
+			}
+		}
+	}
+	for _, name := range []string{"holdgate", "install", "systemctl", "docker"} {
+		require.Positive(t, seen[name], name)
+	}
+}
+
+// installs checks the arguments of a call of install. The first line of an example says where it
+// goes.
+func installs(t *testing.T, args []string) {
+	t.Helper()
+	target := args[len(args)-1]
+	for _, file := range args[:len(args)-1] {
+		if !strings.HasPrefix(file, "examples/") {
+			continue // an option, its value, or a program that was built
+		}
+		text, err := os.ReadFile(filepath.Join("..", "..", file))
+		require.NoError(t, err)
+		path := target
+		if strings.HasSuffix(target, "/") {
+			path += filepath.Base(file)
+		}
+		require.True(t, strings.HasPrefix(string(text), "# "+path+":"), "%s says where it goes, and not to %s", file, path)
+	}
+}
+
+// unitsExist checks the names in a call of systemctl.
+func unitsExist(t *testing.T, names []string) {
+	t.Helper()
+	for _, name := range names {
+		if name == "--now" {
+			continue
+		}
+		if template, _, ok := strings.Cut(name, "@"); ok {
+			name = template + "@"
+		}
+		require.FileExists(t, filepath.Join(units, name+".service"))
+	}
+}
+
+// The check that docs/install.md tells to run accepts the settings of the router's unit.
+func TestTheInstallPageNamesTheSettingsOfTheUnit(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/install.md")
+	require.NoError(t, err)
+	flags := regexp.MustCompile(`(?m)^sudo holdgate check --config /etc/holdgate/serve.yaml (.*)$`).FindStringSubmatch(string(page))
+	require.NotNil(t, flags)
+	c := config.Serve{}
+	var file string
+	cmd := &cobra.Command{}
+	serveFlags(cmd, &c, &file)
+	require.NoError(t, cmd.ParseFlags(strings.Fields(flags[1])))
+	require.NoError(t, readSettings(cmd, &c, filepath.Join(units, "serve.yaml")))
+	for _, path := range []string{c.AgentsTokenFile, c.AdminTokenFile} {
+		require.Contains(t, installed(t, "holdgate-serve.service"), "LoadCredential="+filepath.Base(path)+":"+path+"\n")
+	}
+	for _, file := range []string{"holdgate.sysusers", "agent.conf", "agent-exec.conf"} {
+		require.Contains(t, string(page), "| `"+file+"` |")
+	}
+}
+
+// The services of the compose file are commands of this program that it accepts.
+func TestTheCommandsOfTheComposeFile(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../examples/compose/compose.yaml")
+	require.NoError(t, err)
+	var file struct {
+		Services map[string]struct{ Entrypoint, Command []string }
+	}
+	require.NoError(t, yaml.Unmarshal(text, &file))
+	found := 0
+	for name, s := range file.Services {
+		if !slices.Equal(s.Entrypoint, []string{"/usr/local/bin/holdgate"}) {
+			continue
+		}
+		found++
+		cmd, rest, err := newRootCommand().Find(s.Command)
+		require.NoError(t, err, name)
+		require.NoError(t, cmd.ParseFlags(rest), name)
+		require.Empty(t, cmd.Flags().Args(), name)
+	}
+	require.Equal(t, 4, found)
+	c := config.Serve{}
+	var none string
+	cmd := &cobra.Command{}
+	serveFlags(cmd, &c, &none)
+	require.NoError(t, cmd.ParseFlags(file.Services["holdgate"].Command[1:]))
+	require.NoError(t, readSettings(cmd, &c, ""))
 }
