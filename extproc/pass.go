@@ -5,6 +5,7 @@ package extproc
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -38,6 +39,7 @@ type pass struct {
 	prefixed   bool          // the path has the prefix of the engine of an earlier attempt
 	carried    bool          // Envoy carries the answer, and its access log ends the flight
 	gone       chan struct{} // closed when the client has left; nil until watch
+	closed     bool          // Envoy closed the stream, and did not reset it; to be read after gone
 	timing     string        // the value of Server-Timing; empty: the request has not waited
 	rateLimit  string        // how many requests the caller's quota has left; empty: no quota
 }
@@ -261,7 +263,8 @@ func (p *pass) watch() {
 		defer close(p.gone)
 		for {
 			in := wire.Inbound{}
-			if !p.receive(&in) {
+			if err := p.gs.RecvMsg(&in); err != nil {
+				p.closed = errors.Is(err, io.EOF)
 				return
 			}
 			in.Free()

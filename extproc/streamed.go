@@ -9,12 +9,22 @@ import (
 
 // streamed notes which Envoys take streamed answers, which keepalives need. Somebody else's may be
 // older than 1.37, or another data plane: it ends the ext_proc stream at the head of such an answer,
-// and its client gets 500. A client that leaves in that moment looks the same, so such an Envoy is
-// tried again later.
+// and its client gets 500. It resets the stream (1.36.4), while an Envoy whose client leaves closes
+// it (1.37.0, 1.40.0). Others may not, so an Envoy that seems not to take such answers is tried again
+// later.
 type streamed struct {
 	mu  sync.Mutex
 	all map[string]*streaming // by Envoy: see envoyOf
 }
+
+// ending is how the stream of an answer ended.
+type ending uint8
+
+const (
+	byUs     ending = iota
+	closed          // by Envoy, as when its client leaves
+	wasReset        // by Envoy, as when it does not take the answer
+)
 
 // streaming is what is known of one Envoy.
 type streaming struct {
@@ -27,8 +37,8 @@ const (
 	// endedAtHead is how soon after the head of an answer an Envoy that does not take it ends the
 	// stream. One on the same machine took 3 ms.
 	endedAtHead = 250 * time.Millisecond
-	// endedByEnvoy is how many answers in a row must end so at an Envoy that has taken some:
-	// their clients may have left.
+	// endedByEnvoy is how many answers in a row must end so at an Envoy that has taken some, or
+	// that closed the streams: their clients may have left.
 	endedByEnvoy = 5
 	// firstSilence is how long holds are silent after the first such answer, and maxSilence after
 	// many of them. Each time is ten times as long as the one before.
@@ -46,9 +56,9 @@ func (s *streamed) refuses(envoy string) bool {
 	return e != nil && time.Now().Before(e.until)
 }
 
-// ended notes the end of an answer, at a time after its head; left means that Envoy ended it. news
-// is true when the Envoy is found not to take such answers, for the first time.
-func (s *streamed) ended(envoy string, after time.Duration, left bool) (news bool) {
+// ended notes the end of an answer, at a time after its head. news is true when the Envoy is found
+// not to take such answers, for the first time.
+func (s *streamed) ended(envoy string, after time.Duration, how ending) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.all[envoy]
@@ -62,18 +72,30 @@ func (s *streamed) ended(envoy string, after time.Duration, left bool) (news boo
 	switch {
 	case after >= endedAtHead:
 		*e = streaming{taken: true}
-	case left:
+	case how == byUs, how == closed && e.taken:
+	default:
 		e.ended++
-		needed := 1
-		if e.taken {
-			needed = endedByEnvoy
-		}
-		if n := e.ended - needed; n >= 0 {
-			e.until = time.Now().Add(silence(n))
-			return n == 0
-		}
+		return e.judge(how)
 	}
 	return false
+}
+
+// judge decides whether to be silent after an answer that ended at its head. The caller holds mu.
+func (e *streaming) judge(how ending) (news bool) {
+	needed := 1
+	if e.taken || how == closed {
+		needed = endedByEnvoy
+	}
+	n := e.ended - needed
+	if n < 0 {
+		return false
+	}
+	pause := silence(n)
+	if how == closed {
+		pause = firstSilence // clients can make it so
+	}
+	e.until = time.Now().Add(pause)
+	return n == 0
 }
 
 // silence returns how long holds are silent after n more answers than needed.
@@ -90,8 +112,23 @@ func (p *pass) noteStreamed() {
 	if p.streamedAt.IsZero() || !p.to.throughGateway() {
 		return
 	}
-	if p.s.streamed.ended(p.flight.envoy, time.Since(p.streamedAt), p.clientLeft) {
+	if p.s.streamed.ended(p.flight.envoy, time.Since(p.streamedAt), p.ending()) {
 		p.s.d.Log.Warn().Str("envoy", p.flight.envoy).
 			Msg("this Envoy does not take streamed answers, which need Envoy 1.37 or newer: its held requests get no keepalives from now on")
 	}
+}
+
+// ending returns how the stream of the pass, which has been watched, ended.
+func (p *pass) ending() ending {
+	if !p.clientLeft {
+		return byUs
+	}
+	select {
+	case <-p.gone:
+		if p.closed {
+			return closed
+		}
+	default: // a message could not be sent
+	}
+	return wasReset
 }
