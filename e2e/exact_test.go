@@ -123,7 +123,7 @@ func TestAnEngineGetsEachBodyOnce(t *testing.T) {
 	})
 	t.Run("held, native", func(t *testing.T) { held(t, "X-Wake-Keepalive", "off") })
 	t.Run("held, relayed", func(t *testing.T) { held(t) })
-	t.Run("in a foreign Envoy, without a length", func(t *testing.T) {
+	t.Run("in a gateway, without a length", func(t *testing.T) {
 		e := newExactEngine(t, nil)
 		s := startForeign(t, func(b *bootstrapv3.Bootstrap) { routeTo(t, b, e.addr, true) }, "--queue-depth", "1000")
 		s.register(hello("a", e.addr, 100, "m")) // more slots than requests: none is freed in between

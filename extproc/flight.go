@@ -15,7 +15,7 @@ import (
 type flight struct {
 	id      string
 	arrived time.Time
-	stream  string // Envoy's name of the request; empty in a foreign Envoy
+	stream  string // Envoy's name of the request; empty from a gateway
 	envoy   string // the address that Envoy called from
 	call    Call   // nil until its first pass has authenticated it
 	forward Forward

@@ -54,7 +54,7 @@ func (f *flights) start(id []byte, stream, envoy string) *flight {
 }
 
 // byEntry returns the flight that an access-log entry belongs to, or nil. An entry of a
-// foreign Envoy has only the request id. Clients choose it, and a request that the router
+// gateway has only the request id. Clients choose it, and a request that the router
 // has never seen may have the same one, so only an entry of a carried request counts.
 func (f *flights) byEntry(e *wire.LogEntry) *flight {
 	f.mu.Lock()

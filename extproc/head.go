@@ -223,7 +223,7 @@ func (h *head) models() (model string, ok bool) {
 	return model, ok
 }
 
-// isForRouter reports whether the router answers a request in a foreign Envoy. e is its
+// isForRouter reports whether the router answers a request from a gateway. e is its
 // endpoint, or nil.
 func (h *head) isForRouter(e *Endpoint) bool {
 	if e != nil {
@@ -236,10 +236,10 @@ func (h *head) isForRouter(e *Endpoint) bool {
 // maxDecodings is how often a path is decoded: a proxy before the engine may decode it, too.
 const maxDecodings = 3
 
-// disguised returns the endpoint that a call may reach in a foreign Envoy although its path is
+// equivalent returns the endpoint that a call from a gateway may reach although its path is
 // written in another way, empty if there is none: engines and proxies decode a path, merge its
 // slashes and resolve its dot segments.
-func (h *head) disguised() string {
+func (h *head) equivalent() string {
 	if string(h.method) != http.MethodPost && !h.upgrade {
 		return ""
 	}

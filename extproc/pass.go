@@ -25,7 +25,7 @@ import (
 type pass struct {
 	s      *Server
 	gs     extprocv3.ExternalProcessor_ProcessServer
-	lane   string       // empty for a foreign Envoy, which does not run Holdgate's bootstrap
+	lane   string       // empty for a gateway
 	first  wire.Inbound // the headers message
 	head   head
 	cors   cors
@@ -161,7 +161,7 @@ func (p *pass) wait(d Decision) (again bool, err error) {
 }
 
 // laneOf returns the lane that Holdgate's bootstrap puts in the initial metadata of a
-// stream, or an empty string for a foreign Envoy.
+// stream, or an empty string for a gateway.
 func laneOf(ctx context.Context) string {
 	if lane := metadata.ValueFromIncomingContext(ctx, envoy.LaneMetadata); len(lane) == 1 {
 		return lane[0]

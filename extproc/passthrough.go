@@ -7,11 +7,11 @@ import (
 	"github.com/holdgate/holdgate/internal/refusal"
 )
 
-// notOurs lets a request in a foreign Envoy pass that is not to the router. It refuses one that an
+// notOurs lets a request from a gateway pass that is not for the router. It refuses one that an
 // engine may take for a call of an endpoint: without the router it would be served without a key, a
 // quota and a slot.
 func (p *pass) notOurs() error {
-	if meant := p.head.disguised(); meant != "" {
+	if meant := p.head.equivalent(); meant != "" {
 		p.begin()
 		return p.refuse(refusal.NotFound(meant))
 	}

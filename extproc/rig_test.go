@@ -161,7 +161,7 @@ func (r *rig) routedNow() int {
 	return r.routed
 }
 
-// open begins a stream; lane is empty for a foreign Envoy.
+// open begins a stream; lane is empty for a gateway.
 func (r *rig) open(t *testing.T, lane string) *extproctest.Exchange {
 	t.Helper()
 	return extproctest.Open(t, r.conn, lane, extproctest.Describe)

@@ -300,7 +300,7 @@ func duplex(m *extprocv3.ProcessingRequest) *extprocv3.ProcessingRequest {
 	return m
 }
 
-// A foreign Envoy sends the requests of all its applications.
+// A gateway sends the requests of all its applications.
 func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -323,7 +323,7 @@ func TestLoadBalancersAreToldIfTheRouterIsReady(t *testing.T) {
 
 // An engine may take these requests for calls of an endpoint. By route they would be served
 // without the router.
-func TestACallInDisguiseDoesNotPassAForeignEnvoy(t *testing.T) {
+func TestACallByAnotherPathDoesNotPassAGateway(t *testing.T) {
 	t.Parallel()
 	const notFound = `0s 404 {"error":{"code":"not_found","message":"this path is not an endpoint of the router: use /v1/chat/completions","source":"router"}}`
 	bubble(t, func(r *rig) {

@@ -37,7 +37,7 @@ type Exchange struct {
 	err    error // how the server ended the stream
 }
 
-// Open begins a stream of a lane, which is empty in a foreign Envoy. describe names
+// Open begins a stream of a lane, which is empty for a gateway. describe names
 // the messages that are received.
 func Open(t testing.TB, conn grpc.ClientConnInterface, lane string, describe func(*extprocv3.ProcessingResponse) string) *Exchange {
 	t.Helper()
