@@ -10,7 +10,7 @@ import (
 // streamed notes which Envoys take streamed answers, which keepalives need. Somebody else's may be
 // older than 1.37, or another data plane: it ends the ext_proc stream at the head of such an answer,
 // and its client gets 500. It resets the stream (1.36.4), while an Envoy whose client leaves closes
-// it (1.37.0, 1.40.0). Others may not, so an Envoy that seems not to take such answers is tried again
+// it (1.40.0). Others may not, so an Envoy that seems not to take such answers is tried again
 // later.
 type streamed struct {
 	mu  sync.Mutex
