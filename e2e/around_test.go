@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -73,5 +74,32 @@ func TestByRouteARequestUnderWhichEnginesDieEnds(t *testing.T) {
 	r := <-held
 	require.Contains(t, r.body, "backend_error")
 	require.Equal(t, int64(3), calls.Load())
+	s.atRest()
+}
+
+// An Envoy that takes streamed answers is known from one that does not, although clients leave at
+// their first keepalive.
+func TestByRouteAClientThatLeavesSilencesNoOther(t *testing.T) {
+	e := newEngine(t, nil)
+	s := startBehindEnvoyGateway(t, e.addr(), "", "--relay", throughGateway, "--wake-keepalive", "100ms")
+	for n := range 3 {
+		ctx, leave := context.WithCancel(t.Context())
+		resp, err := s.http.Do(s.request(ctx, http.MethodPost, chatPath, chatBody("m", false)))
+		require.NoError(t, err)
+		first := make([]byte, 1)
+		_, err = resp.Body.Read(first)
+		require.NoError(t, err, n)
+		leave()
+		_ = resp.Body.Close()
+		s.metric(`hivenet_pending_demand{model="m"}`, "0")
+	}
+	held := s.start(t.Context(), chatPath, chatBody("m", false))
+	s.metric(`hivenet_pending_demand{model="m"}`, "1")
+	time.Sleep(someKeepalives)
+	s.register(hello("a", e.addr(), 4, "m"))
+	r := <-held
+	require.Equal(t, http.StatusOK, r.status, r.body)
+	require.True(t, strings.HasPrefix(r.body, " "), "it had keepalives")
+	require.NotContains(t, s.log.String(), "does not take streamed answers")
 	s.atRest()
 }
