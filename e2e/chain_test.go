@@ -46,6 +46,7 @@ func TestBeforeAPickerAnEngineGetsEachBodyOnce(t *testing.T) {
 	shapes := bodyShapes(33, 64<<10+1, 1<<20+1<<19)
 	body := func(n int) string { return paddedBody("m", n) }
 	beforeEachPicker(t, func(t *testing.T, gateway string) {
+		t.Helper()
 		e := newExactEngine(t, nil)
 		c := startChain(t, gateway, e.addr, "--wake-keepalive", "100ms", "--queue-depth", "100", "--drain-timeout", "1s")
 		for _, keepalives := range []string{"on", "off"} {
@@ -90,6 +91,7 @@ func streamOf(n int) string {
 func TestBeforeAPickerWhatTheClientGets(t *testing.T) {
 	stream := streamOf(130 << 10)
 	beforeEachPicker(t, func(t *testing.T, gateway string) {
+		t.Helper()
 		e := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(r.Context().Value(requestBody{}).(string), `"stream":true`) {
 				w.Header().Set("Content-Type", "text/event-stream")
@@ -186,6 +188,7 @@ func (s *site) runs(until string) running {
 // What kill -9 of the picker and of Holdgate does to answers that run.
 func TestBeforeAPickerThatIsKilled(t *testing.T) {
 	beforeEachPicker(t, func(t *testing.T, gateway string) {
+		t.Helper()
 		finish := map[string]chan struct{}{"first": make(chan struct{}), "second": make(chan struct{})}
 		e := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
 			if wait := r.Header.Get("X-Wait"); wait != "" {

@@ -151,7 +151,7 @@ func requireChecked(t *testing.T, dir, destination, text string) {
 func (b *behind) slots(n string) {
 	b.eventually(n+" slots", func() bool {
 		found := regexp.MustCompile(`hivenet_agent_slots_in_use\{agent_id="[^"]*"\} (\d+)`).FindStringSubmatch(b.metrics())
-		return found != nil && found[1] == n
+		return len(found) == 2 && found[1] == n
 	})
 }
 

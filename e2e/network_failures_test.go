@@ -120,7 +120,7 @@ func (c *trial) summary() string {
 	}
 	var text bytes.Buffer
 	last := ""
-	for i := 0; i < 400; i++ {
+	for i := range 400 {
 		o, ok := by[i]
 		if !ok {
 			continue

@@ -198,8 +198,10 @@ func startDistant(t *testing.T, o distantOptions) *distant {
 	d.copy(d.routers.File, "holdgate-ca.pem")
 	require.NoError(t, os.WriteFile(d.file("serve.yaml"), nil, 0o600))
 	line := strings.Fields(d.here().Replace(block(t, networkPage, "", "holdgate serve")))
-	d.flags = append(line[1:], "--agents-listen", d.agents, "--admin-listen", d.admin, "--site-id", "here", "--wake-keepalive", "200ms",
-		"--relay", "http://"+d.clients)
+	d.flags = slices.Concat(line[1:], []string{
+		"--agents-listen", d.agents, "--admin-listen", d.admin, "--site-id", "here", "--wake-keepalive", "200ms",
+		"--relay", "http://" + d.clients,
+	})
 	if o.plain {
 		d.flags = []string{
 			"serve", "--destination", "route", "--extproc-listen", d.extProc, "--relay", "http://" + d.clients, "--agents-listen", d.agents,

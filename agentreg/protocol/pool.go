@@ -33,7 +33,7 @@ func PoolSocket(pool string) string { return "pool-" + pool + ".sock" }
 // PoolOf returns the name of the pool whose lane has a socket, empty for another socket.
 func PoolOf(path string) string {
 	m := poolSocket.FindStringSubmatch(filepath.Base(path))
-	if m == nil || CheckPool(m[1]) != nil {
+	if len(m) != 2 || CheckPool(m[1]) != nil {
 		return ""
 	}
 	return m[1]

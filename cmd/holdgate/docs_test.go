@@ -102,5 +102,5 @@ func row(f *pflag.Flag) string {
 	default:
 		value = fmt.Sprintf("%#q", value)
 	}
-	return fmt.Sprintf("| `%s` | %s | %s |\n", name, value, strings.ReplaceAll(usage, "|", `\|`))
+	return fmt.Sprintf("| %#q | %s | %s |\n", name, value, strings.ReplaceAll(usage, "|", `\|`))
 }

@@ -16,14 +16,14 @@ import (
 )
 
 // manifestFields maps fields of manifest.Config to flags.
-var manifestFields = map[string]string{
+var manifestFields = map[string]string{ //nolint:gosec // no secrets: names of flags
 	"For":             "--for",
 	"Destination":     "--destination",
 	"Namespace":       "--namespace",
 	"Gateway":         "--gateway",
 	"Route":           "--route",
 	"ExtProc":         "--extproc",
-	"TLSSecret":       "--tls-secret", //nolint:gosec // no secret: the name of a flag
+	"TLSSecret":       "--tls-secret",
 	"Engines":         "--engines",
 	"Example":         "--example",
 	"MaxRequestBytes": "--max-request-bytes",

@@ -116,7 +116,7 @@ func (r *refusals) forget(now time.Time) {
 	}
 }
 
-// ErrName: a client's certificate has none of the names that may connect.
+// ErrName means that a client's certificate has none of the names that may connect.
 var ErrName = errors.New("the certificate has none of the names that may connect")
 
 // reasonOf returns why a handshake failed, empty if the client has just gone away. It has no
@@ -147,7 +147,7 @@ func reasonOf(err error) string {
 // certificateProblem returns what is wrong with a client's certificate.
 func certificateProblem(err error) string {
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
-		switch invalid.Reason { //nolint:exhaustive // the others are rare
+		switch invalid.Reason {
 		case x509.Expired:
 			return "has expired, or is not valid yet"
 		case x509.IncompatibleUsage:
