@@ -5,8 +5,11 @@
 package e2e
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/certs/certstest"
 	"github.com/holdgate/holdgate/internal/pickertest"
 )
 
@@ -85,6 +89,7 @@ func TestAPoolWithAPicker(t *testing.T) {
 	shapes := bodyShapes(33, 64<<10+1, 1<<20+1<<19)
 	body := func(n int) string { return paddedBody("m", n) }
 	eachPool(t, func(t *testing.T, p *pooled) {
+		t.Helper()
 		e := newExactEngine(t, nil)
 		var held []map[bodyShape]<-chan result
 		for _, keepalives := range []string{"on", "off"} {
@@ -132,6 +137,7 @@ func requireShapes(t *testing.T, e *exactEngine, times int, shapes []bodyShape, 
 // What happens to requests when the pool gives no answer, warm, and held once more.
 func TestAPoolThatTakesNoRequest(t *testing.T) {
 	eachPool(t, func(t *testing.T, p *pooled) {
+		t.Helper()
 		e := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Die") != "" {
 				panic(http.ErrAbortHandler)
@@ -186,6 +192,7 @@ func TestAPoolThatTakesNoRequest(t *testing.T) {
 // What the end of the picker and kill -9 of Holdgate do to an answer that runs.
 func TestAPoolWhosePartsEnd(t *testing.T) {
 	eachPool(t, func(t *testing.T, p *pooled) {
+		t.Helper()
 		finish := make(chan struct{})
 		e := newEngine(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Wait") == "" {
@@ -218,4 +225,43 @@ func TestAPoolWhosePartsEnd(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "data: 2\n\n", string(rest))
 	})
+}
+
+// A picker over TLS is asked only if its certificate is for its address.
+func TestAPoolWhosePickerHasTLS(t *testing.T) {
+	t.Parallel()
+	right, wrong := certstest.New(t), certstest.New(t)
+	for name, c := range map[string]struct {
+		edits  []func(*x509.Certificate)
+		ca     string
+		status int
+	}{
+		"checked":       {nil, right.File, http.StatusOK},
+		"not checked":   {nil, "", http.StatusOK},
+		"another CA":    {nil, wrong.File, http.StatusServiceUnavailable},
+		"another's own": {[]func(*x509.Certificate){certstest.Named("elsewhere.test")}, right.File, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			cert := filepath.Join(t.TempDir(), "cert.pem")
+			key := cert + ".key"
+			right.IssueTo(cert, key, c.edits...)
+			pair, err := tls.LoadX509KeyPair(cert, key)
+			require.NoError(t, err)
+			e := newEngine(t, nil)
+			p := startPool(t, "unix://DIR/pool-qwen.sock", func(p *pooled, dir string) {
+				picker := &pickertest.Picker{}
+				picker.Name(e.addr())
+				t.Cleanup(picker.Serve(tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}})))
+				b, err := envoy.Render(envoy.Config{EdgeListen: "127.0.0.1:0", LanesDir: dir, PoolCAFile: c.ca, Pools: []string{"qwen=https://" + listener.Addr().String()}})
+				require.NoError(t, err)
+				p.url = "http://" + runEnvoy(t, b, dir, p.log).EdgeAddr()
+			})
+			r := p.do(p.site.request(t.Context(), http.MethodPost, chatPath, chatBody("m", false), "X-Wake-Keepalive", "off", "X-Wake-Timeout", "5s"))
+			require.Equal(t, c.status, r.status, r.body)
+			require.Equal(t, c.status == http.StatusOK, e.count() > 0)
+		})
+	}
 }

@@ -91,10 +91,14 @@ type Config struct {
 	// SystemCA.
 	BackendCAs []string
 	// Pools are the endpoint pickers behind Holdgate in this Envoy, as NAME=ADDRESS, where
-	// ADDRESS is unix:///path or host:port. The backend whose URL is the socket
+	// ADDRESS is unix:///path, host:port, or https://host:port for TLS. The backend whose URL is the socket
 	// pool-NAME.sock in LanesDir sends its requests through the picker's lane.
 	Pools []string
-	// PoolInsecure allows pickers at addresses that others can reach.
+	// PoolCAFile has the CAs of pickers at https://, as an absolute path of a PEM file, or
+	// SystemCA. Without it their certificates are not checked.
+	PoolCAFile string
+	// PoolInsecure allows pickers at addresses that others can reach, without TLS or with
+	// certificates that are not checked.
 	PoolInsecure bool
 }
 
@@ -163,6 +167,9 @@ func (c Config) parse() (addresses, error) {
 		a.extProc = take("ExtProc", extProc, err)
 		c.checkTLS(&p, a.extProc)
 		a.pools = c.parsePools(&p)
+		if c.PoolCAFile != "" {
+			p.Check("PoolCAFile", checkCA(c.PoolCAFile))
+		}
 	}
 	if c.IdentityMetadata != "" {
 		_, err := IdentityPath(c.IdentityMetadata)

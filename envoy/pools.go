@@ -10,11 +10,13 @@ import (
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	tometadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
@@ -29,6 +31,7 @@ import (
 type pool struct {
 	name         string
 	lane, picker endpoint
+	tls          bool
 }
 
 // parsePools parses Config.Pools.
@@ -50,7 +53,7 @@ func (c Config) parsePools(p *settings.Problems) []pool {
 func (c Config) parsePool(s string) (next pool, err error) {
 	name, picker, found := strings.Cut(s, "=")
 	if !found {
-		return next, fmt.Errorf("must be NAME=host:port or NAME=unix:///path, is %q", s)
+		return next, fmt.Errorf("must be NAME=host:port, NAME=https://host:port or NAME=unix:///path, is %q", s)
 	}
 	if err := protocol.CheckPool(name); err != nil {
 		return next, fmt.Errorf("the name %w, is %q", err, name)
@@ -59,11 +62,18 @@ func (c Config) parsePool(s string) (next pool, err error) {
 	if next.lane, err = parsePipe(filepath.Join(c.LanesDir, protocol.PoolSocket(name))); err != nil {
 		return next, err
 	}
+	picker, next.tls = strings.CutPrefix(picker, "https://")
 	if next.picker, err = parseTarget(picker); err != nil {
 		return next, err
 	}
-	if next.picker.host != "" && !loopback(next.picker.host) && !c.PoolInsecure {
-		return next, errors.New("is an address that others can reach: anyone on the way sees all requests and answers. Use a loopback address or a unix socket. --pool-insecure allows it")
+	switch {
+	case next.tls && next.picker.pipe != "":
+		return next, errors.New("there is no TLS on a unix socket")
+	case next.picker.pipe != "" || loopback(next.picker.host) || c.PoolInsecure:
+	case !next.tls:
+		return next, errors.New("is an address that others can reach: anyone on the way sees all requests and answers. Use https://, a loopback address or a unix socket. --pool-insecure allows it")
+	case c.PoolCAFile == "":
+		return next, errors.New("is an address that others can reach, and the certificate is not checked: name the authorities with --pool-ca-file. --pool-insecure allows it")
 	}
 	return next, nil
 }
@@ -81,10 +91,33 @@ func (r *renderer) poolClusters() []*clusterv3.Cluster {
 		lane := r.lane()
 		lane.Name, lane.LoadAssignment = p.laneCluster(), static(p.laneCluster(), p.lane).GetLoadAssignment()
 		picker := r.grpcCluster(p.pickerCluster(), p.picker, streamWindow)
+		picker.TransportSocket = r.pickerTLS(p)
 		all = append(all,
 			r.destinations(p.destinations(), p.laneCluster(), nil), lane, picker, r.originalDestination(p.endpointsCluster()))
 	}
 	return all
+}
+
+// pickerTLS returns the TLS settings of the connections to a picker, nil for plain text.
+func (r *renderer) pickerTLS(p pool) *corev3.TransportSocket {
+	if !p.tls {
+		return nil
+	}
+	sni, name := p.picker.serverName()
+	settings := &tlsv3.CommonTlsContext{
+		AlpnProtocols: []string{"h2"},
+		// Envoy's default maximum as a client is 1.2.
+		TlsParams: &tlsv3.TlsParameters{
+			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		},
+	}
+	if r.config.PoolCAFile != "" {
+		settings.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+			TrustedCa:                 inFile(caFile(r.config.PoolCAFile)),
+			MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{name},
+		}}
+	}
+	return r.tls(&tlsv3.UpstreamTlsContext{Sni: sni, CommonTlsContext: settings})
 }
 
 // poolListeners returns the lane of each pool.

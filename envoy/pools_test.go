@@ -17,6 +17,9 @@ func TestBadPoolsAreNamed(t *testing.T) {
 		"a=127.0.0.1":                        "must be unix:///path or host:port",
 		"a=127.0.0.1:1,a=127.0.0.1:2":        "a is given twice",
 		"a=picker.models.svc:9002":           "is an address that others can reach",
+		"a=https://picker.models.svc:9002":   "the certificate is not checked",
+		"a=https://unix:///run/p.sock":       "there is no TLS on a unix socket",
+		"a=https://127.0.0.1:9002":           "",
 		strings.Repeat("a", 60) + "=[::1]:1": "",
 	} {
 		_, err := Render(Config{EdgeListen: "127.0.0.1:0", LanesDir: "/run/holdgate", Pools: strings.Split(pools, ",")})

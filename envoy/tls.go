@@ -91,15 +91,7 @@ func (r *renderer) extProcTLS() *corev3.TransportSocket {
 	if r.config.ExtProcCertFile == "" {
 		return nil
 	}
-	host := r.addresses.extProc.host
-	name := &tlsv3.SubjectAltNameMatcher{
-		SanType: tlsv3.SubjectAltNameMatcher_DNS,
-		Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: host}},
-	}
-	sni := host
-	if r.addresses.extProc.isIP() {
-		name.SanType, sni = tlsv3.SubjectAltNameMatcher_IP_ADDRESS, ""
-	}
+	sni, name := r.addresses.extProc.serverName()
 	return r.tls(&tlsv3.UpstreamTlsContext{
 		Sni: sni,
 		CommonTlsContext: &tlsv3.CommonTlsContext{
@@ -119,6 +111,20 @@ func (r *renderer) extProcTLS() *corev3.TransportSocket {
 			},
 		},
 	})
+}
+
+// serverName returns the name to ask a server for, empty for an IP address, and the one that
+// its certificate must have.
+func (e endpoint) serverName() (sni string, name *tlsv3.SubjectAltNameMatcher) {
+	name = &tlsv3.SubjectAltNameMatcher{
+		SanType: tlsv3.SubjectAltNameMatcher_DNS,
+		Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: e.host}},
+	}
+	if e.isIP() {
+		name.SanType = tlsv3.SubjectAltNameMatcher_IP_ADDRESS
+		return "", name
+	}
+	return e.host, name
 }
 
 // node returns a node name, which Envoy requires before it reads secrets from files.

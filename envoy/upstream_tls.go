@@ -40,6 +40,14 @@ func systemBundle() string {
 	return systemBundles[0]
 }
 
+// caFile returns the path of CAs, which may be SystemCA.
+func caFile(ca string) string {
+	if ca == SystemCA {
+		return systemBundle()
+	}
+	return ca
+}
+
 func checkCA(ca string) error {
 	if ca == SystemCA {
 		return nil
@@ -68,16 +76,12 @@ func tlsName(cluster string, i int) string { return cluster + "_tls_" + strconv.
 
 // withTLS makes a cluster use TLS and require certificates for the requested name.
 func (r *renderer) withTLS(c *clusterv3.Cluster, ca string) *clusterv3.Cluster {
-	path := ca
-	if ca == SystemCA {
-		path = systemBundle()
-	}
 	c.TransportSocket = &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",
 		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: r.pack(&tlsv3.UpstreamTlsContext{
 			CommonTlsContext: &tlsv3.CommonTlsContext{ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
 				ValidationContext: &tlsv3.CertificateValidationContext{
-					TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}},
+					TrustedCa: inFile(caFile(ca)),
 				},
 			}},
 		})},

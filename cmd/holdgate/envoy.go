@@ -39,6 +39,7 @@ var configFlags = map[string]string{
 	"TrustedHops":      "--trusted-hops",
 	"BackendCAs":       "--config",
 	"Pools":            "--pool",
+	"PoolCAFile":       "--pool-ca-file",
 }
 
 func newEnvoyCommand() *cobra.Command {
@@ -112,8 +113,9 @@ func newEnvoyRenderCommand() *cobra.Command {
 	flags.StringVar(&c.IdentityMetadata, "identity-metadata", "", "`namespace` of dynamic metadata that is sent along, as given to holdgate serve")
 	flags.IntVar(&c.TrustedHops, "trusted-hops", 0, "`proxies` in front that append to x-forwarded-for: the client's address for the audit log; 0: the peer")
 	flags.BoolVar(&c.ProxyProtocol, "proxy-protocol", false, "each connection begins with a PROXY header, which has the client's address")
-	flags.StringArrayVar(&c.Pools, "pool", nil, "`NAME=address` of an endpoint picker that chooses the engines of the backend with the URL unix://LANES_DIR/pool-NAME.sock; host:port or unix:///path (may repeat)")
-	flags.BoolVar(&c.PoolInsecure, "pool-insecure", false, "allow pickers that others can reach: there is no TLS to them, so anyone on the way sees all requests and answers, and may change them")
+	flags.StringArrayVar(&c.Pools, "pool", nil, "`NAME=address` of an endpoint picker that chooses the engines of the backend with the URL unix://LANES_DIR/pool-NAME.sock; host:port, https://host:port or unix:///path (may repeat)")
+	flags.StringVar(&c.PoolCAFile, "pool-ca-file", "", "`file` with the authorities of the certificates of pickers at https://, which must be for the host; or system")
+	flags.BoolVar(&c.PoolInsecure, "pool-insecure", false, "allow pickers that others can reach without TLS, or with certificates that are not checked: anyone on the way may see all requests and answers, and change them")
 	flags.StringVar(&serve, "config", "", "`file` of holdgate serve --config: the bootstrap gets what its https backends need")
 	flags.StringVarP(&out, "output", "o", "", "`file` to write instead of standard output")
 	addManifestFlags(flags, &m)
