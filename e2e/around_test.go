@@ -49,7 +49,9 @@ func TestByRouteNoCallGoesAroundTheRouter(t *testing.T) {
 		require.Contains(t, []string{"307", "404"}, strings.Fields(send(path))[1], path)
 	}
 	for _, headers := range [][]string{
-		{"Upgrade: websocket"}, {"Upgrade: websocket", "Connection: upgrade"}, {"Upgrade: h2c", "Connection: upgrade"},
+		{"Upgrade: websocket"},
+		{"Upgrade: websocket", "Connection: upgrade"},
+		{"Upgrade: h2c", "Connection: upgrade"},
 		{"Upgrade: x", "Connection: upgrade"},
 	} {
 		require.Contains(t, []string{"403", "404", "405"}, strings.Fields(send(chatPath, headers...))[1], headers)

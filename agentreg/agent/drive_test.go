@@ -346,6 +346,12 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
 func (b *lockedBuffer) await(t *testing.T, want string) {
 	t.Helper()
 	timeout := time.NewTimer(30 * time.Second)

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"slices"
@@ -61,8 +60,8 @@ func TestEachAddressOfABackendIsAReplica(t *testing.T) {
 
 // A name may have more addresses than a router can use, in another order at each lookup.
 func TestABackendHasALimitOfReplicas(t *testing.T) {
-	log := &bytes.Buffer{}
-	withBackend(t, func(c *Config) { c.Log = zerolog.New(zerolog.SyncWriter(log)) }, func(v *backendRig) {
+	log := &lockedBuffer{}
+	withBackend(t, func(c *Config) { c.Log = zerolog.New(log) }, func(v *backendRig) {
 		var many []string
 		for i := range MaxReplicas + 40 {
 			many = append(many, fmt.Sprintf("192.0.%d.%d", 2+i/200, 1+i%200))
@@ -90,8 +89,8 @@ func TestABackendHasALimitOfReplicas(t *testing.T) {
 
 // What was looked up before stays in use.
 func TestALookupThatFailsChangesNothing(t *testing.T) {
-	log := &bytes.Buffer{}
-	withBackend(t, func(c *Config) { c.Log = zerolog.New(zerolog.SyncWriter(log)) }, func(v *backendRig) {
+	log := &lockedBuffer{}
+	withBackend(t, func(c *Config) { c.Log = zerolog.New(log) }, func(v *backendRig) {
 		v.named("192.0.2.1", "192.0.2.2")
 		v.health.Store(http.StatusOK)
 		v.want(true)
