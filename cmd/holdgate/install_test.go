@@ -118,7 +118,7 @@ func TestTheCommandsOfTheInstallPage(t *testing.T) {
 	require.NoError(t, err)
 	makefile, err := os.ReadFile("../../Makefile")
 	require.NoError(t, err)
-	blocks := regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)
+	blocks := regexp.MustCompile("(?ms)^```(\\w*)\n(.*?\n)```$").FindAllStringSubmatch(string(page), -1)
 	require.GreaterOrEqual(t, len(blocks), 8)
 	seen := map[string]int{}
 	for _, block := range blocks {
