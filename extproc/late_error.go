@@ -40,8 +40,11 @@ func (a *answer) failLate(r *refusal.Refusal) error {
 	p.noteRefusal(r)
 	api := p.req.Endpoint.API
 	text := r.Body(api)
-	if p.req.Stream {
+	switch own := r.EngineText(); {
+	case p.req.Stream:
 		text = append([]byte(a.separator()), r.Event(api)...)
+	case own != nil: // whatever content type it has
+		text = own
 	}
 	cut := a.isCut()
 	p.send(wire.StreamBody(text, !cut))

@@ -217,28 +217,33 @@ func TestAnEnginesErrorAfterAKeepaliveIsPassedOn(t *testing.T) {
 }
 
 // An error that is no JSON, as a proxy in front of the engine sends it, would be unreadable
-// behind a head that promises JSON.
+// behind a head that promises JSON. One that is passes as it is, whatever it calls itself.
 func TestAProxysErrorAfterAKeepaliveBecomesJSON(t *testing.T) {
 	t.Parallel()
-	const want = `{"error":{"code":"backend_error","message":"the engine answered with status 429","source":"engine"}}`
-	for _, late := range []func(*Options){automatic, aborting} {
-		bubble(t, func(r *rig) {
-			t := r.t
-			x := r.ask(t, chat(false))
-			elapse(20 * time.Second)
-			r.slots.up(engineA, 1)
-			body := r.engine.call(t, 1).respond(429, "Content-Type", "text/plain")
-			go func() {
-				_, _ = io.WriteString(body, "too many requests")
-				_ = body.Close()
-			}()
-			cut := status.Code(x.End()) == codes.Aborted
-			ending := " end"
-			if cut {
-				ending = ""
-			}
-			require.Equal(t, []string{"15s head 200", "15s " + space, fmt.Sprintf("20s %q", want) + ending}, x.Events())
-		}, late)
+	const own = `{"error":{"message":"too many"}}`
+	for text, want := range map[string]string{
+		"too many requests": `{"error":{"code":"backend_error","message":"the engine answered with status 429","source":"engine"}}`,
+		own:                 own,
+	} {
+		for _, late := range []func(*Options){automatic, aborting} {
+			bubble(t, func(r *rig) {
+				t := r.t
+				x := r.ask(t, chat(false))
+				elapse(20 * time.Second)
+				r.slots.up(engineA, 1)
+				body := r.engine.call(t, 1).respond(429, "Content-Type", "text/plain")
+				go func() {
+					_, _ = io.WriteString(body, text)
+					_ = body.Close()
+				}()
+				cut := status.Code(x.End()) == codes.Aborted
+				ending := " end"
+				if cut {
+					ending = ""
+				}
+				require.Equal(t, []string{"15s head 200", "15s " + space, fmt.Sprintf("20s %q", want) + ending}, x.Events())
+			}, late)
+		}
 	}
 }
 

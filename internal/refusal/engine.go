@@ -12,6 +12,7 @@ import (
 
 // engineError has the fields of an engine's error other than its message.
 type engineError struct {
+	text        []byte         // all of it; nil if it is no JSON object
 	kind        string         // its type
 	code, param jsontext.Value // nil: it has none
 }
@@ -30,6 +31,14 @@ func FromEngine(status int, body io.Reader) *Refusal {
 	return r
 }
 
+// EngineText returns an engine's error as the engine wrote it, nil if that is no JSON object.
+func (r *Refusal) EngineText() []byte {
+	if r.engine == nil {
+		return nil
+	}
+	return r.engine.text
+}
+
 // read copies the fields of an engine's error body. Engines put them into "error",
 // which some make a string, or at the top level.
 func (r *Refusal) read(text []byte) {
@@ -38,6 +47,7 @@ func (r *Refusal) read(text []byte) {
 	if json.Unmarshal(text, &body, lax) != nil {
 		return
 	}
+	r.engine.text = text
 	message := stringOf(body["error"])
 	if inner := body["error"]; inner.Kind() == '{' {
 		clear(body)
