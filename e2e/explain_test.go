@@ -62,7 +62,7 @@ func TestExplainTellsWhatHappensThen(t *testing.T) {
 	a.metric(`hivenet_pending_demand{model="m"}`, "1")
 	text := a.command("status")
 	require.Regexp(t, `(?m)^router +ready$`, text)
-	require.Regexp(t, `(?m)^m +waking +0 +0 +no +1 +yes +-$`, text)
+	require.Regexp(t, `(?m)^m +waking +0 +0 +no +1 +yes +replica +starting for \ds$`, text)
 
 	e := newEngine(t, nil)
 	a.register(hello("a-1", e.addr(), 4, "m"))
