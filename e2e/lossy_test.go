@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/holdgate/holdgate/envoy"
 )
@@ -41,7 +43,10 @@ var errCut = errors.New("cut")
 
 // StreamAccessLogs forwards the records that are not lost.
 func (l *lossyLog) StreamAccessLogs(from accesslogv3.AccessLogService_StreamAccessLogsServer) error {
-	to, err := l.to.StreamAccessLogs(from.Context())
+	// The address that Envoy tells of itself is part of the name by which the router knows it.
+	said, _ := metadata.FromIncomingContext(from.Context())
+	ctx := metadata.NewOutgoingContext(from.Context(), metadata.MD{"x-forwarded-for": said.Get("x-forwarded-for")})
+	to, err := l.to.StreamAccessLogs(ctx)
 	if err != nil {
 		return err
 	}
@@ -142,6 +147,8 @@ func TestTheSlotOfALostRecordComesBack(t *testing.T) {
 	s, log, _ := startLossySite(t, "--audit-file", path)
 	finish := make(chan struct{})
 	e := newEngine(t, blocking(finish))
+	finished := sync.OnceFunc(func() { close(finish) })
+	t.Cleanup(finished)
 	s.register(hello("a", e.addr(), 2, "m"))
 	long := s.start(t.Context(), chatPath, chatBody("m", false), "X-Block", "yes")
 	s.eventually("the engine has it", func() bool { return e.count() == 1 })
@@ -153,7 +160,7 @@ func TestTheSlotOfALostRecordComesBack(t *testing.T) {
 	s.within(25, "its slot is back", func() bool { return s.inFlight()["a"] == 1 })
 	require.Contains(t, s.log.String(), `"agent":"a","slots":1,`)
 	s.metric("hivenet_lost_records_total", "0") // it could still be the record of the long request
-	close(finish)
+	finished()
 	require.Equal(t, 200, (<-long).status)
 	s.within(25, "nothing is in flight", func() bool { return s.inFlight()["a"] == 0 && s.app.InFlight() == 0 })
 	s.within(25, "it is logged", func() bool { return len(auditLines(t, path)) == 2 })
