@@ -140,18 +140,6 @@ func (s *site) startEnvoy(dir string, change func(*envoy.Config)) {
 	require.NoError(s.t, err)
 	s.envoy = runEnvoy(s.t, b, dir, s.log)
 	s.url = "http://" + s.envoy.EdgeAddr()
-	s.t.Cleanup(s.letLogArrive)
-}
-
-// letLogArrive waits until no request is in flight, for a short time at most. The log entries that
-// an Envoy has not sent when it ends are lost, and the router would wait 5 s for them.
-func (s *site) letLogArrive() {
-	for range 40 {
-		if s.app.InFlight() == 0 {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 func startEnvoy(t *testing.T, dir string, log io.Writer, backendCAs ...string) *envoy.Process {
