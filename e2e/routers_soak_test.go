@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdgate/holdgate/envoy"
+	"github.com/holdgate/holdgate/internal/pause"
 )
 
 const (
@@ -138,23 +139,13 @@ func (s *soak) push(generation int) {
 // cold has the engine of the model cold come and go.
 func (s *soak) cold(ctx context.Context) {
 	for n := 0; ; n++ {
-		if !sleep(ctx, s.asleep) {
+		if !pause.For(ctx, s.asleep) {
 			return
 		}
 		p := s.startAgent(fmt.Sprint("cold-", n), "cold", s.engines[2].addr(), 16)
-		sleep(ctx, s.asleep/2+500*time.Millisecond)
+		pause.For(ctx, s.asleep/2+500*time.Millisecond)
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		_ = p.ends()
-	}
-}
-
-// sleep returns false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/holdgate/holdgate/extproc/body"
 	"github.com/holdgate/holdgate/holdstate"
 	"github.com/holdgate/holdgate/internal/descriptors"
+	"github.com/holdgate/holdgate/internal/pause"
 	"github.com/holdgate/holdgate/internal/ticket"
 )
 
@@ -178,16 +179,11 @@ func (g *gateway) RoundTrip(req *http.Request) (*http.Response, error) {
 	to.Scheme, to.Host = g.scheme, g.host
 	sent := req.WithContext(req.Context())
 	sent.URL = &to
-	for pause := firstPause; ; pause *= 2 {
+	for wait := firstPause; ; wait *= 2 {
 		resp, err := g.RoundTripper.RoundTrip(sent)
 		dial, ok := errors.AsType[*net.OpError](err)
-		if !ok || dial.Op != "dial" || pause > lastPause {
+		if !ok || dial.Op != "dial" || wait > lastPause || !pause.For(req.Context(), wait) {
 			return resp, err //nolint:wrapcheck // the caller says what was being done
-		}
-		select {
-		case <-req.Context().Done():
-			return nil, err //nolint:wrapcheck // as above
-		case <-time.After(pause):
 		}
 		if sent.Body, err = req.GetBody(); err != nil {
 			return nil, err //nolint:wrapcheck // as above

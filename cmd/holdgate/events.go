@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdgate/holdgate/internal/admin/client"
 	"github.com/holdgate/holdgate/internal/events"
+	"github.com/holdgate/holdgate/internal/pause"
 )
 
 func newEventsCommand() *cobra.Command {
@@ -61,7 +62,7 @@ func followEvents(cmd *cobra.Command, c *client.Client, asJSON bool) error {
 		case err != nil:
 			fmt.Fprintln(newScreen(cmd.ErrOrStderr()), "holdgate:", err)
 		}
-		if !sleep(cmd.Context(), eventsPause) {
+		if !pause.For(cmd.Context(), eventsPause) {
 			return nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdgate/holdgate/internal/admin/client"
+	"github.com/holdgate/holdgate/internal/pause"
 )
 
 // viewFlags are the flags of the commands that show an answer of a router.
@@ -77,21 +78,9 @@ func show[T any](cmd *cobra.Command, f *viewFlags, call client.Call, table func(
 		case err != nil:
 			fmt.Fprintln(newScreen(cmd.ErrOrStderr()), "holdgate:", err)
 		}
-		if !sleep(cmd.Context(), f.every) {
+		if !pause.For(cmd.Context(), f.every) {
 			return nil
 		}
-	}
-}
-
-// sleep waits. It returns false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) (slept bool) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

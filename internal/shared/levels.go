@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/valkey-io/valkey-go"
+
+	"github.com/holdgate/holdgate/internal/pause"
 )
 
 // changesEvery is the shortest time between two writes of changed levels.
@@ -161,7 +163,7 @@ func (l *Levels) run(ctx context.Context) {
 		for name := range dirty {
 			l.write(ctx, name)
 		}
-		pause(ctx, changesEvery)
+		pause.For(ctx, changesEvery)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/valkey-io/valkey-go"
+
+	"github.com/holdgate/holdgate/internal/pause"
 )
 
 const (
@@ -70,7 +72,7 @@ func (c *Client) Run(ctx context.Context) {
 			c.leave(context.WithoutCancel(ctx))
 			return
 		}
-		pause(ctx, probeEvery)
+		pause.For(ctx, probeEvery)
 	}
 }
 
@@ -118,8 +120,8 @@ func (c *Client) beats(ctx context.Context) {
 		case <-tick.C:
 		case <-c.probe:
 			every = nextProbe(every, time.Since(up))
-			for pause(ctx, every); ctx.Err() == nil && c.tryServer(ctx) != nil; {
-				pause(ctx, every)
+			for pause.For(ctx, every); ctx.Err() == nil && c.tryServer(ctx) != nil; {
+				pause.For(ctx, every)
 			}
 			up = time.Now()
 		}
@@ -193,16 +195,6 @@ func (c *Client) receive(ctx context.Context) {
 				c.log.Error().Err(err).Msg("--shared: the server sends this router no messages: it knows late what the other routers tell it")
 			}
 		}
-		pause(ctx, probeEvery)
-	}
-}
-
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+		pause.For(ctx, probeEvery)
 	}
 }
