@@ -14,7 +14,6 @@ import (
 
 	"github.com/holdgate/holdgate/internal/admin/client"
 	"github.com/holdgate/holdgate/internal/events"
-	"github.com/holdgate/holdgate/internal/pause"
 )
 
 func newEventsCommand() *cobra.Command {
@@ -47,25 +46,14 @@ const eventsPause = 2 * time.Second
 // followEvents prints events until the command is ended. Only the first call may fail.
 func followEvents(cmd *cobra.Command, c *client.Client, asJSON bool) error {
 	out, last := newScreen(cmd.OutOrStdout()), ""
-	for first := true; ; first = false {
-		err := c.Events(cmd.Context(), last, func(id string, data []byte) error {
+	return repeat(cmd, eventsPause, func() error {
+		return c.Events(cmd.Context(), last, func(id string, data []byte) error {
 			if id != "" {
 				last = id
 			}
 			return printEvent(out, data, asJSON)
 		})
-		switch {
-		case cmd.Context().Err() != nil:
-			return nil //nolint:nilerr // the user has ended the command
-		case err != nil && first:
-			return err
-		case err != nil:
-			fmt.Fprintln(newScreen(cmd.ErrOrStderr()), "holdgate:", err)
-		}
-		if !pause.For(cmd.Context(), eventsPause) {
-			return nil
-		}
-	}
+	})
 }
 
 func printEvent(out *screen, data []byte, asJSON bool) error {

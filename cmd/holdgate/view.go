@@ -68,8 +68,14 @@ func show[T any](cmd *cobra.Command, f *viewFlags, call client.Call, table func(
 	if !f.watch {
 		return showOnce(cmd.Context(), c, f, call, out, table)
 	}
+	return repeat(cmd, f.every, func() error { return showOnce(cmd.Context(), c, f, call, out, table) })
+}
+
+// repeat makes calls, with a pause after each, until the command is ended. It returns the error of
+// the first call, and prints those of the others.
+func repeat(cmd *cobra.Command, wait time.Duration, call func() error) error {
 	for first := true; ; first = false {
-		err := showOnce(cmd.Context(), c, f, call, out, table)
+		err := call()
 		switch {
 		case cmd.Context().Err() != nil:
 			return nil //nolint:nilerr // the user has ended the command
@@ -78,7 +84,7 @@ func show[T any](cmd *cobra.Command, f *viewFlags, call client.Call, table func(
 		case err != nil:
 			fmt.Fprintln(newScreen(cmd.ErrOrStderr()), "holdgate:", err)
 		}
-		if !pause.For(cmd.Context(), f.every) {
+		if !pause.For(cmd.Context(), wait) {
 			return nil
 		}
 	}
