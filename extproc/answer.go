@@ -43,8 +43,8 @@ func (a *answer) stopKeepalives() {
 }
 
 // keepalive sends one keepalive, and before the first one the head. If the wait has just ended,
-// or Envoy has turned out not to take keepalives, it sends nothing, so that the end can still be answered with its own status. It returns false
-// when the client has left.
+// or Envoy has turned out not to take keepalives, it sends nothing, so that the end can still be
+// answered with its own status. It returns false when the client has left.
 func (a *answer) keepalive() (sent bool) {
 	if !a.committed {
 		if !a.p.mayStream() {

@@ -52,8 +52,8 @@ func (p *pass) readReturned(t *ticket.Accepted) error {
 	return t.CheckBody(p.upload.body.Sum()) //nolint:wrapcheck // its text is for the caller
 }
 
-// passOn sends the request on as the gateway routes it, or to the replica whose slot it has, without what its engine must not see.
-// The relay has left the caller's keys in it, because filters of the gateway may need them.
+// passOn sends the request on as the gateway routes it, or to the replica whose slot it has,
+// without what its engine must not see. The relay has left the caller's keys in it, because filters of the gateway may need them.
 func (p *pass) passOn(t *ticket.Accepted) {
 	forward, e := p.s.d.Decider.Returned(t.Model, holdstate.Replica{ID: t.AgentID, Engine: t.Engine})
 	f := wire.ForwardHead{

@@ -3,6 +3,7 @@
 package observe
 
 import (
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -100,11 +101,7 @@ func (g *genAI) duration(at genAISeries) prometheus.Observer {
 func (g *genAI) remove(model string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for at := range g.made {
-		if at.model == model {
-			delete(g.made, at)
-		}
-	}
+	maps.DeleteFunc(g.made, func(at genAISeries, _ prometheus.Observer) bool { return at.model == model })
 	g.durations.DeletePartialMatch(prometheus.Labels{labelModel: model})
 	g.firsts.DeletePartialMatch(prometheus.Labels{labelModel: model})
 }

@@ -3,6 +3,7 @@
 package observe
 
 import (
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -58,22 +59,16 @@ func (t *tokens) count(model, tenant string, u body.Usage) {
 func (t *tokens) remove(model string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for at := range t.by {
-		if at.model == model {
-			delete(t.by, at)
-		}
-	}
+	maps.DeleteFunc(t.by, func(at tokenLabels, _ *tokenCounts) bool { return at.model == model })
 }
 
 // forget removes the tenants that have been unknown since before.
 func (t *tokens) forget(now, before time.Time, hasTenant func(string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for at, n := range t.by {
-		if expired(&n.absent, hasTenant(at.tenant), now, before) {
-			delete(t.by, at)
-		}
-	}
+	maps.DeleteFunc(t.by, func(at tokenLabels, n *tokenCounts) bool {
+		return expired(&n.absent, hasTenant(at.tenant), now, before)
+	})
 }
 
 // Describe implements prometheus.Collector.

@@ -3,8 +3,6 @@
 package site
 
 import (
-	"strconv"
-
 	"github.com/holdgate/holdgate/internal/shared"
 	"github.com/holdgate/holdgate/internal/ticket"
 )
@@ -29,6 +27,6 @@ func NewTickets(c *shared.Client) *Tickets { return &Tickets{c} }
 // router has accepted it before. Without an answer of the server it returns false.
 func (t *Tickets) UsedElsewhere(id string) bool {
 	mine, err := useScript.Run(callContext(), t.c, []string{t.c.Spread("ticket", hashOf(id))},
-		[]string{t.c.ID(), strconv.FormatInt(ticket.Remembered.Milliseconds(), 10)}).AsInt64()
+		[]string{t.c.ID(), millis(ticket.Remembered)}).AsInt64()
 	return err == nil && mine == 0
 }
