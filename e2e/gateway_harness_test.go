@@ -52,9 +52,16 @@ func (s *site) runGateway(dir, text, listen, engine string) {
 }
 
 // startBehindEnvoyGateway starts a site whose requests a gateway routes to an engine. log is
-// the name of the gateway's access log, or empty if it has none, and flags may name --relay; GATEWAY in them is the gateway's
-// address.
+// the name of the gateway's access log, or empty if it has none, and flags may name --relay;
+// GATEWAY in them is the gateway's address.
 func startBehindEnvoyGateway(t *testing.T, engine, log string, flags ...string) *site {
+	t.Helper()
+	return startInGateway(t, "route", engine, func(dir, listen string) string { return envoyGateway(t, dir, listen, engine, log) }, flags)
+}
+
+// startInGateway starts a site whose Envoy is a gateway with the configuration that text returns.
+// GATEWAY in flags is the gateway's address.
+func startInGateway(t *testing.T, destination, engine string, text func(dir, listen string) string, flags []string) *site {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hg")
 	require.NoError(t, err)
@@ -66,12 +73,12 @@ func startBehindEnvoyGateway(t *testing.T, engine, log string, flags ...string) 
 		}
 	})
 	listen := closedPort(t)
-	all := []string{"--destination", "route"}
+	all := []string{"--destination", destination}
 	for _, flag := range flags {
 		all = append(all, strings.ReplaceAll(flag, "GATEWAY", listen))
 	}
 	s.startApp(dir, all)
-	s.runGateway(dir, envoyGateway(t, dir, listen, engine, log), listen, engine)
+	s.runGateway(dir, text(dir, listen), listen, engine)
 	require.Equal(t, http.StatusOK, s.putMap(testMap).status)
 	return s
 }

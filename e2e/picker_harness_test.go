@@ -8,8 +8,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
-	"net/http"
-	"os"
 	"strings"
 	"testing"
 
@@ -159,24 +157,7 @@ func (p pickerShape) gatewayText(t *testing.T, engines ...string) string {
 // gateway's address.
 func startAsPicker(t *testing.T, p pickerShape, engines []string, flags ...string) *site {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "hg")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &site{t: t, log: &buffer{}, http: newHTTPClient(t)}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(s.log.String())
-		}
-	})
-	listen := closedPort(t)
-	all := []string{"--destination", "endpoint"}
-	for _, flag := range flags {
-		all = append(all, strings.ReplaceAll(flag, "GATEWAY", listen))
-	}
-	s.startApp(dir, all)
-	s.runGateway(dir, p.gatewayText(t, engines...), listen, engines[0])
-	require.Equal(t, http.StatusOK, s.putMap(testMap).status)
-	return s
+	return startInGateway(t, "endpoint", engines[0], func(string, string) string { return p.gatewayText(t, engines...) }, flags)
 }
 
 // hintsHeader is the value of x-hints for a list of addresses.
